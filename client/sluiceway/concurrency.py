@@ -154,7 +154,7 @@ class FairLock:
             raise
 
     def release(self) -> None:
-        """Hand the lock to the next thread. Raises RuntimeError in a thread that has it not."""
+        """Hand the lock to the next thread. Raises RuntimeError if this thread does not hold it."""
         if self._owner != threading.get_ident():
             raise RuntimeError("this thread does not hold the lock")
         if self._depth > 1:

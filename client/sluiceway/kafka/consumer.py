@@ -104,7 +104,7 @@ class PartitionStream(Protocol):
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset not older than `time_ms` (Unix time), or the end."""
 
-    def silence(self, idle_s: float) -> SluicewayError:
+    def idle_error(self, idle_s: float) -> SluicewayError:
         """Return the error for awaited messages that have not arrived for `idle_s`."""
 
 
@@ -187,7 +187,7 @@ class MessageStream(PartitionStream):
         """Return the offset after the last message of each partition."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
-    def silence(self, idle_s: float) -> SluicewayError:
+    def idle_error(self, idle_s: float) -> SluicewayError:
         """Return the error for awaited messages that have not arrived for `idle_s`."""
         return KafkaUnavailable(
             f"no messages arrived from the topic {self._topic} for {idle_s:.0f} s, although "
@@ -287,7 +287,7 @@ class IdleTimeout:
         """Verify the topic if a probe is due, and return whether it was.
 
         `awaited`: messages must arrive. After the timeout, restarts and raises KafkaUnavailable if
-        Kafka does not answer, or the stream's `silence` if awaited messages did not arrive. Also
+        Kafka does not answer, or the stream's `idle_error` if awaited messages did not arrive. Also
         raises the other errors of `verify`.
         """
         now_s = time.monotonic()
@@ -311,7 +311,7 @@ class IdleTimeout:
             self.reset()
         elif expired:
             self.reset()
-            raise stream.silence(idle_s)
+            raise stream.idle_error(idle_s)
         return True
 
     def _exclude_pause(self, now_s: float) -> None:

@@ -156,11 +156,11 @@ class CommittedStream:
         self.earliest([p for p, offset in found.items() if offset <= marks[p].begin])
         return {p: min(offset, marks[p].end) for p, offset in found.items()}
 
-    def silence(self, idle_s: float) -> SluicewayError:
+    def idle_error(self, idle_s: float) -> SluicewayError:
         """Return the error for awaited messages that have not arrived for `idle_s`."""
         holder = self._visibility.held_back_by() if self._waiting else None
         if holder is None:
-            return self._stream.silence(idle_s)
+            return self._stream.idle_error(idle_s)
         return SluicewayTimeout(
             f"committed records of the channel {self._visibility.channel!r} are not visible after "
             f"{idle_s:.0f} s, because {holder} began before them and has not ended. Positions are "
