@@ -137,7 +137,7 @@ class ConsumerCoordinator:
             return None
 
     def return_later(self, messages: Sequence[Message]) -> None:
-        """Return messages and events again that an interrupted call has taken."""
+        """Put back messages and events that an interrupted call has taken."""
         with self.lock:
             if self.closed:
                 return

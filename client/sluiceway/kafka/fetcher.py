@@ -145,7 +145,7 @@ class Fetcher:
                 self._read_from = self._unreturned_from = None
 
     def cancel_read(self) -> None:
-        """Return the records taken by a `read` again, because its caller does not get them."""
+        """Put back the records that a `read` has taken: its caller does not get them."""
         with self._state:
             if self.reading:
                 self._reset(self.position())
@@ -158,7 +158,7 @@ class Fetcher:
             return None if self._current.exhausted else self._current.batch()
 
     def reclaim(self) -> None:
-        """Exhaust the iterators of `records`; their remaining records are returned later."""
+        """Take the remaining records back from the iterators of `records`, for later calls."""
         with self._state:
             self._current.reclaim()
 
