@@ -232,6 +232,7 @@ def test_a_position_past_its_message_is_an_error(written: Written) -> None:
         ({"start": {0: "1"}}, "offset of a position is '1'"),
         ({"partitions": [2]}, "partitions names 2; the channel has the partitions 0 to 1"),
         ({"partitions": []}, "partitions is empty"),
+        ({"partitions": 1}, "partitions is 1; it takes their numbers"),
         ({"on_corrupt": "ignore"}, "on_corrupt is 'ignore'"),
         ({"timeout_s": 0}, "timeout_s is 0"),
         ({"config": {"group.id": "mine"}}, "group.id"),
