@@ -19,7 +19,14 @@ from sluiceway.errors import (
 from sluiceway.rest.arguments import channel_path, check_seconds
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.models import ChannelResource, Cluster, Connection, SchemaVersion
+from sluiceway.rest.models import (
+    ChannelResource,
+    Cluster,
+    Connection,
+    Heartbeat,
+    Retention,
+    SchemaVersion,
+)
 from sluiceway.rest.parsing import parse
 from sluiceway.rest.status import ChannelSummary, StatusPage, StatusReport
 from sluiceway.rest.transport import Transport
@@ -349,8 +356,11 @@ def checked_idle(idle: timedelta) -> timedelta | None:
 def spec_json(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON of the fields of a channel's spec that are not None. Raises OptionError."""
     spec = {name: value for name, value in fields.items() if value is not None}
-    for name in spec.keys() & {"retention", "heartbeat"}:
-        spec[name] = asdict(spec[name])
+    for name, kind in (("retention", Retention), ("heartbeat", Heartbeat)):
+        if name in spec:
+            if not isinstance(spec[name], kind):
+                raise OptionError(f"{name} is {spec[name]!r}; it takes a {kind.__name__}")
+            spec[name] = asdict(spec[name])
     if "schema" in spec:
         spec["schema"] = spec["schema"].definition
     if "config" in spec:
