@@ -136,7 +136,7 @@ class ConsumerCoordinator:
         except IndexError:
             return None
 
-    def return_later(self, messages: Sequence[Message]) -> None:
+    def put_back(self, messages: Sequence[Message]) -> None:
         """Put back messages and events that an interrupted call has taken."""
         with self.lock:
             if self.closed:
