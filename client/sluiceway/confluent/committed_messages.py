@@ -179,18 +179,19 @@ class CommittedMessages:
     def _take(self, polled: FetchedMessages) -> None:
         self._buffer.extend(polled.messages)
         self._report_ends(polled.ends)
-        partition = polled.out_of_range
-        if partition is None:
+        if not polled.out_of_range:
             return
         if self._reset == "error":
-            reason = f"the offset {self._next[partition]} is out of range, and auto.offset.reset is"
-            error = KafkaError(AUTO_OFFSET_RESET, f"{reason} error")
-            self._buffer.append(error_event(self._name, error, partition=partition))
+            for partition in polled.out_of_range:
+                at = self._next[partition]
+                reason = f"the offset {at} is out of range, and auto.offset.reset is error"
+                error = KafkaError(AUTO_OFFSET_RESET, reason)
+                self._buffer.append(error_event(self._name, error, partition=partition))
             return
         place = OFFSET_BEGINNING if self._reset == "earliest" else OFFSET_END
-        start = self.resolve({partition: place})
-        self._drop([partition])
-        self._move(start)
+        starts = self.resolve(dict.fromkeys(polled.out_of_range, place))
+        self._drop(polled.out_of_range)
+        self._move(starts)
 
     def _report_ends(self, reached: Mapping[int, int]) -> None:
         """Add an event for each partition that has reached the end of its readable messages."""

@@ -50,13 +50,13 @@ class FetchedMessages:
     """The result of one `poll`.
 
     `ends` has the next offset of partitions whose end was reached after `messages`; it is past
-    transaction markers and other control records. `out_of_range` is a partition whose offset does
-    not exist: it returns no more messages until it is assigned again.
+    transaction markers and other control records. `out_of_range` are partitions whose offset does
+    not exist: they return no more messages until they are assigned again.
     """
 
     messages: list[Message]
     ends: Mapping[int, int]
-    out_of_range: int | None
+    out_of_range: Collection[int] = ()
 
 
 class PartitionStream(Protocol):
@@ -151,7 +151,7 @@ class MessageStream(PartitionStream):
         polled = self._poll(limit, wait_s)
         messages = [each for each in polled if each.error() is None]
         ends: dict[int, int] = {}
-        out_of_range = None
+        out_of_range: set[int] = set()
         for event in () if len(messages) == len(polled) else polled:
             error = event.error()
             if error is None:
@@ -159,11 +159,11 @@ class MessageStream(PartitionStream):
             if error.code() == KafkaError._PARTITION_EOF:
                 ends[event.partition()] = event.offset()
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                out_of_range = event.partition()
+                out_of_range.add(event.partition())
             elif not is_unavailable(error) and not is_gone(error):
                 # librdkafka retries the others by itself; the idle timeout diagnoses them.
                 failure = self._failure(error)
-        if failure is not None and not messages and not ends and out_of_range is None:
+        if failure is not None and not (messages or ends or out_of_range):
             raise failure
         self._pending_failure = failure
         return FetchedMessages(messages=messages, ends=ends, out_of_range=out_of_range)

@@ -382,7 +382,7 @@ class Fetcher:
             except SluicewayError as error:
                 failure = error
         following = self._next | reached
-        if fetched.out_of_range is not None and failure is None:
+        if fetched.out_of_range and failure is None:
             failure = self._out_of_range(fetched.out_of_range, following)
         ended = self._ended(following)
         if ended:
@@ -418,17 +418,22 @@ class Fetcher:
                 return error
         return failure
 
-    def _out_of_range(self, partition: int, following: Mapping[int, int]) -> SluicewayError | None:
-        """Return the failure for an offset that Kafka refused; None if it was an earlier one."""
-        offset = following[partition]
+    def _out_of_range(
+        self, partitions: Collection[int], following: Mapping[int, int]
+    ) -> SluicewayError | None:
+        """Return the failure for offsets that Kafka refused; None if they were earlier ones."""
         try:
             self._stream.verify()
-            mark = self._stream.watermarks([partition])[partition]
+            marks = self._stream.watermarks(partitions)
         except KafkaFailure as error:
             return error
-        if mark.begin <= offset <= mark.end:
-            # A stale error for an offset before the current one. librdkafka has stopped fetching
-            # because of it, so assign again.
-            self._stream.assign({p: following[p] for p in self._unfinished})
-            return None
-        return OffsetOutOfRange(partition=partition, offset=offset, begin=mark.begin, end=mark.end)
+        for partition, mark in marks.items():
+            offset = following[partition]
+            if not mark.begin <= offset <= mark.end:
+                return OffsetOutOfRange(
+                    partition=partition, offset=offset, begin=mark.begin, end=mark.end
+                )
+        # Stale errors for offsets before the current ones. librdkafka has stopped fetching because
+        # of them, so assign again.
+        self._stream.assign({p: following[p] for p in self._unfinished})
+        return None

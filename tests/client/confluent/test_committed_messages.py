@@ -6,12 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
-from confluent_facade import NUMBER, Facade, at, offsets, poll_messages
+from confluent_facade import NUMBER, Facade, at, codes, offsets, poll_messages
 from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError
 from sluiceway.confluent.committed_messages import CommittedMessages
 from sluiceway.kafka.consumer import FetchedMessages
 from sluiceway.ledger.committed_stream import CommittedStream
+from topics import Topics
 
 MakeConsumer = Callable[..., Consumer]
 
@@ -82,6 +83,23 @@ def test_a_channel_may_be_added_while_another_thread_polls(
         write(channel, 2)
         assert len(poll_messages(reader, 1)) == 1
     assert added == [other]
+
+
+@pytest.mark.parametrize("reset", ["earliest", "error"])
+def test_all_partitions_whose_offsets_are_gone_continue_by_the_policy(
+    channel: Channel, topics: Topics, consumer: MakeConsumer, reset: str
+) -> None:
+    for partition in (0, 1):
+        write(channel, 1, 2, 3, partition=partition)
+        topics.truncate(channel.status.topic.name, partition, 2)
+    reader = consumer(**{"auto.offset.reset": reset})
+    reader.assign([at(channel.name, 0, 0), at(channel.name, 1, 0)])
+    found = poll_messages(reader, 2)
+    if reset == "earliest":
+        assert offsets(found) == {0: [2], 1: [2]}
+    else:
+        assert codes(found) == [KafkaError._AUTO_OFFSET_RESET] * 2
+        assert {each.partition() for each in found} == {0, 1}
 
 
 def test_messages_that_an_interrupted_poll_has_taken_are_returned(
