@@ -102,6 +102,21 @@ def test_all_partitions_whose_offsets_are_gone_continue_by_the_policy(
         assert {each.partition() for each in found} == {0, 1}
 
 
+def test_a_late_error_for_an_earlier_offset_repeats_no_messages(
+    channel: Channel, consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(channel, 1, 2, 3)
+    reader = consumer(**{"auto.offset.reset": "earliest"})
+    reader.assign([at(channel.name, 0, 1)])
+    assert offsets(poll_messages(reader, 2)) == {0: [1, 2]}
+    late = FetchedMessages(messages=[], ends={}, out_of_range={0})
+    with monkeypatch.context() as patched:
+        patched.setattr(CommittedStream, "poll", lambda *_: late)
+        assert reader.poll(0) is None
+    write(channel, 4)
+    assert offsets(poll_messages(reader, 1)) == {0: [3]}
+
+
 def test_messages_that_an_interrupted_poll_has_taken_are_returned(
     channel: Channel, consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
