@@ -61,6 +61,7 @@ class DynamicGroupReader(ChannelReader):
         self._on_assign, self._on_revoke = on_assign, on_revoke
         # Partitions for which `on_assign` was called, and `on_revoke` not yet.
         self._announced: set[int] = set()
+        self._started = False
         self._start = start
         self._assignment.join()
         super().__init__(connection, handle=handle, start=start, **options)
@@ -164,17 +165,16 @@ class DynamicGroupReader(ChannelReader):
 
     def _rebalance(self) -> None:
         """Release revoked partitions, and start reading new ones."""
+        if not self._started:
+            self._started = True
+            self._announce_assigned()
         if self._assignment.rebalance_due:
             self._release_revoked()
-        partitions, present = self._assignment.partitions, set(self.partitions)
-        added = tuple(p for p in partitions if p not in present)
+        present = set(self.partitions)
+        added = tuple(p for p in self._assignment.partitions if p not in present)
         if added:
             self._add(added)
-        new = tuple(p for p in partitions if p not in self._announced)
-        if new:
-            self._announced.update(new)
-            if self._on_assign is not None:
-                self._on_assign(new)
+        self._announce_assigned()
 
     def _release_revoked(self) -> None:
         lost = self._assignment.find_revoked()
@@ -202,6 +202,13 @@ class DynamicGroupReader(ChannelReader):
         positions = self._added_positions(added, committed)
         self._committer.assign(positions, committed)
         self._fetcher.reassign(added=positions)
+
+    def _announce_assigned(self) -> None:
+        """Call `on_assign` with the partitions that are not announced."""
+        new = tuple(p for p in self._assignment.partitions if p not in self._announced)
+        self._announced.update(new)
+        if new and self._on_assign is not None:
+            self._on_assign(new)
 
     def _announce_revoked(self, partitions: Collection[int]) -> None:
         """Call `on_revoke` with those of the partitions that were announced."""
