@@ -263,9 +263,8 @@ class EndpointCalls:
     ) -> AttachResult:
         """Attach an endpoint instance to the channel; `title` describes it to people.
 
-        `spark` has the `application`, `query` and `ui` of a Spark job, as far as they are known.
-
-        `heartbeat` has its own `timeout_ms` or `interval_ms`, or both.
+        `spark` has the `application`, `query` and `ui` of a Spark job, as far as they are known,
+        `heartbeat` its own `timeout_ms` or `interval_ms`, or both.
         """
         body: dict[str, Any] = {"uid": uid, "id": instance, "session": session, "role": role}
         if membership is not None and membership.dynamic:
@@ -273,15 +272,10 @@ class EndpointCalls:
             if membership.static_id is not None:
                 body["static_id"] = membership.static_id
         elif membership is not None:
-            body |= {"group": membership.group, "index": membership.index}
-            body |= {"size": membership.size}
+            body |= {"group": membership.group, "index": membership.index, "size": membership.size}
             body |= {"mode": membership.mode} if role == "reader" else {}
-        if title is not None:
-            body["title"] = title
-        if heartbeat:
-            body["heartbeat"] = dict(heartbeat)
-        if spark:
-            body["spark"] = dict(spark)
+        optional = {"title": title, "heartbeat": heartbeat, "spark": spark}
+        body |= {name: given for name, given in optional.items() if given}
         params = {"listener": self._listener} if self._listener else None
         path = f"{channel_path(channel)}/endpoints"
         response = self.transport.request_json("POST", path, params=params, body=body)
