@@ -102,7 +102,8 @@ class FairLock:
     """A reentrant lock, first come, first served; urgent requests go before the others.
 
     A long-running holder checks `contended` from time to time, and yields. In a forked child the
-    lock is free, as the threads that held it do not exist there.
+    lock is free, as the threads that held it do not exist there. An interrupt (Ctrl-C) within one
+    of its calls leaves it usable: `acquire` has not taken it, `release` has handed it on.
     """
 
     def __init__(self) -> None:
@@ -135,14 +136,15 @@ class FairLock:
         if self._owner == me:
             self._depth += 1
             return
-        with self._guard:
-            if self._owner is None:
-                self._owner, self._depth = me, 1
-                return
-            waiter = _Waiter(me)
-            self._ordinary.append(waiter)
-        wait_s = min(max(0.0, urgent_from_s - time.monotonic()), threading.TIMEOUT_MAX)
+        waiter: _Waiter | None = None
         try:
+            with self._guard:
+                if self._owner is None:
+                    self._owner, self._depth = me, 1
+                    return
+                waiter = _Waiter(me)
+                self._ordinary.append(waiter)
+            wait_s = min(max(0.0, urgent_from_s - time.monotonic()), threading.TIMEOUT_MAX)
             if not waiter.granted.acquire(timeout=wait_s):
                 with self._guard:
                     if waiter in self._ordinary:
@@ -160,13 +162,14 @@ class FairLock:
         if self._depth > 1:
             self._depth -= 1
             return
-        with self._guard:
-            self._grant_next()
+        self._hand_on()
 
     def yield_to_waiters(self, urgent_from_s: float) -> None:
         """Release the lock, and acquire it again after the threads that wait."""
-        self.release()
-        self._reacquire(urgent_from_s)
+        try:
+            self.release()
+        finally:
+            self._reacquire(urgent_from_s)
 
     def __enter__(self) -> None:
         self.acquire()
@@ -178,9 +181,8 @@ class FairLock:
     def released(self) -> Iterator[None]:
         """Let other threads have the lock in the block; the thread holds it as often afterwards."""
         depth = self._depth
-        with self._guard:
-            self._grant_next()
         try:
+            self._hand_on()
             yield
         finally:
             try:
@@ -206,20 +208,34 @@ class FairLock:
                 self.acquire(-math.inf)
             raise
 
-    def _withdraw(self, waiter: _Waiter) -> None:
-        """Leave the queue after an interrupt, or pass on a lock that was granted meanwhile."""
+    def _withdraw(self, waiter: _Waiter | None) -> None:
+        """Leave the queue after an interrupt, or hand on a lock that was granted meanwhile."""
         with self._guard:
             for queue in (self._urgent, self._ordinary):
                 if waiter in queue:
                     queue.remove(waiter)
                     return
-            self._grant_next()
+        if self._owner == threading.get_ident():
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Give the lock to the next thread, also after an interrupt."""
+        try:
+            with self._guard:
+                self._grant_next()
+        except BaseException:
+            if self._owner == threading.get_ident():
+                with self._guard:
+                    self._grant_next()
+            raise
 
     def _grant_next(self) -> None:
         queue = self._urgent or self._ordinary
         if not queue:
             self._owner = None
             return
-        waiter = queue.popleft()
+        # No call before the last line: the interpreter handles interrupts at calls.
+        waiter = queue[0]
+        del queue[0]
         self._owner, self._depth = waiter.thread, 1
         waiter.granted.release()

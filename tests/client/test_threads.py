@@ -433,6 +433,50 @@ def test_a_request_becomes_urgent_at_its_deadline_and_precedes_a_yielding_thread
         lock.release()
 
 
+class InterruptedGuard:
+    """A lock whose next entry or exit an interrupt follows."""
+
+    def __init__(self, guard: threading.Lock, at: str) -> None:
+        self._guard, self._at = guard, at
+
+    def __enter__(self) -> None:
+        self._interrupt("entry")
+        self._guard.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._guard.release()
+        self._interrupt("exit")
+
+    def _interrupt(self, at: str) -> None:
+        if self._at == at:
+            self._at = ""
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("at", ["entry", "exit"])
+@pytest.mark.parametrize("call", ["acquire", "release"])
+def test_after_an_interrupted_call_other_threads_get_the_lock(call: str, at: str) -> None:
+    lock, got = FairLock(), threading.Event()
+
+    def work(_: int) -> None:
+        with lock:
+            got.set()
+
+    if call == "release":
+        lock.acquire()
+        waiting = Threads(work, 1)
+        until(lambda: lock.contended)
+    lock._guard = InterruptedGuard(lock._guard, at)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        getattr(lock, call)()
+    if call == "acquire":
+        waiting = Threads(work, 1)
+    waiting.join(10)
+    assert got.is_set()
+    lock.acquire()
+    lock.release()
+
+
 def test_an_interrupt_leaves_the_lock_with_the_thread_that_had_released_it() -> None:
     lock, held, main = FairLock(), threading.Event(), threading.get_ident()
 
