@@ -245,6 +245,15 @@ def test_invalid_arguments_are_refused_by_name(
         ChannelReader(written(count=1), **{"until": "now", **wrong})
 
 
+def test_the_lag_is_that_of_the_partitions_before_another_thread_adds_one(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ChannelReader(written(count=10), until=None) as reader:
+        before = {0: reader.position()[0]}
+        monkeypatch.setattr(reader, "position", lambda: before)
+        assert reader.lag() == {0: reader.end_offsets()[0]}
+
+
 def test_a_count_of_records_is_positive(written: Written) -> None:
     with ChannelReader(written(count=1), until="now") as reader:
         for wrong in (0, -1, 1.5, True):
