@@ -212,7 +212,7 @@ class FairLock:
         """Leave the queue after an interrupt, or hand on a lock that was granted meanwhile."""
         with self._guard:
             for queue in (self._urgent, self._ordinary):
-                if waiter in queue:
+                if waiter is not None and waiter in queue:
                     queue.remove(waiter)
                     return
         if self._owner == threading.get_ident():

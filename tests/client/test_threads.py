@@ -488,13 +488,18 @@ def test_an_interrupt_leaves_the_lock_with_the_thread_that_had_released_it() -> 
             signal.pthread_kill(main, signal.SIGUSR1)
             until(lambda: lock.urgently_contended)
 
+    def release_for_a_while() -> None:
+        with lock, lock, lock.released():
+            others.append(Threads(interrupt, 1))
+            assert held.wait(60)
+
+    others: list[Threads] = []
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt), lock, lock, lock.released():
-            other = Threads(interrupt, 1)
-            assert held.wait(60)
+        with pytest.raises(KeyboardInterrupt):
+            release_for_a_while()
     finally:
         signal.signal(signal.SIGUSR1, before)
-    other.join()
+    others[0].join()
     with lock:
         assert not lock.contended
