@@ -33,6 +33,8 @@ __all__ = ["ChannelReader"]
 
 T = TypeVar("T")
 
+_MAX_PARTITIONS = 2**31
+
 
 class ChannelReader(ChannelEndpoint):
     """Reads a channel's records; opened by `Channel.reader()`, or with a Connection alone.
@@ -112,7 +114,7 @@ class ChannelReader(ChannelEndpoint):
             grouped, chosen, self._owns = True, handle.attached.partitions, handle.owns
         elif len(chosen) == connection.partitions:
             # A reader of all partitions also reads added ones.
-            self._owns = lambda _: True
+            self._owns = range(_MAX_PARTITIONS).__contains__
         stream = open_stream(
             connection, config, timeout_s=timeout_s, grouped=grouped, shared=share_connection
         )
