@@ -39,7 +39,7 @@ from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.lifecycle.model import closing
 from sluiceway_gateway.lifecycle.store import record_use, usage_of_channel
 from sluiceway_gateway.schemas import store as schemas_store
-from sluiceway_gateway.schemas.service import is_same, schema_for, version_of
+from sluiceway_gateway.schemas.service import schema_for, version_of
 
 #: Feature of a client that commits batches and reads committed records only.
 EXACTLY_ONCE = "exactly-once"
@@ -332,7 +332,7 @@ class Channels:
         self, tx: WriteTransaction, channel: Channel, change: Change, schema: Schema
     ) -> SchemaVersion | None:
         """Return the new version after storing it; None for the current one."""
-        if is_same(channel.spec.schema, schema):
+        if channel.spec.schema == schema.canonical:
             return None
         schema_for(schema, channel.spec.format)
         kept = schemas_store.versions(tx, channel.uid)
