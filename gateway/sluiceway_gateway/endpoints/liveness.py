@@ -359,9 +359,7 @@ class LostEnds:
                     for partition, marks in bounds.get(each.topic, {}).items()
                     if marks is not None
                 }
-                if len(ends) == each.partitions and session_store.save_lost_ends(
-                    tx, each.endpoint, ends
-                ):
+                if len(ends) == each.partitions and session_store.save_lost_ends(tx, each, ends):
                     noted.append(each)
             endpoints_store.revise(tx, {each.channel_uid for each in noted})
         return len(noted)

@@ -12,6 +12,7 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    exists,
     func,
     null,
     or_,
@@ -321,6 +322,8 @@ class LostWriter(NamedTuple):
     channel_uid: str
     topic: str
     partitions: int
+    beat: int
+    """The number of its session's last heartbeat."""
 
 
 class StaleShare(NamedTuple):
@@ -393,14 +396,23 @@ _STALE_SHARES = (
 # A channel with endpoints has, or had, a topic, so its partitions are known.
 _LOST_WRITERS = (
     select(
-        endpoints.c.id, endpoints.c.channel_uid, channels.c.topic_name, channels.c.topic_partitions
+        *(endpoints.c.id, endpoints.c.channel_uid),
+        *(channels.c.topic_name, channels.c.topic_partitions, sessions.c.beat),
     )
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
+    .join(sessions, sessions.c.id == endpoints.c.session_id)
     .where(*_LOST_WITHOUT_ENDS)
 )
 _SAVE_LOST_ENDS = (
     update(endpoints)
-    .where(endpoints.c.id == bindparam("the_id"), *_LOST_WITHOUT_ENDS)
+    .where(
+        endpoints.c.id == bindparam("the_id"),
+        *_LOST_WITHOUT_ENDS,
+        # After a heartbeat it may have written more records, and be lost again.
+        exists().where(
+            sessions.c.id == endpoints.c.session_id, sessions.c.beat == bindparam("the_beat")
+        ),
+    )
     .values(lost_at=bindparam("the_ends", type_=endpoints.c.lost_at.type))
 )
 
@@ -428,6 +440,7 @@ def lost_writers(tx: ReadTransaction) -> list[LostWriter]:
     return list(map(LostWriter._make, tx.execute(_LOST_WRITERS)))
 
 
-def save_lost_ends(tx: WriteTransaction, endpoint_id: str, ends: Mapping[int, int]) -> bool:
-    """Save the ends of a lost writer's topic; False if it is no longer lost."""
-    return tx.execute(_SAVE_LOST_ENDS, {"the_id": endpoint_id, "the_ends": ends}).rowcount == 1
+def save_lost_ends(tx: WriteTransaction, writer: LostWriter, ends: Mapping[int, int]) -> bool:
+    """Save the ends of a lost writer's topic; False if it returned, even if it is lost again."""
+    values = {"the_id": writer.endpoint, "the_beat": writer.beat, "the_ends": ends}
+    return tx.execute(_SAVE_LOST_ENDS, values).rowcount == 1

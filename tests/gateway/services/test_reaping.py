@@ -1,5 +1,6 @@
 """Reaper: finds silent endpoints by heartbeat numbers and its own clock."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from endpoints import Site, report, site
 from gateways import UNREACHABLE, Rig
 from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.model import Watermarks
 
 
 class Monotonic:
@@ -189,6 +191,35 @@ def test_a_writer_is_lost_even_without_kafka(flights: Site, watch: Watch) -> Non
     assert ends.run_once().noted == 0
     assert flights.get(writer)["lost_at"] is None
     assert health(flights, writer) == "lost"
+
+
+def test_end_offsets_from_before_a_return_of_the_writer_are_not_saved(
+    flights: Site, watch: Watch
+) -> None:
+    writer = flights.attach("writer")
+    watch.on(25)
+
+    class Kafka(KafkaAdmin):
+        end_offset = 3
+
+        def watermarks_of(
+            self, topics: Mapping[str, int]
+        ) -> dict[str, dict[int, Watermarks | None]]:
+            marks: Watermarks | None = Watermarks(begin_offset=0, end_offset=self.end_offset)
+            if self.end_offset == 3:
+                # The writer returns, writes, and is lost again.
+                flights.beat(report(writer))
+                watch.on(25)
+                self.end_offset = 5
+            return {topic: dict.fromkeys(range(count), marks) for topic, count in topics.items()}
+
+    kafka = Kafka(UNREACHABLE)
+    ends = LostEnds(database=flights.rig.database, topics=kafka, monotonic=watch.time)
+    assert ends.run_once().noted == 0
+    assert (health(flights, writer), flights.get(writer)["lost_at"]) == ("lost", None)
+    watch.on(10)
+    assert ends.run_once().noted == 1
+    assert flights.get(writer)["lost_at"] == {"0": 5}
 
 
 def test_a_heartbeat_with_keeps_heals_endpoints_that_it_does_not_name(
