@@ -101,7 +101,7 @@ def _spec_fields(spec: ChannelSpec) -> Iterator[tuple[str, Scalar]]:
     yield from ((f"config.{name}", value) for name, value in spec.config.items())
 
 
-_DEFAULTS = dict(_spec_fields(ChannelSpec(schema="")))
+_DEFAULTS = {**dict(_spec_fields(ChannelSpec(schema=""))), "keep_topic": False}
 _ALWAYS = {"format", "partitions"}
 
 
@@ -110,7 +110,7 @@ def given_fields(channel: Channel) -> dict[str, Scalar]:
     return {
         name: value
         for name, value in fields_of(channel).items()
-        if name in _ALWAYS or (value not in (None, False) and value != _DEFAULTS.get(name))
+        if name in _ALWAYS or value != _DEFAULTS.get(name)
         if name != "phase"
     }
 
