@@ -285,7 +285,7 @@ class Reaper:
                 and not each.superseded
                 and not each.is_finished
             ]
-            save_changes(tx, changes, by="gateway", now=now, cause="no beat")
+            save_changes(tx, changes, by="gateway", now=now, cause="no heartbeat")
         for _, each in changes:
             _log.info("an endpoint is silent", endpoint=each.id, health=str(each.health))
         return [each for _, each in changes]

@@ -150,6 +150,20 @@ def test_a_superseded_endpoint_is_not_healed_by_its_heartbeats(flights: Site, wa
     assert health(flights, old) == "lost"
 
 
+def test_the_history_has_the_dismissal_of_a_lost_member_of_a_dynamic_group(
+    flights: Site, watch: Watch
+) -> None:
+    member = flights.join()
+    watch.on(30)
+    path = f"{flights.path}/endpoints/{member['id']}"
+    assert flights.rig.http.delete(path, params={"uid": flights.uid}).status_code == 200
+    assert [each["cause"] for each in flights.get(member)["events"][-2:]] == [
+        "no heartbeat",
+        "removed",
+    ]
+    assert flights.beat(report(member))[0]["status"] == "fenced"
+
+
 def test_a_heartbeat_between_scan_and_write_counts(flights: Site, watch: Watch) -> None:
     reader = flights.attach()
     watch.on(6)
