@@ -153,11 +153,10 @@ class AttachBatch:
     def _check(self, refusals: Mapping[Principal, SluicewayGatewayError]) -> list[_Candidate]:
         requests = []
         for number, each in enumerate(self.requests):
-            action = Action.READ if each.spec.role is Role.READER else Action.WRITE
             try:
                 if each.principal in refusals:
                     raise refusals[each.principal]
-                each.principal.require(action, each.channel)
+                each.principal.require(each.spec.role.action, each.channel)
             except SluicewayGatewayError as error:
                 self.outcomes[number] = error
             else:

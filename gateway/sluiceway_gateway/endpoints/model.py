@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.channels.model import MIN_HEARTBEAT_MS, Heartbeat
 from sluiceway_gateway.errors import Fenced, IllegalTransition, PatienceOutOfBounds
 
@@ -27,6 +28,11 @@ class Role(StrEnum):
     def counterpart(self) -> "Role":
         """The role of its counterparts."""
         return Role.WRITER if self is Role.READER else Role.READER
+
+    @property
+    def action(self) -> Action:
+        """The action that a principal's scopes must allow."""
+        return Action.READ if self is Role.READER else Action.WRITE
 
 
 class Mode(StrEnum):

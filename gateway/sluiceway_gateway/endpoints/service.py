@@ -9,7 +9,7 @@ from functools import partial
 
 from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import AuditedAction
-from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.channels.service import find_channel, hold_channel
@@ -111,9 +111,9 @@ class Endpoints:
             now = self.clock()
             channel = hold_channel(tx, name, uid)
             endpoint = hold_endpoint(tx, channel, endpoint_id)
-            reads = endpoint.place.role is Role.READER
-            principal.require(Action.READ if reads else Action.WRITE, name)
-            if reads and spec.ends is not None:
+            role = endpoint.place.role
+            principal.require(role.action, name)
+            if role is Role.READER and spec.ends is not None:
                 message = "readers have no end offsets; leave it out"
                 raise InvalidRequest.at("/ends", message)
             session_store.require_own(tx, endpoint.session, principal)
