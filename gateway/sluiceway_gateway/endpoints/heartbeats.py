@@ -313,6 +313,7 @@ class _Heartbeat:
     def _save_tasks(self, others: Sequence[Endpoint]) -> tuple[TaskReply, ...]:
         """Save the reports of tasks, and the regained health of the session's endpoints."""
         locked = endpoints_store.hold(self.tx, [each.id for each in others])
+        kept = {each.endpoint.id for each in self._kept}
         replies: list[TaskReply] = []
         changes: list[EndpointChange] = []
         for id_, reports in self.tasks.items():
@@ -324,7 +325,7 @@ class _Heartbeat:
                 if _is_done(after, reports) and self._close(before, after.counters):
                     self.is_visible = True
                 else:
-                    changes.append((before, after))
+                    changes.append((before, returned(after) if id_ in kept else after))
         changes += [
             (each, returned(each))
             for each in locked.values()

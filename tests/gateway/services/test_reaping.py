@@ -249,3 +249,16 @@ def test_a_heartbeat_with_keeps_heals_endpoints_that_it_does_not_name(
     assert kept["id"] == writer["id"]
     assert health(flights, writer) == "healthy"
     assert flights.get(writer)["events"][-1]["cause"] == "its session sends heartbeats again"
+
+
+def test_a_heartbeat_with_keeps_heals_an_endpoint_of_whose_tasks_it_has_reports(
+    flights: Site, watch: Watch
+) -> None:
+    writer = flights.attach("writer")
+    watch.on(30)
+    task = {"endpoint": writer["id"], "task": "0", "attempt": 0, "state": "running"}
+
+    response = flights.send(keeps=True, tasks=[task]).json()
+
+    assert [each["status"] for each in response["tasks"]] == ["ok"]
+    assert (health(flights, writer), flights.get(writer)["state"]) == ("healthy", "started")
