@@ -141,7 +141,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         tokens=tokens,
         channels=channels,
         attach=AttachService(database, tokens, wake=wake, notify=watch.notify, clock=clock),
-        endpoints=Endpoints(database, topics=kafka, notify=watch.notify, clock=clock),
+        endpoints=Endpoints(database, kafka=kafka, notify=watch.notify, clock=clock),
         heartbeats=HeartbeatService(database, tokens, notify=watch.notify, clock=clock),
         offsets=Offsets(database, tokens, clock=clock),
         acknowledgements=acknowledgements,

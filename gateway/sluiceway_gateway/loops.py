@@ -336,9 +336,9 @@ class Loops:
             wait=stopping.wait,
         )
         reaper = Reaper(database=database, clock=clock, monotonic=monotonic)
-        lost_ends = LostEnds(database=database, topics=kafka, monotonic=monotonic)
-        drainer = Drainer(database=database, topics=kafka, clock=clock)
-        ttl_reaper = TtlReaper(database=database, logs=kafka, clock=clock, monotonic=monotonic)
+        lost_ends = LostEnds(database=database, kafka=kafka, monotonic=monotonic)
+        drainer = Drainer(database=database, kafka=kafka, clock=clock)
+        ttl_reaper = TtlReaper(database=database, kafka=kafka, clock=clock, monotonic=monotonic)
         sampler = Sampler(
             database=database,
             kafka=kafka,

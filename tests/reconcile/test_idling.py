@@ -41,7 +41,7 @@ class LeadingReplica:
         self.start = self.rig.clock.now
         self.idler = TtlReaper(
             database=self.rig.database,
-            logs=kafka or self.rig.kafka,
+            kafka=kafka or self.rig.kafka,
             clock=self.rig.clock,
             monotonic=lambda: (self.rig.clock.now - self.start).total_seconds(),
         )
@@ -143,7 +143,7 @@ def attach(leader: LeadingReplica) -> Callable[[], object]:
     attached = service.submit(request).result(30)
     service.close()
     detach = DetachSpec(epoch=attached.endpoint.epoch, state=State.CLOSED)
-    return lambda: Endpoints(topics=leader.rig.kafka, **options).detach(  # type: ignore[arg-type]
+    return lambda: Endpoints(kafka=leader.rig.kafka, **options).detach(  # type: ignore[arg-type]
         leader.channel.name,
         spec.id,
         detach,

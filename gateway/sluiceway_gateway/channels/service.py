@@ -127,7 +127,7 @@ class Channels:
     def __init__(
         self,
         database: Database,
-        cluster: KafkaAdmin,
+        kafka: KafkaAdmin,
         *,
         topic_prefix: str,
         kafka_timeout_s: float,
@@ -136,8 +136,8 @@ class Channels:
     ) -> None:
         """`wake` is called after each commit that changed a channel."""
         self._database = database
-        self._preflight = Preflight(database, cluster, timeout_s=kafka_timeout_s)
-        self._deletion_guard = DeletionGuard(database, cluster)
+        self._preflight = Preflight(database, kafka, timeout_s=kafka_timeout_s)
+        self._deletion_guard = DeletionGuard(database, kafka)
         self._usage = UsageRecorder(database, clock=clock)
         self._topic_prefix = topic_prefix
         self._wake = wake

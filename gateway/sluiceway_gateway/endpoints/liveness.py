@@ -315,10 +315,10 @@ class LostEnds:
     """
 
     def __init__(
-        self, *, database: Database, topics: KafkaAdmin, monotonic: Callable[[], float]
+        self, *, database: Database, kafka: KafkaAdmin, monotonic: Callable[[], float]
     ) -> None:
         self._database = database
-        self._topics = topics
+        self._kafka = kafka
         self._monotonic = monotonic
         self._asked_s: dict[str, float] = {}
 
@@ -346,7 +346,7 @@ class LostEnds:
         if not writers:
             return 0
         try:
-            bounds = self._topics.watermarks_of({each.topic: each.partitions for each in writers})
+            bounds = self._kafka.watermarks_of({each.topic: each.partitions for each in writers})
         except KafkaUnavailable as error:
             log_unavailable(_log, error, lost_writers=len(writers))
             return 0

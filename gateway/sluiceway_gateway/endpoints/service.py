@@ -95,7 +95,7 @@ class Endpoints:
     """
 
     database: Database
-    topics: KafkaAdmin
+    kafka: KafkaAdmin
     notify: Callable[[], None]
     clock: Clock = system_clock
 
@@ -170,7 +170,7 @@ class Endpoints:
             # The topic was deleted, with all records.
             return {}
         found = require_watermarks(
-            self.topics,
+            self.kafka,
             channel.topic.name,
             channel.topic.partitions or 0,
             unknown=f"The end offsets of the endpoint {endpoint_id} are unknown.",

@@ -52,9 +52,9 @@ class DrainCounts:
 class Drainer:
     """Closes closing channels after all records are written and read."""
 
-    def __init__(self, *, database: Database, topics: KafkaAdmin, clock: Clock) -> None:
+    def __init__(self, *, database: Database, kafka: KafkaAdmin, clock: Clock) -> None:
         self._database = database
-        self._topics = topics
+        self._kafka = kafka
         self._clock = clock
 
     def run_once(self) -> DrainCounts:
@@ -77,7 +77,7 @@ class Drainer:
             return None
         topic = channel.topic
         try:
-            return require_watermarks(self._topics, topic.name, topic.partitions or 0)
+            return require_watermarks(self._kafka, topic.name, topic.partitions or 0)
         except KafkaUnavailable as error:
             log_unavailable(_log, error, topic=topic.name)
             return None
@@ -103,9 +103,9 @@ class Drainer:
 class DeletionGuard:
     """Reads watermarks before a deletion, to check that all records were read."""
 
-    def __init__(self, database: Database, topics: KafkaAdmin) -> None:
+    def __init__(self, database: Database, kafka: KafkaAdmin) -> None:
         self._database = database
-        self._topics = topics
+        self._kafka = kafka
 
     def bounds(
         self, name: str, request: Request | None, *, if_empty: bool = False
@@ -123,7 +123,7 @@ class DeletionGuard:
             if usage.live or not _is_checked(channel, usage, if_empty=if_empty):
                 return None
         return require_watermarks(
-            self._topics,
+            self._kafka,
             channel.topic.name,
             channel.topic.partitions or 0,
             unknown=f"Cannot check whether the channel {name!r} was read completely ({_FORCE}).",

@@ -71,10 +71,10 @@ class TtlReaper:
     """
 
     def __init__(
-        self, *, database: Database, logs: KafkaAdmin, clock: Clock, monotonic: Callable[[], float]
+        self, *, database: Database, kafka: KafkaAdmin, clock: Clock, monotonic: Callable[[], float]
     ) -> None:
         self._database = database
-        self._logs = logs
+        self._kafka = kafka
         self._clock = clock
         self._monotonic = monotonic
         self._seen: dict[str, _TopicEnds] = {}
@@ -133,10 +133,10 @@ class TtlReaper:
         partitions = range(channel.topic.partitions or 0)
         before = self._seen.get(channel.uid)
         try:
-            bounds = require_watermarks(self._logs, channel.topic.name, len(partitions))
+            bounds = require_watermarks(self._kafka, channel.topic.name, len(partitions))
             grown_at: datetime | None = now
             if before is None:
-                grown_at = self._logs.newest(channel.topic.name, partitions)
+                grown_at = self._kafka.newest(channel.topic.name, partitions)
         except KafkaUnavailable as error:
             log_unavailable(_log, error, topic=channel.topic.name)
             self._seen.pop(channel.uid, None)

@@ -18,7 +18,7 @@ def flights(rig: Rig) -> Site:
 @pytest.fixture
 def drainer(rig: Rig) -> Drainer:
     kafka = KafkaAdmin(UNREACHABLE, timeout_s=0.1)
-    return Drainer(database=rig.database, topics=kafka, clock=rig.clock)
+    return Drainer(database=rig.database, kafka=kafka, clock=rig.clock)
 
 
 def close(flights: Site, **body: Any) -> Any:

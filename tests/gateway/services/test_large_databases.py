@@ -42,9 +42,9 @@ class Looks:
         self.reaper = Reaper(**dated)
         self.sampler = Sampler(kafka=kafka, **dated)
         self.mirror = Mirror(kafka=kafka, prefix="", **dated)
-        self.idler = TtlReaper(logs=kafka, **dated)
+        self.idler = TtlReaper(kafka=kafka, **dated)
         self.ends = LostEnds(
-            database=database, topics=kafka, monotonic=lambda: time.monotonic() + self.turned_s
+            database=database, kafka=kafka, monotonic=lambda: time.monotonic() + self.turned_s
         )
 
     def pass_once(self) -> None:

@@ -201,7 +201,7 @@ def test_a_writer_is_lost_even_without_kafka(flights: Site, watch: Watch) -> Non
     writer = flights.attach("writer")
     watch.on(25)
     kafka = KafkaAdmin(UNREACHABLE, timeout_s=0.1)
-    ends = LostEnds(database=flights.rig.database, topics=kafka, monotonic=watch.time)
+    ends = LostEnds(database=flights.rig.database, kafka=kafka, monotonic=watch.time)
     assert ends.run_once().noted == 0
     assert flights.get(writer)["lost_at"] is None
     assert health(flights, writer) == "lost"
@@ -228,7 +228,7 @@ def test_end_offsets_from_before_a_return_of_the_writer_are_not_saved(
             return {topic: dict.fromkeys(range(count), marks) for topic, count in topics.items()}
 
     kafka = Kafka(UNREACHABLE)
-    ends = LostEnds(database=flights.rig.database, topics=kafka, monotonic=watch.time)
+    ends = LostEnds(database=flights.rig.database, kafka=kafka, monotonic=watch.time)
     assert ends.run_once().noted == 0
     assert (health(flights, writer), flights.get(writer)["lost_at"]) == ("lost", None)
     watch.on(10)
