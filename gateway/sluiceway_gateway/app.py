@@ -162,7 +162,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         database=database,
         kafka=kafka,
         failing_loops=loops.failing,
-        leads=lambda: loops.lead,
+        leads=lambda: loops.has_lease,
         probe_threads=CapacityLimiter(4),
     )
 

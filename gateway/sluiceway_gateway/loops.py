@@ -405,7 +405,7 @@ class Loops:
         self._idle.wake()
 
     @property
-    def lead(self) -> bool:
+    def has_lease(self) -> bool:
         """Whether this replica runs the loops, by its last renewal."""
         return self._leader.has_lease
 

@@ -107,7 +107,7 @@ _USUAL = 10
 class ReapCounts:
     """Endpoints that one pass evaluated; `pause_s` is the time until the next pass."""
 
-    judged: int = 0
+    evaluated: int = 0
     """Endpoints of sessions whose silence was long enough for an evaluation."""
     suspect: int = 0
     lost: int = 0
@@ -173,7 +173,7 @@ class Reaper:
         # The duration of a pass does not count as delay, unless the process was stopped.
         self._due_s = self._monotonic() - self._stalled_s + pause_s
         return ReapCounts(
-            judged=evaluated,
+            evaluated=evaluated,
             suspect=saved.count(Health.SUSPECT),
             lost=saved.count(Health.LOST),
             overdue=overdue,

@@ -148,12 +148,12 @@ def test_a_silent_endpoint_is_read_only_when_its_health_may_change(database: Dat
     looks = Looks(database)
     looks.reaper.run_once()
 
-    def judged(seconds: float) -> int:
+    def evaluated(seconds: float) -> int:
         looks.turned_s += seconds
         looks.reaper._due_s = None
-        return looks.reaper.run_once().judged
+        return looks.reaper.run_once().evaluated
 
-    assert [judged(seconds) for seconds in (3, 2, 1.5, 1, 100, 20)] == [0, 0, 3, 0, 0, 3]
+    assert [evaluated(seconds) for seconds in (3, 2, 1.5, 1, 100, 20)] == [0, 0, 3, 0, 0, 3]
     assert looks.health() == {"lost": 3}
 
 

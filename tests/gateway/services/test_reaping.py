@@ -139,7 +139,7 @@ def test_only_open_endpoints_are_evaluated(flights: Site, watch: Watch) -> None:
     flights.member()
     watch.on(30)
     assert (health(flights, closed), health(flights, old)) == ("healthy", "healthy")
-    assert watch.look().judged == 0
+    assert watch.look().evaluated == 0
 
 
 def test_a_superseded_endpoint_is_not_healed_by_its_heartbeats(flights: Site, watch: Watch) -> None:
