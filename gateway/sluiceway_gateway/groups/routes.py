@@ -6,14 +6,14 @@ from pydantic import BaseModel, Field
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.routes import EndpointId
-from sluiceway_gateway.endpoints.wire import PositionBody
+from sluiceway_gateway.endpoints.wire import Number, PositionBody
 from sluiceway_gateway.groups.service import SyncRequest
 from sluiceway_gateway.http.auth import Viewer
 from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.params import Name
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
-from sluiceway_gateway.offsets.routes import Count, InGroup
+from sluiceway_gateway.offsets.routes import InGroup
 
 router = APIRouter(prefix="/v1/channels/{name}", tags=["endpoints"], route_class=GatewayRoute)
 
@@ -22,11 +22,11 @@ class SyncPost(RequestModel):
     """The body of `POST …/endpoints/{id}/sync`."""
 
     uid: Uid = Field(description="Of the channel")
-    epoch: Count
-    take: Count | None = Field(
+    epoch: Number
+    take: Number | None = Field(
         default=None, description="The generation whose assignment to take; without it, only read"
     )
-    has: Count | None = Field(
+    has: Number | None = Field(
         default=None, description="The generation of the member's assignment; null without one"
     )
 
@@ -51,7 +51,7 @@ class ResizePost(RequestModel):
 
     uid: Uid = Field(description="Of the channel")
     size: int = Field(ge=1, le=MAX_GROUP_SIZE)
-    generation: Count = Field(description="The current generation of the group")
+    generation: Number = Field(description="The current generation of the group")
 
 
 class ResizedBody(BaseModel):
