@@ -15,14 +15,7 @@ from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.db.idempotency import StoredResponse
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
-from sluiceway_gateway.endpoints.wire import (
-    Count,
-    Ends,
-    GroupName,
-    ModeWord,
-    Number,
-    PositionBody,
-)
+from sluiceway_gateway.endpoints.wire import Count, Ends, GroupName, ModeWord, Number, PositionBody
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.http.auth import Manager, Viewer, access, authenticate
 from sluiceway_gateway.http.json import body_of, json_response, text_of, time_json
