@@ -34,12 +34,6 @@ from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import log_unavailable
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Unsynced:
-    generation: int
-    since_s: float
-
-
 class RebalanceTimeout:
     """Releases the shares of members that do not sync within the heartbeat timeout."""
 
@@ -47,28 +41,28 @@ class RebalanceTimeout:
         """`clock` only dates events."""
         self._database = database
         self._clock = clock
-        self._seen: dict[str, _Unsynced] = {}
+        self._since_s: dict[tuple[str, int], float] = {}
+        """By endpoint and generation of its share, when it was first seen behind its group."""
 
     def release(self, found: Sequence[StaleShare], now_s: float, *, late_ms: float) -> int:
         """Release overdue shares, and return their number; `late_ms` is the delay of the scan.
 
         Raises DatabaseUnavailable.
         """
-        self._seen = {each.endpoint: self._unsynced(each, now_s, late_ms) for each in found}
+        before_s = self._since_s
+        self._since_s = {
+            (each.endpoint, each.generation): now_s
+            if late_ms > each.interval_ms
+            else before_s.get((each.endpoint, each.generation), now_s)
+            for each in found
+        }
         overdue = {
             each.endpoint: each
             for each in found
-            if (now_s - self._seen[each.endpoint].since_s) * 1000 >= each.timeout_ms
+            if (now_s - self._since_s[each.endpoint, each.generation]) * 1000 >= each.timeout_ms
         }
         parts = chunks(list(overdue.items()))
         return sum(len(self._write(dict(each))) for each in parts)
-
-    def _unsynced(self, share: StaleShare, now_s: float, late_ms: float) -> _Unsynced:
-        before = self._seen.get(share.endpoint)
-        synced = before is None or before.generation != share.generation
-        if before is None or synced or late_ms > share.interval_ms:
-            return _Unsynced(generation=share.generation, since_s=now_s)
-        return before
 
     def _write(self, overdue: Mapping[str, StaleShare]) -> list[Endpoint]:
         """Release the shares of members that have not synced since the scan."""
