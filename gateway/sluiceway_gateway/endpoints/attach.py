@@ -37,7 +37,6 @@ from sluiceway_gateway.endpoints.model import (
 from sluiceway_gateway.errors import (
     ChannelNotReady,
     ConcurrentChange,
-    GroupLargerThanPinned,
     GroupSize,
     SluicewayGatewayError,
 )
@@ -47,7 +46,7 @@ from sluiceway_gateway.groups.assignment import (
     endpoint_partitions,
     position_member,
 )
-from sluiceway_gateway.groups.model import Group, new_group
+from sluiceway_gateway.groups.model import Group, new_group, require_growable
 from sluiceway_gateway.groups.store import RoleGroup
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Committed, require_topic
@@ -302,14 +301,8 @@ class AttachBatch:
         size, reads = spec.size or 0, spec.role is Role.READER
         if not reads or spec.mode is not Mode.SHARED or size <= (channel.topic.partitions or 0):
             return
+        require_growable(channel, spec.group, size)
         if size > channel.spec.partitions:
-            if channel.spec.pinned or channel.adopted:
-                reason = "its topic was adopted" if channel.adopted else "it is pinned"
-                raise GroupLargerThanPinned(
-                    f"The group {spec.group!r} has {size} members, but the channel "
-                    f"{channel.name!r} has {channel.spec.partitions} partitions and cannot grow: "
-                    f"{reason}. Use a smaller group."
-                )
             candidate.principal.require(Action.MANAGE, channel.name)
             channel = self._grown[channel.name] = changed(channel, Change(partitions=size))
             self._growers[channel.name] = candidate
