@@ -35,7 +35,7 @@ from sluiceway_gateway.errors import (
     UidMismatch,
 )
 from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.lifecycle.drain import DeletionGuard, require_unused
+from sluiceway_gateway.lifecycle.drain import bounds_for_deletion, require_unused
 from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.lifecycle.model import closing
 from sluiceway_gateway.lifecycle.store import record_use, usage_of_channel
@@ -136,8 +136,8 @@ class Channels:
     ) -> None:
         """`wake` is called after each commit that changed a channel."""
         self._database = database
+        self._kafka = kafka
         self._preflight = Preflight(database, kafka, timeout_s=kafka_timeout_s)
-        self._deletion_guard = DeletionGuard(database, kafka)
         self._usage = UsageRecorder(database, clock=clock)
         self._topic_prefix = topic_prefix
         self._wake = wake
@@ -217,7 +217,9 @@ class Channels:
         """
         bounds = None
         if not (force or keep_topic):
-            bounds = self._deletion_guard.bounds(name, context.request, if_empty=if_empty)
+            bounds = bounds_for_deletion(
+                self._database, self._kafka, name, context.request, if_empty=if_empty
+            )
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = hold_channel(tx, name, uid)

@@ -62,13 +62,9 @@ class Drainer:
         with self._database.scan() as tx:
             found = [(each, usage_of_channel(tx, each)) for each in closing(tx)]
         updated = [self._update(each, self._bounds(each, usage)) for each, usage in found]
-        changed = [
-            now for (was, _), now in zip(found, updated, strict=True) if now not in (None, was)
-        ]
+        phases = [each.phase for each in updated if each is not None]
         return DrainCounts(
-            closing=len(found),
-            closed=sum(each is not None and each.phase is Phase.CLOSED for each in changed),
-            changed=len(changed),
+            closing=len(found), closed=phases.count(Phase.CLOSED), changed=len(phases)
         )
 
     def _bounds(self, channel: Channel, usage: ChannelUsage) -> Bounds | None:
@@ -83,7 +79,7 @@ class Drainer:
             return None
 
     def _update(self, channel: Channel, bounds: Bounds | None) -> Channel | None:
-        """Save the channel's new status; None if the channel is no longer closing."""
+        """Save the channel's new status; None if nothing changed, or it is no longer closing."""
         with self._database.write() as tx:
             held = channels_store.hold(tx, channel.name)
             if held is None or held.uid != channel.uid or held.phase is not Phase.CLOSING:
@@ -92,7 +88,7 @@ class Drainer:
                 bounds = _readable(tx, held, bounds)
             updated = drained(held, usage_of_channel(tx, held), bounds, now=self._clock())
             if updated is held:
-                return channel
+                return None
             # Without waking the reconciler, because nothing changes in Kafka.
             channels_store.replace_row(tx, updated, was=held)
         if updated.phase is Phase.CLOSED:
@@ -100,34 +96,27 @@ class Drainer:
         return updated
 
 
-class DeletionGuard:
-    """Reads watermarks before a deletion, to check that all records were read."""
+def bounds_for_deletion(
+    database: Database, kafka: KafkaAdmin, name: str, request: Request | None, *, if_empty: bool
+) -> Bounds | None:
+    """Return the topic's watermarks, to check before a deletion that all records were read.
 
-    def __init__(self, database: Database, kafka: KafkaAdmin) -> None:
-        self._database = database
-        self._kafka = kafka
-
-    def bounds(
-        self, name: str, request: Request | None, *, if_empty: bool = False
-    ) -> Bounds | None:
-        """Return the topic's watermarks; None if they are not needed.
-
-        `if_empty` needs them even without readers. Call outside of transactions. Raises
-        KafkaUnavailable.
-        """
-        with self._database.read() as tx:
-            channel = channels_store.find(tx, name)
-            if channel is None or (request is not None and idempotency.known(tx, request)):
-                return None
-            usage = usage_of_channel(tx, channel)
-            if usage.live or not _is_checked(channel, usage, if_empty=if_empty):
-                return None
-        return require_watermarks(
-            self._kafka,
-            channel.topic.name,
-            channel.topic.partitions or 0,
-            unknown=f"Cannot check whether the channel {name!r} was read completely ({_FORCE}).",
-        )
+    None if they are not needed; `if_empty` needs them even without readers. Call outside of
+    transactions. Raises KafkaUnavailable.
+    """
+    with database.read() as tx:
+        channel = channels_store.find(tx, name)
+        if channel is None or (request is not None and idempotency.known(tx, request)):
+            return None
+        usage = usage_of_channel(tx, channel)
+        if usage.live or not _is_checked(channel, usage, if_empty=if_empty):
+            return None
+    return require_watermarks(
+        kafka,
+        channel.topic.name,
+        channel.topic.partitions or 0,
+        unknown=f"Cannot check whether the channel {name!r} was read completely ({_FORCE}).",
+    )
 
 
 def require_unused(
