@@ -16,6 +16,7 @@ from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.db.idempotency import Request
+from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.model import listed
 from sluiceway_gateway.errors import (
     ConcurrentChange,
@@ -96,13 +97,22 @@ class Drainer:
         return updated
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeletionBounds:
+    """The watermarks of a topic, read while no endpoint was open."""
+
+    watermarks: Bounds
+    endpoints_revision: int
+    """The revision of the channel's endpoints before they were read."""
+
+
 def bounds_for_deletion(
     database: Database, kafka: KafkaAdmin, name: str, request: Request | None, *, if_empty: bool
-) -> Bounds | None:
-    """Return the topic's watermarks, to check before a deletion that all records were read.
+) -> DeletionBounds | None:
+    """Return the bounds that show whether all records were read; None if they are not needed.
 
-    None if they are not needed; `if_empty` needs them even without readers. Call outside of
-    transactions. Raises KafkaUnavailable.
+    `if_empty` needs them even without readers. Call outside of transactions. Raises
+    KafkaUnavailable.
     """
     with database.read() as tx:
         channel = channels_store.find(tx, name)
@@ -111,12 +121,14 @@ def bounds_for_deletion(
         usage = usage_of_channel(tx, channel)
         if usage.live or not _is_checked(channel, usage, if_empty=if_empty):
             return None
-    return require_watermarks(
+        revision = endpoints_store.revision(tx, channel.uid)
+    watermarks = require_watermarks(
         kafka,
         channel.topic.name,
         channel.topic.partitions or 0,
         unknown=f"Cannot check whether the channel {name!r} was read completely ({_FORCE}).",
     )
+    return DeletionBounds(watermarks=watermarks, endpoints_revision=revision)
 
 
 def require_unused(
@@ -124,14 +136,14 @@ def require_unused(
     channel: Channel,
     *,
     keeps_topic: bool,
-    bounds: Bounds | None,
+    bounds: DeletionBounds | None,
     if_empty: bool,
 ) -> None:
     """Raise EndpointsLive while an endpoint is open, UnreadData if a group has unread records.
 
     If the topic is kept, unread records are allowed. With `if_empty`, any record in a topic that
-    would be deleted raises UnreadData. Raises ConcurrentChange for a group that attached after
-    `bounds` were read.
+    would be deleted raises UnreadData. Raises ConcurrentChange if an endpoint attached, or changed,
+    after `bounds` were read: it may have written records.
     """
     usage = usage_of_channel(tx, channel)
     if usage.live:
@@ -141,18 +153,18 @@ def require_unused(
         )
     if keeps_topic or not _is_checked(channel, usage, if_empty=if_empty):
         return
-    if bounds is None:
+    if bounds is None or bounds.endpoints_revision != endpoints_store.revision(tx, channel.uid):
         raise ConcurrentChange(
-            f"A group began to read the channel {channel.name!r} at the same time; send the "
+            f"An endpoint of the channel {channel.name!r} changed at the same time; send the "
             "request again."
         )
-    held = sum(each.end_offset - each.begin_offset for each in bounds.values())
+    held = sum(each.end_offset - each.begin_offset for each in bounds.watermarks.values())
     if if_empty and held:
         raise UnreadData(
             f"The topic {channel.topic.name!r} of the channel {channel.name!r} has up to {held} "
             f"messages, which would be deleted too. Keep the topic or the channel; {_FORCE}."
         )
-    left = unread(usage.groups, _readable(tx, channel, bounds), idle_members=True)
+    left = unread(usage.groups, _readable(tx, channel, bounds.watermarks), idle_members=True)
     if left:
         raise UnreadData(
             f"The channel {channel.name!r} has unread records: {listed(left)}. Read and commit "
