@@ -58,7 +58,7 @@ class LeadingReplica:
             self.rig.clock.advance(10)
             each = self.idler.run_once()
             counts = IdleCounts(
-                looked_at=counts.looked_at + each.looked_at,
+                checked=counts.checked + each.checked,
                 closed=counts.closed + each.closed,
                 removed=counts.removed + each.removed,
                 changed=counts.changed + each.changed,
@@ -93,7 +93,7 @@ def test_an_idle_channel_is_announced_closed_and_then_removed(
     start = leader.rig.clock.now
     counts = leader.run_for(IDLE_S / 2 - 10)
     # No request to Kafka, and no change except for the condition InUse.
-    assert (counts.looked_at, counts.changed) == (0, 1)
+    assert (counts.checked, counts.changed) == (0, 1)
     assert leader.idle_condition()[:2] == ("False", "InUse")
     leader.run_for(10)
     status, reason, message = leader.idle_condition()

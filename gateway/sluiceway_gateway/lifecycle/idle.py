@@ -24,7 +24,7 @@ from sluiceway_gateway.endpoints.model import Event
 from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.kafka.client import log_unavailable
-from sluiceway_gateway.lifecycle.model import apply_idle_limit, is_quiet, watch_period
+from sluiceway_gateway.lifecycle.model import apply_idle_ttl, is_quiet, watch_period
 from sluiceway_gateway.lifecycle.store import (
     USE_INTERVAL,
     LastUse,
@@ -46,7 +46,7 @@ _BATCH_SIZE = 500
 class IdleCounts:
     """Channels that one pass handled; `pause_s` is the time until the next pass."""
 
-    looked_at: int = 0
+    checked: int = 0
     """Unused ones, whose topics were checked."""
     closed: int = 0
     removed: int = 0
@@ -66,7 +66,7 @@ class TtlReaper:
     """Closes and removes idle channels.
 
     End offsets of topics are kept in memory. A new leader starts to watch topics again, which
-    delays a close by at most a tenth of the idle limit. A forward jump of the wall clock, compared
+    delays a close by at most a tenth of the idle TTL. A forward jump of the wall clock, compared
     with the monotonic clock, does not count as idle time: it delays all closes by the same time.
     """
 
@@ -82,7 +82,7 @@ class TtlReaper:
         self._apart = clocks_apart(self._clock, self._monotonic)
 
     def run_once(self) -> IdleCounts:
-        """Check each channel with an idle limit once; raises DatabaseUnavailable."""
+        """Check each channel with an idle TTL once; raises DatabaseUnavailable."""
         now = self._clock()
         with self._database.scan() as tx:
             found = last_uses(tx)
@@ -100,11 +100,11 @@ class TtlReaper:
         uids = {each.channel.uid for each in quiet}
         self._seen = {uid: seen for uid, seen in self._seen.items() if uid in uids}
         self._asked_s = {uid: at_s for uid, at_s in self._asked_s.items() if uid in uids}
-        looked_at = sum(self._check_topic(each, now) for each in quiet)
+        checked = sum(self._check_topic(each, now) for each in quiet)
         changes = [self._update(each, now) for each in found]
         phases = [each.phase for each in changes if each is not None]
         return IdleCounts(
-            looked_at=looked_at,
+            checked=checked,
             closed=phases.count(Phase.CLOSED),
             removed=phases.count(Phase.DELETING),
             changed=len(phases),
@@ -190,7 +190,7 @@ class TtlReaper:
     def _updated(self, found: LastUse, now: datetime) -> Channel:
         channel, seen = found.channel, self._seen.get(found.channel.uid)
         watched_s = 0.0 if seen is None else self._monotonic() - seen.since_s
-        return apply_idle_limit(
+        return apply_idle_ttl(
             channel,
             used_at=now if found.lives else found.used_at,
             watched=seen is not None and watched_s >= watch_period(channel).total_seconds(),
@@ -207,7 +207,7 @@ class UsageRecorder:
         self._recorded: dict[str, datetime] = {}
 
     def record(self, channel: Channel) -> None:
-        """Save a use of a channel with an idle limit."""
+        """Save a use of a channel with an idle TTL."""
         now = self._clock()
         before = self._recorded.get(channel.uid)
         if channel.spec.idle_ms is None or (

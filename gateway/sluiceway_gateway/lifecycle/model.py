@@ -196,11 +196,11 @@ def _waiting(
 IDLE = "Idle"
 """Type of the condition."""
 PHASES = frozenset({Phase.READY, Phase.CLOSING, Phase.CLOSED})
-"""Phases in which the idle limit applies; in others, the channel's owner has to act."""
+"""Phases in which the idle TTL applies; in others, the channel's owner has to act."""
 _LONGEST_WATCH = timedelta(hours=1)
 
 
-def idle_limit(channel: Channel) -> timedelta:
+def idle_ttl(channel: Channel) -> timedelta:
     """Return the time without use after which the channel is closed."""
     assert channel.spec.idle_ms is not None  # noqa: S101 - the callers check it
     return timedelta(milliseconds=channel.spec.idle_ms)
@@ -208,23 +208,23 @@ def idle_limit(channel: Channel) -> timedelta:
 
 def watch_period(channel: Channel) -> timedelta:
     """Return the time for which the topic must not grow before the channel is closed or removed."""
-    return min(idle_limit(channel) / 10, _LONGEST_WATCH)
+    return min(idle_ttl(channel) / 10, _LONGEST_WATCH)
 
 
 def is_quiet(channel: Channel, *, used_at: datetime, now: datetime) -> bool:
     """Whether the channel has been unused for half its limit, so that its topic is checked."""
-    return now - used_at >= idle_limit(channel) / 2
+    return now - used_at >= idle_ttl(channel) / 2
 
 
-def apply_idle_limit(
+def apply_idle_ttl(
     channel: Channel, *, used_at: datetime, watched: bool, now: datetime
 ) -> Channel:
-    """Return the channel with its idle limit applied, or itself if nothing changed.
+    """Return the channel with its idle TTL applied, or itself if nothing changed.
 
     It is closed after the limit, even with unread records, and deleted after the same time again;
     both only if its topic was `watched`. Its condition `Idle` announces both.
     """
-    idle = idle_limit(channel)
+    idle = idle_ttl(channel)
     closes_at = used_at + idle
     if now < closes_at:
         return _announced(channel, *_before(channel, used_at, now), now=now)
@@ -247,7 +247,7 @@ def apply_idle_limit(
 def _before(
     channel: Channel, used_at: datetime, now: datetime
 ) -> tuple[Literal["False"], str, str]:
-    idle = idle_limit(channel)
+    idle = idle_ttl(channel)
     fate = "its topic stays" if channel.adopted else "its records with it"
     if not is_quiet(channel, used_at=used_at, now=now):
         if channel.phase is Phase.CLOSED:

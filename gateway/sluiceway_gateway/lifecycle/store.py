@@ -163,7 +163,7 @@ _ONE = _ALL.where(channels.c.uid == bindparam("uid"))
 
 @dataclass(frozen=True, kw_only=True)
 class LastUse:
-    """A channel with an idle limit, and its last use."""
+    """A channel with an idle TTL, and its last use."""
 
     channel: Channel
     used_at: datetime
@@ -173,12 +173,12 @@ class LastUse:
 
 
 def last_uses(tx: ReadTransaction) -> list[LastUse]:
-    """Return the channels with an idle limit."""
+    """Return the channels with an idle TTL."""
     return [_last_use_of(row) for row in tx.execute(_ALL)]
 
 
 def last_use(tx: ReadTransaction, uid: str) -> LastUse | None:
-    """Return a channel with an idle limit; None if it has none, or is gone."""
+    """Return a channel with an idle TTL; None if it has none, or is gone."""
     row = tx.execute(_ONE, {"uid": uid}).one_or_none()
     return None if row is None else _last_use_of(row)
 
