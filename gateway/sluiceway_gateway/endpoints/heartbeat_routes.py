@@ -178,7 +178,7 @@ class HeartbeatResponse(BaseModel):
     "/heartbeats",
     summary="Report the state of a session's endpoints",
     response_model=HeartbeatResponse,
-    response_description="Taken",
+    response_description="The replies",
     responses=problems(413),
 )
 def send_heartbeat(

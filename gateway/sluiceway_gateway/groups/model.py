@@ -28,7 +28,7 @@ def _checked(name: str, what: str) -> str:
     if not 1 <= len(name) <= GROUP_LENGTH:
         raise ValueError(f"{what} has 1 to {GROUP_LENGTH} characters, this one has {len(name)}")
     if _REFUSED.search(name):
-        raise ValueError(f"{what} has no control characters: {name!r} does")
+        raise ValueError(f"{what} cannot contain control characters, as {name!r} does")
     return name
 
 

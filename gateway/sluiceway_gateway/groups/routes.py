@@ -37,8 +37,11 @@ class AssignmentBody(BaseModel):
     generation: int = Field(description="Of the group")
     taken: bool = Field(description="Whether the member has its assignment of it")
     has: int | None = Field(description="The generation of its assignment; null without one")
-    index: int = Field(description="Rank among the members; assigned is each partition p for which")
-    size: int = Field(description="p modulo this equals the index")
+    index: int = Field(description="Rank among the members, from 0")
+    size: int = Field(
+        description="Number of members; each partition p with p modulo size equal to the index is "
+        "assigned"
+    )
     partitions: list[int] = Field(description="Assigned partitions that no other member holds")
     pending: list[int] = Field(description="Assigned partitions that another member still holds")
     held: list[int] = Field(description="The partitions that it holds now, and can commit")

@@ -143,7 +143,7 @@ def get_offsets(
     "",
     summary="Commit positions",
     response_model=CommitResponse,
-    response_description="Committed",
+    response_description="The committed positions",
     responses=problems(404, 409, 413),
 )
 async def commit_offsets(
@@ -178,7 +178,7 @@ async def commit_offsets(
     "/reset",
     summary="Set a group's positions",
     response_model=GroupOffsets,
-    response_description="They are set",
+    response_description="The group with its new positions",
     responses=problems(404, 409, 413),
 )
 def reset_offsets(
