@@ -35,7 +35,7 @@ _log = structlog.get_logger(__name__)
 _PAUSE_S = 1.0
 _FORCE = "force=true deletes the channel anyway"
 
-Bounds = Mapping[int, Watermarks]
+TopicBounds = Mapping[int, Watermarks]
 """The watermarks of all partitions of a topic."""
 
 
@@ -68,7 +68,7 @@ class Drainer:
             closing=len(found), closed=phases.count(Phase.CLOSED), changed=len(phases)
         )
 
-    def _bounds(self, channel: Channel, usage: ChannelUsage) -> Bounds | None:
+    def _bounds(self, channel: Channel, usage: ChannelUsage) -> TopicBounds | None:
         """Return the topic's watermarks if they are needed and available."""
         if usage.writers or usage.ungrouped or usage.is_finished:
             return None
@@ -79,7 +79,7 @@ class Drainer:
             log_unavailable(_log, error, topic=topic.name)
             return None
 
-    def _update(self, channel: Channel, bounds: Bounds | None) -> Channel | None:
+    def _update(self, channel: Channel, bounds: TopicBounds | None) -> Channel | None:
         """Save the channel's new status; None if nothing changed, or it is no longer closing."""
         with self._database.write() as tx:
             held = channels_store.hold(tx, channel.name)
@@ -101,7 +101,7 @@ class Drainer:
 class DeletionBounds:
     """The watermarks of a topic, read while no endpoint was open."""
 
-    watermarks: Bounds
+    watermarks: TopicBounds
     endpoints_revision: int
     """The revision of the channel's endpoints before they were read."""
 
@@ -172,7 +172,7 @@ def require_unused(
         )
 
 
-def _readable(tx: ReadTransaction, channel: Channel, bounds: Bounds) -> Bounds:
+def _readable(tx: ReadTransaction, channel: Channel, bounds: TopicBounds) -> TopicBounds:
     """Return the bounds of the messages that readers get, now or after the end of open batches.
 
     On exactly-once channels, uncommitted messages may follow, which no group reads.
