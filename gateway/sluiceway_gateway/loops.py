@@ -266,8 +266,6 @@ class Loop:
             self._leader.resign()
 
 
-#: Interval at which the leader checks for changes that other replicas accepted.
-_POLL_S = 0.5
 _STOP_TIMEOUT_S = 30.0
 
 
@@ -310,23 +308,19 @@ class Loops:
             monotonic=monotonic,
         )
 
-        def loop(name: str, run_once: Callable[[], float]) -> Loop:
-            return Loop(
-                name=name, leader=leader, run_once=run_once, stopping=stopping, on_pass=on_pass
-            )
-
-        def counting(
+        def loop(
+            name: str,
             run_once: Callable[[], _C],
             is_change: Callable[[_C], object] = lambda _counts: False,
             then: Callable[[], None] = on_change,
-        ) -> Callable[[], float]:
+        ) -> Loop:
             def run() -> float:
                 counts = run_once()
                 if is_change(counts):
                     then()
                 return counts.pause_s
 
-            return run
+            return Loop(name=name, leader=leader, run_once=run, stopping=stopping, on_pass=on_pass)
 
         reconciler = Reconciler(
             database=database,
@@ -359,13 +353,12 @@ class Loops:
         pruner = Pruner(database=database, days=days, clock=clock)
         ledger_pruner = LedgerPruner(database=database, days=days, clock=clock)
 
-        def reconcile() -> float:
+        def reconcile() -> Counts:
             counts = reconciler.run_once()
             on_reconciled(counts)
             if counts.changed:
-                on_change()
                 self._idle.wake()
-            return 0.0 if counts.more else _POLL_S
+            return counts
 
         def reap() -> ReapCounts:
             counts = reaper.run_once()
@@ -373,23 +366,24 @@ class Loops:
                 ends.wake()
             return counts
 
-        def prune() -> float:
-            return min(pruner.run_once().pause_s, ledger_pruner.run_once().pause_s)
+        def prune() -> _PassCounts:
+            counts: tuple[_PassCounts, ...] = (pruner.run_once(), ledger_pruner.run_once())
+            return min(counts, key=lambda each: each.pause_s)
 
-        self._reconcile = loop("reconcile", reconcile)
-        self._drain = loop("drain", counting(drainer.run_once, lambda counts: counts.changed))
-        self._idle = loop("idle", counting(ttl_reaper.run_once, lambda counts: counts.changed))
-        ends = loop("ends", counting(lost_ends.run_once, lambda counts: counts.noted))
+        self._reconcile = loop("reconcile", reconcile, lambda counts: counts.changed)
+        self._drain = loop("drain", drainer.run_once, lambda counts: counts.changed)
+        self._idle = loop("idle", ttl_reaper.run_once, lambda counts: counts.changed)
+        ends = loop("ends", lost_ends.run_once, lambda counts: counts.noted)
         self._all = (
             self._reconcile,
-            loop("reap", counting(reap, lambda each: each.suspect or each.lost or each.overdue)),
+            loop("reap", reap, lambda counts: counts.suspect or counts.lost or counts.overdue),
             ends,
             self._drain,
             self._idle,
-            loop("sample", counting(sampler.run_once, lambda counts: counts.changed)),
-            loop("mirror", counting(mirror.run_once)),
-            loop("batches", counting(leases.run_once, lambda each: each.reaped, on_ledger_change)),
-            loop("ledger", counting(comparer.run_once, lambda each: each.halted, on_ledger_change)),
+            loop("sample", sampler.run_once, lambda counts: counts.changed),
+            loop("mirror", mirror.run_once),
+            loop("batches", leases.run_once, lambda counts: counts.reaped, on_ledger_change),
+            loop("ledger", comparer.run_once, lambda counts: counts.halted, on_ledger_change),
             loop("prune", prune),
         )
 

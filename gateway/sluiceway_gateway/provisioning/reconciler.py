@@ -103,6 +103,8 @@ def _absent(rejection: Rejection | None) -> bool:
 
 _log = structlog.get_logger(__name__)
 
+#: Interval at which the leader checks for changes that other replicas accepted.
+_PAUSE_S = 0.5
 #: Pauses in which changes of topics become visible on all brokers.
 _SETTLE_PAUSES_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 
@@ -126,6 +128,11 @@ class Counts:
     conflicts: int = 0
     unreachable: int = 0
     more: bool = False
+
+    @property
+    def pause_s(self) -> float:
+        """The time until the next pass."""
+        return 0.0 if self.more else _PAUSE_S
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
