@@ -19,16 +19,16 @@ from sluiceway_gateway.channels.store import hold_channels
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.statements import chunks
-from sluiceway_gateway.endpoints import session_store
+from sluiceway_gateway.endpoints import liveness_store, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import add_events, save_changes
-from sluiceway_gateway.endpoints.model import Endpoint, Health, event, next_health, worse_after_ms
-from sluiceway_gateway.endpoints.session_store import (
+from sluiceway_gateway.endpoints.liveness_store import (
     EndpointBeat,
     LostWriter,
     SessionBeat,
     StaleShare,
 )
+from sluiceway_gateway.endpoints.model import Endpoint, Health, event, next_health, worse_after_ms
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import log_unavailable
@@ -146,8 +146,8 @@ class Reaper:
         now_s = self._monotonic()
         late_ms = 0.0 if self._due_s is None else max(0.0, now_s - self._due_s) * 1000
         with self._database.scan() as tx:
-            sessions = session_store.session_beats(tx)
-            stale = session_store.stale_shares(tx)
+            sessions = liveness_store.session_beats(tx)
+            stale = liveness_store.stale_shares(tx)
         self._silences = {each.session: self._silence(each, now_s, late_ms) for each in sessions}
         due = sorted(
             (silence.due_s, session)
@@ -224,7 +224,7 @@ class Reaper:
     def _evaluate_part(self, part: Sequence[str], now_s: float) -> tuple[int, list[Endpoint]]:
         """Evaluate the endpoints of a few sessions, and set when they are due again."""
         with self._database.scan() as tx:
-            beats = session_store.endpoint_beats(tx, part)
+            beats = liveness_store.endpoint_beats(tx, part)
         again_s = dict.fromkeys(part, math.inf)
         worse: dict[str, tuple[EndpointBeat, Health]] = {}
         saved: list[Endpoint] = []
@@ -323,7 +323,7 @@ class LostEnds:
         """
         now_s = self._monotonic()
         with self._database.scan() as tx:
-            found = session_store.lost_writers(tx)
+            found = liveness_store.lost_writers(tx)
         waiting = {each.endpoint for each in found}
         self._asked_s = {
             endpoint: at_s
@@ -353,7 +353,7 @@ class LostEnds:
                     for partition, marks in bounds.get(each.topic, {}).items()
                     if marks is not None
                 }
-                if len(ends) == each.partitions and session_store.save_lost_ends(tx, each, ends):
+                if len(ends) == each.partitions and liveness_store.save_lost_ends(tx, each, ends):
                     noted.append(each)
             endpoints_store.revise(tx, {each.channel_uid for each in noted})
         return len(noted)

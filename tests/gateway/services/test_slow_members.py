@@ -11,10 +11,10 @@ from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
+from sluiceway_gateway.endpoints.liveness_store import stale_shares
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
 from sluiceway_gateway.endpoints.pruning import Pruner
 from sluiceway_gateway.endpoints.service import DetachSpec
-from sluiceway_gateway.endpoints.session_store import stale_shares
 from sluiceway_gateway.errors import Fenced, StaleGeneration
 from sluiceway_gateway.groups.service import MemberAssignment, SyncRequest
 from sluiceway_gateway.offsets.model import Commit, Position
