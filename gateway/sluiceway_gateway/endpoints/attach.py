@@ -32,6 +32,7 @@ from sluiceway_gateway.endpoints.model import (
     Role,
     State,
     event,
+    own_heartbeat,
     superseded,
 )
 from sluiceway_gateway.errors import (
@@ -187,11 +188,9 @@ class AttachBatch:
                     require_same(found, channel, each.spec)
                     found.require()
                 require_usable(channel, writes=found is None and each.spec.role is Role.WRITER)
-                heartbeat = None if found is not None else each.spec.heartbeat_in(channel)
+                candidates.append(_candidate(number, each, channel, found))
             except SluicewayGatewayError as error:
                 self.outcomes[number] = error
-            else:
-                candidates.append(_candidate(number, each, channel, found, heartbeat))
         return candidates
 
     def _lock(self, candidates: Sequence[_Candidate]) -> None:
@@ -364,18 +363,19 @@ class AttachBatch:
 
 
 def _candidate(
-    number: int,
-    request: AttachRequest,
-    channel: Channel,
-    existing: Endpoint | None,
-    heartbeat: Heartbeat | None,
+    number: int, request: AttachRequest, channel: Channel, existing: Endpoint | None
 ) -> _Candidate:
+    """Return the candidate of a request; raises PatienceOutOfBounds for a new endpoint."""
     spec, total = request.spec, channel.topic.partitions or 0
+    heartbeat = None
     if existing is not None:
         place, partitions = existing.place, endpoint_partitions(existing, total)
     else:
         place = Place(role=spec.role, group=spec.group, index=spec.index or 0)
         partitions = assigned_partitions(place, spec.config, total)
+        heartbeat = own_heartbeat(
+            channel.spec.heartbeat, interval_ms=spec.interval_ms, timeout_ms=spec.timeout_ms
+        )
     return _Candidate(
         number=number,
         spec=spec,
