@@ -28,7 +28,7 @@ from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.model import ChannelUsage, drained, unread
-from sluiceway_gateway.lifecycle.store import closing, usage_of_channel, visible_ends
+from sluiceway_gateway.lifecycle.store import closing_channels, usage_of_channel, visible_ends
 
 _log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class Drainer:
     def run_once(self) -> DrainCounts:
         """Check each closing channel once; raises DatabaseUnavailable."""
         with self._database.scan() as tx:
-            found = [(each, usage_of_channel(tx, each)) for each in closing(tx)]
+            found = [(each, usage_of_channel(tx, each)) for each in closing_channels(tx)]
         updated = [self._update(each, self._bounds(each, usage)) for each, usage in found]
         phases = [each.phase for each in updated if each is not None]
         return DrainCounts(

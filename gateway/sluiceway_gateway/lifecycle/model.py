@@ -89,20 +89,20 @@ def unread(
         for each in groups
         for member in _members(each, idle_members=idle_members)
         for partition, mark in sorted(marks.items())
-        if (lag := _lag(_place(each, member, partition), mark)) > 0
+        if (lag := _lag(_position(each, member, partition), mark)) > 0
     ]
 
 
 def _members(group_usage: GroupUsage, *, idle_members: bool) -> list[int]:
-    places = group_usage.members if idle_members else group_usage.live
+    indexes = group_usage.members if idle_members else group_usage.live
     if group_usage.shared:
-        return [SHARED] if places or group_usage.positions else []
-    return sorted(places | group_usage.positions.keys())
+        return [SHARED] if indexes or group_usage.positions else []
+    return sorted(indexes | group_usage.positions.keys())
 
 
-def _place(group_usage: GroupUsage, member: int, partition: int) -> int | None:
-    places = group_usage.positions or group_usage.reached
-    return places.get(member, {}).get(partition)
+def _position(group_usage: GroupUsage, member: int, partition: int) -> int | None:
+    positions = group_usage.positions or group_usage.reached
+    return positions.get(member, {}).get(partition)
 
 
 def _lag(committed: int | None, mark: Watermarks) -> int:

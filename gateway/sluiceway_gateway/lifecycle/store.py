@@ -60,7 +60,7 @@ def usage_of_channel(tx: ReadTransaction, channel: Channel) -> ChannelUsage:
     )
 
 
-def closing(tx: ReadTransaction) -> list[Channel]:
+def closing_channels(tx: ReadTransaction) -> list[Channel]:
     """Return the channels that are closing."""
     return [channel_of(row) for row in tx.execute(_CLOSING)]
 

@@ -309,8 +309,8 @@ def committed_offsets(
     for row in tx.in_parts(_OFFSETS, keys=sorted(keys)):
         committed = found.get((row.channel_uid, row.group_name))
         if committed is not None:
-            place = (row.member_index, row.partition)
-            committed.offsets[place] = (row.topic_id, row.next_offset)
+            key = (row.member_index, row.partition)
+            committed.offsets[key] = (row.topic_id, row.next_offset)
     return found
 
 
