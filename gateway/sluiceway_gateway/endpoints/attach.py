@@ -372,7 +372,7 @@ def _candidate(
         place, partitions = existing.place, endpoint_partitions(existing, total)
     else:
         place = Place(role=spec.role, group=spec.group, index=spec.index or 0)
-        partitions = assigned_partitions(place, spec.config, total)
+        partitions = assigned_partitions(place, spec.mode, spec.size, total)
         heartbeat = own_heartbeat(
             channel.spec.heartbeat, interval_ms=spec.interval_ms, timeout_ms=spec.timeout_ms
         )
