@@ -174,7 +174,7 @@ class Statuses:
                 since_s=resolution.start(max(since.timestamp(), oldest_s)),
                 until_s=int(until.timestamp()),
             )
-        return channel, history_of(stored, since=since, until=until, now=now)
+        return channel, history_of(stored, resolution, since=since, until=until)
 
     def graph(self, name: str, *, by: Principal) -> ChannelGraph:
         """Return the jobs around a channel. Raises ChannelNotFound."""
