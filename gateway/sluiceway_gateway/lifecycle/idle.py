@@ -1,4 +1,4 @@
-"""Idle channels: closed, then removed, after the idle TTL.
+"""Idle channels: closed, then deleted, after the idle TTL.
 
 Open endpoints, commits, connections and new messages in the topic are uses. No transaction is open
 during a call to Kafka, and no channel is closed while Kafka is unavailable.
@@ -49,9 +49,9 @@ class IdleCounts:
     checked: int = 0
     """Unused ones, whose topics were checked."""
     closed: int = 0
-    removed: int = 0
+    deleted: int = 0
     changed: int = 0
-    """Closed, removed, or with another condition."""
+    """Closed, deleted, or with another condition."""
     pause_s: float = _PAUSE_S
 
 
@@ -63,7 +63,7 @@ class _TopicEnds:
 
 
 class TtlReaper:
-    """Closes and removes idle channels.
+    """Closes and deletes idle channels.
 
     End offsets of topics are kept in memory. A new leader starts to watch topics again, which
     delays a close by at most a tenth of the idle TTL. A forward jump of the wall clock, compared
@@ -106,7 +106,7 @@ class TtlReaper:
         return IdleCounts(
             checked=checked,
             closed=phases.count(Phase.CLOSED),
-            removed=phases.count(Phase.DELETING),
+            deleted=phases.count(Phase.DELETING),
             changed=len(phases),
         )
 
@@ -165,7 +165,7 @@ class TtlReaper:
                 # Without waking the reconciler, because nothing changes in Kafka.
                 channels_store.replace_row(tx, updated, was=present.channel)
                 return updated
-            what = "closed" if updated.phase is Phase.CLOSED else "removed"
+            what = "closed" if updated.phase is Phase.CLOSED else "deleted"
             since = present.used_at.isoformat(timespec="seconds")
             cause = f"{what}: not used since {since}"
             add_events(tx, [Event(channel_uid=held.uid, at=now, cause=cause, by="gateway")])

@@ -207,7 +207,7 @@ def idle_ttl(channel: Channel) -> timedelta:
 
 
 def watch_period(channel: Channel) -> timedelta:
-    """Return the time for which the topic must not grow before the channel is closed or removed."""
+    """Return the time for which the topic must not grow before the channel is closed or deleted."""
     return min(idle_ttl(channel) / 10, _LONGEST_WATCH)
 
 
@@ -230,10 +230,10 @@ def apply_idle_ttl(
         return _announced(channel, *_before(channel, used_at, now), now=now)
     before = channel.condition(IDLE)
     since = before.last_transition_at if before and before.status == "True" else now
-    removed_at = max(since, closes_at) + idle
-    reason, message = "Unused", _remains(channel, used_at, removed_at)
+    deleted_at = max(since, closes_at) + idle
+    reason, message = "Unused", _remains(channel, used_at, deleted_at)
     if channel.phase is Phase.CLOSED:
-        if watched and now >= removed_at:
+        if watched and now >= deleted_at:
             return deleted(channel, keep_topic=False, now=now)
         return _announced(channel, "True", reason, message, now=now)
     if not watched:
@@ -247,34 +247,31 @@ def apply_idle_ttl(
 def _before(
     channel: Channel, used_at: datetime, now: datetime
 ) -> tuple[Literal["False"], str, str]:
-    idle = idle_ttl(channel)
-    fate = "its topic stays" if channel.adopted else "its records with it"
+    idle, is_closed = idle_ttl(channel), channel.phase is Phase.CLOSED
+    end = _deletion(channel)
     if not is_quiet(channel, used_at=used_at, now=now):
-        if channel.phase is Phase.CLOSED:
-            message = f"The channel is in use. After {_span(2 * idle)} without use it is removed."
-            return "False", "InUse", message
-        return (
-            "False",
-            "InUse",
-            f"The channel is in use. After {_span(idle)} without use it is closed, and after the "
-            f"same time again removed; {fate}.",
-        )
-    if channel.phase is Phase.CLOSED:
+        span = _span(2 * idle if is_closed else idle)
+        steps = end if is_closed else f"closed, and after the same time again {end}"
+        return "False", "InUse", f"The channel is in use. After {span} without use it is {steps}."
+    if is_closed:
         return "False", "Quiet", _remains(channel, used_at, used_at + 2 * idle)
     return (
         "False",
         "Quiet",
         f"The channel has not been used since {_shown(used_at)}: it is closed at "
-        f"{_shown(used_at + idle)}, and removed {_span(idle)} later, {fate}, unless it is used.",
+        f"{_shown(used_at + idle)}, and {end} {_span(idle)} later, unless it is used.",
     )
 
 
-def _remains(channel: Channel, used_at: datetime, removed_at: datetime) -> str:
-    fate = "forgotten, and its topic stays" if channel.adopted else "removed with its records"
+def _remains(channel: Channel, used_at: datetime, deleted_at: datetime) -> str:
     return (
-        f"The channel has not been used since {_shown(used_at)}: it is {fate} at "
-        f"{_shown(removed_at)}, unless it is read, or spec.idle_ms is changed."
+        f"The channel has not been used since {_shown(used_at)}: it is {_deletion(channel)} at "
+        f"{_shown(deleted_at)}, unless it is read, or spec.idle_ms is changed."
     )
+
+
+def _deletion(channel: Channel) -> str:
+    return "deleted without its topic" if channel.adopted else "deleted with its records"
 
 
 def _announced(
