@@ -158,7 +158,7 @@ class Endpoint:
     state: State = State.OPENED
     health: Health = Health.HEALTHY
     superseded: bool = False
-    """Whether it has no place: it was superseded, removed, or lost (see `may_return`)."""
+    """Whether it has no place: it was superseded, dismissed, or lost (see `may_return`)."""
     cause: str | None = None
     """The reported reason of its state."""
     attached_at: datetime
@@ -225,7 +225,7 @@ class Endpoint:
     def require(self, *, epoch: int | None = None) -> None:
         """Raise Fenced if it lost its place, or has another epoch."""
         if self.superseded and not self.may_return:
-            by = self.fenced_by or "another instance took its place, or it was removed"
+            by = self.fenced_by or "another instance took its place, or it was dismissed"
             raise Fenced(
                 f"The endpoint {self.id} was {self.where}; {by}. Stop this instance, and do not "
                 "attach it again."

@@ -219,7 +219,7 @@ def dismiss_endpoint(
     For failed or lost endpoints without a successor. The records of a writer stay readable: for
     readers, it has finished at the current end of the channel.
     """
-    channel, endpoint = gateway.endpoints.remove(name, id, uid=uid, principal=principal)
+    channel, endpoint = gateway.endpoints.dismiss(name, id, uid=uid, principal=principal)
     return json_response(endpoint_json(channel, endpoint))
 
 

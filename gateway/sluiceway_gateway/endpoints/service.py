@@ -1,4 +1,4 @@
-"""Use cases of endpoints: attach, read, detach, remove."""
+"""Use cases of endpoints: attach, read, detach, dismiss."""
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -122,7 +122,7 @@ class Endpoints:
             self.notify()
         return channel, detached
 
-    def remove(
+    def dismiss(
         self, name: str, endpoint_id: str, *, uid: str, principal: Principal
     ) -> tuple[Channel, Endpoint]:
         """Remove an endpoint from its place, and fence it.
@@ -139,9 +139,9 @@ class Endpoints:
             if endpoint.superseded and not endpoint.may_return:
                 return channel, endpoint
             at = f"{now:%Y-%m-%d %H:%M:%S} UTC"
-            removed = superseded(endpoint, by=f"{principal.id} removed it at {at}", now=now)
-            changes = [(endpoint, removed)]
-            save_changes(tx, changes, by=principal.id, now=now, cause="removed")
+            dismissed = superseded(endpoint, by=f"{principal.id} dismissed it at {at}", now=now)
+            changes = [(endpoint, dismissed)]
+            save_changes(tx, changes, by=principal.id, now=now, cause="dismissed")
             if endpoint.place.role is Role.WRITER:
                 _insert_stand_in(tx, endpoint, topic_ends, by=principal.id, now=now)
             place = f"{endpoint.place.role} {endpoint.place.group}[{endpoint.place.index}]"
@@ -156,7 +156,7 @@ class Endpoints:
                 new={place: "dismissed"},
             )
         self.notify()
-        return channel, removed
+        return channel, dismissed
 
     def _topic_ends(self, name: str, endpoint_id: str, uid: str) -> Mapping[int, int] | None:
         """Return the topic's ends if the writer's are unknown. Call outside of transactions."""
@@ -275,7 +275,7 @@ def _insert_stand_in(
     by: str,
     now: datetime,
 ) -> None:
-    """Insert a closed instance in the place of a removed writer that wrote records."""
+    """Insert a closed instance in the place of a dismissed writer that wrote records."""
     ends = reported_ends(writer)
     if ends is None:
         ends = topic_ends

@@ -112,7 +112,7 @@ def test_a_dismissed_endpoint_is_ignored(flights: Site) -> None:
         assert (response.status_code, response.json()["superseded"]) == (200, True)
     assert flights.listed() == []
     assert code(flights.detach(failed, "error")) == "fenced"
-    assert flights.get(failed)["events"][-1]["cause"] == "removed"
+    assert flights.get(failed)["events"][-1]["cause"] == "dismissed"
 
 
 def test_a_failed_writer_without_records_leaves_its_place_unchanged(flights: Site) -> None:
@@ -163,7 +163,7 @@ def test_dismissing_a_writer_needs_its_end_offsets(flights: Site) -> None:
     assert (stand_in["epoch"], stand_in["index"]) == (told["epoch"] + 1, 0)
     (event,) = flights.get(stand_in)["events"]
     assert (event["state"], event["by"]) == ("closed", "loopback")
-    assert flights.get(told)["events"][-1]["cause"] == "removed"
+    assert flights.get(told)["events"][-1]["cause"] == "dismissed"
     assert code(flights.detach(told)) == "fenced"
     # The end offsets of a finished writer and its successor's place are kept.
     again = dismiss(stand_in).json()
@@ -185,7 +185,7 @@ def test_dismissing_needs_the_manage_scope(flights: Site) -> None:
         response = flights.rig.http.delete(path, params=params, headers=headers)
         assert response.status_code == status, response.text
     event = flights.rig.http.get(path, headers=headers).json()["events"][-1]
-    assert event["cause"] == "removed"
+    assert event["cause"] == "dismissed"
     assert event["by"] not in ("loopback", "gateway")
 
 

@@ -159,7 +159,7 @@ def test_the_history_has_the_dismissal_of_a_lost_member_of_a_dynamic_group(
     assert flights.rig.http.delete(path, params={"uid": flights.uid}).status_code == 200
     assert [each["cause"] for each in flights.get(member)["events"][-2:]] == [
         "no heartbeat",
-        "removed",
+        "dismissed",
     ]
     assert flights.beat(report(member))[0]["status"] == "fenced"
 

@@ -173,12 +173,12 @@ def test_a_lost_member_that_was_removed_does_not_return(team: Team) -> None:
     paused = team.join()
     team.take(paused)
     team.pass_time(125)
-    team.services.endpoints.remove(team.name, paused.id, uid=team.uid, principal=LOOPBACK)
+    team.services.endpoints.dismiss(team.name, paused.id, uid=team.uid, principal=LOOPBACK)
     team.beats += 1
     reply = team.beat(paused)
     assert reply.status == "fenced"
-    assert "loopback removed it at" in reply.reason
-    with pytest.raises(Fenced, match="loopback removed it at"):
+    assert "loopback dismissed it at" in reply.reason
+    with pytest.raises(Fenced, match="loopback dismissed it at"):
         team.sync(paused)
 
 
