@@ -7,11 +7,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from datetime import datetime
 from typing import Protocol, TypeVar
 
 import structlog
 
+from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.failures import reason_of
 from sluiceway_gateway.db.leases import Lease, acquire, current, release
@@ -292,7 +292,7 @@ class Loops:
         database: Database,
         kafka: KafkaAdmin,
         settings: Settings,
-        clock: Callable[[], datetime],
+        clock: Clock,
         on_change: Callable[[], None] = lambda: None,
         on_ledger_change: Callable[[], None] = lambda: None,
         on_reconciled: Callable[[Counts], None] = lambda _counts: None,

@@ -6,11 +6,12 @@ it was read, so a replica that has lost its lease does no harm.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
@@ -144,7 +145,7 @@ class Reconciler:
 
     database: Database
     kafka: KafkaAdmin
-    clock: Callable[[], datetime]
+    clock: Clock
     resync_s: float
     wait: Callable[[float], object]
     page_size: int = 100
