@@ -24,7 +24,7 @@ from sluiceway_gateway.ledger.pruning import LedgerPruner
 from sluiceway_gateway.lifecycle.drain import Drainer
 from sluiceway_gateway.lifecycle.idle import TtlReaper
 from sluiceway_gateway.offsets.mirror import Mirror
-from sluiceway_gateway.provisioning.reconciler import Counts, Reconciler
+from sluiceway_gateway.provisioning.reconciler import ReconcileCounts, Reconciler
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status.sampler import Sampler
 
@@ -295,7 +295,7 @@ class Loops:
         clock: Clock,
         on_change: Callable[[], None] = lambda: None,
         on_ledger_change: Callable[[], None] = lambda: None,
-        on_reconciled: Callable[[Counts], None] = lambda _counts: None,
+        on_reconciled: Callable[[ReconcileCounts], None] = lambda _counts: None,
         on_pass: Callable[[str, int], None] = lambda _name, _failures: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -353,7 +353,7 @@ class Loops:
         pruner = Pruner(database=database, days=days, clock=clock)
         ledger_pruner = LedgerPruner(database=database, days=days, clock=clock)
 
-        def reconcile() -> Counts:
+        def reconcile() -> ReconcileCounts:
             counts = reconciler.run_once()
             on_reconciled(counts)
             if counts.changed:

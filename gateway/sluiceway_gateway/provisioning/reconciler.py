@@ -111,7 +111,7 @@ _SETTLE_PAUSES_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counts:
+class ReconcileCounts:
     """Channels per outcome of one pass.
 
     `changed` have a new status or are deleted; `conflicts` were changed meanwhile. `more` is set
@@ -150,14 +150,14 @@ class Reconciler:
     wait: Callable[[float], object]
     page_size: int = 100
 
-    def run_once(self) -> Counts:
+    def run_once(self) -> ReconcileCounts:
         """Reconcile one page of due channels.
 
         Raises DatabaseUnavailable. An unavailable Kafka is recorded in the channels' status.
         """
         page = self._due()
         if not page:
-            return Counts()
+            return ReconcileCounts()
         forgotten = [each for each in page if _only_row_remains(each)]
         others = [each for each in page if not _only_row_remains(each)]
         removals = {each.channel.uid: ReconcileResult(channel=None) for each in forgotten}
@@ -178,7 +178,7 @@ class Reconciler:
         self._delete_orphans(
             [each for each in conflicts if each.channel.topic.name in done.created]
         )
-        return Counts(
+        return ReconcileCounts(
             checked=0 if is_away else len(others),
             changed=changed,
             created=len(done.created),
