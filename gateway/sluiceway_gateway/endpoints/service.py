@@ -129,15 +129,19 @@ class Endpoints:
 
         The records of a writer stay readable: a closed stand-in takes its place, with the reported
         ends of the writer or, without any, the topic's current ends. Raises ChannelNotFound,
-        UidMismatch, EndpointNotFound, and KafkaUnavailable if those ends are needed.
+        UidMismatch, EndpointNotFound, and, if those ends are needed, KafkaUnavailable, and
+        ConcurrentChange if an endpoint changed meanwhile.
         """
-        topic_ends = self._topic_ends(name, endpoint_id, uid)
+        revision, topic_ends = self._topic_ends(name, endpoint_id, uid)
         with self.database.write() as tx:
             now = self.clock()
             channel = hold_channel(tx, name, uid)
             endpoint = hold_endpoint(tx, channel, endpoint_id)
             if endpoint.superseded and not endpoint.may_return:
                 return channel, endpoint
+            if revision != endpoints_store.revision(tx, channel.uid):
+                # It may have returned, and written records after these ends.
+                topic_ends = None
             at = f"{now:%Y-%m-%d %H:%M:%S} UTC"
             dismissed = superseded(endpoint, by=f"{principal.id} dismissed it at {at}", now=now)
             changes = [(endpoint, dismissed)]
@@ -158,24 +162,30 @@ class Endpoints:
         self.notify()
         return channel, dismissed
 
-    def _topic_ends(self, name: str, endpoint_id: str, uid: str) -> Mapping[int, int] | None:
-        """Return the topic's ends if the writer's are unknown. Call outside of transactions."""
+    def _topic_ends(
+        self, name: str, endpoint_id: str, uid: str
+    ) -> tuple[int, Mapping[int, int] | None]:
+        """Return the topic's ends if the writer's are unknown, after the endpoints' revision.
+
+        Call outside of transactions.
+        """
         with self.database.read() as tx:
             channel = find_channel(tx, name, uid)
             endpoint = require_endpoint(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
+            revision = endpoints_store.revision(tx, channel.uid)
         reads = endpoint.place.role is Role.READER
         if reads or endpoint.superseded or reported_ends(endpoint) is not None:
-            return None
+            return revision, None
         if channel.phase is Phase.FAILED:
             # The topic was deleted, with all records.
-            return {}
+            return revision, {}
         found = require_watermarks(
             self.kafka,
             channel.topic.name,
             channel.topic.partitions or 0,
             unknown=f"The end offsets of the endpoint {endpoint_id} are unknown.",
         )
-        return {partition: each.end_offset for partition, each in found.items()}
+        return revision, {partition: each.end_offset for partition, each in found.items()}
 
     def state(self, name: str) -> tuple[Channel, int]:
         """Return the channel and the revision of its endpoints; raises ChannelNotFound."""

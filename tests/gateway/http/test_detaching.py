@@ -7,6 +7,7 @@ import pytest
 from endpoints import Site, fresh_id, report
 from gateways import code
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.kafka.model import Watermarks
 from waiting import until
 
 
@@ -174,6 +175,28 @@ def test_dismissing_a_writer_needs_its_end_offsets(flights: Site) -> None:
     flights.rig.observe(flights.name, Phase.FAILED)
     assert dismiss(failed).json()["superseded"]
     assert flights.listed(group="unknown") == []
+
+
+def test_a_writer_that_returns_during_its_dismissal_keeps_its_later_records(
+    flights: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = flights.attach("writer")
+    flights.detach(failed, "error")
+    ends = [3, 5]
+
+    def watermarks(_topic: str, partitions: range) -> dict[int, Watermarks]:
+        end = ends.pop(0)
+        if end == 3:
+            # It opens again, writes, and fails again, before it is dismissed.
+            flights.beat(report(failed, "started"))
+            flights.detach(failed, "error")
+        return {each: Watermarks(begin_offset=0, end_offset=end) for each in partitions}
+
+    monkeypatch.setattr(flights.rig.app.state.parts.kafka, "watermarks", watermarks)
+    path, params = f"{flights.path}/endpoints/{failed['id']}", {"uid": flights.uid}
+    assert code(flights.rig.http.delete(path, params=params)) == "concurrent_change"
+    assert flights.rig.http.delete(path, params=params).status_code == 200
+    assert [each["ends"] for each in flights.listed()] == [{"0": 5}]
 
 
 def test_dismissing_needs_the_manage_scope(flights: Site) -> None:
