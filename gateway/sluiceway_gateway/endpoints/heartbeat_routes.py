@@ -51,9 +51,7 @@ class TaskReportBody(RequestModel):
     """The state of an attempt at a task of an endpoint."""
 
     endpoint: Uid
-    epoch: Number | None = Field(
-        default=None, description="Of the endpoint; another one is fenced"
-    )
+    epoch: Number | None = Field(default=None, description="Of the endpoint; another one is fenced")
     task: Annotated[str, Field(min_length=1, max_length=64)]
     attempt: Count = Field(description="Later attempts have higher numbers")
     state: Literal["running", "done", "failed"]

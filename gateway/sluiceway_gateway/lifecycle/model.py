@@ -216,9 +216,7 @@ def is_quiet(channel: Channel, *, used_at: datetime, now: datetime) -> bool:
     return now - used_at >= idle_ttl(channel) / 2
 
 
-def apply_idle_ttl(
-    channel: Channel, *, used_at: datetime, watched: bool, now: datetime
-) -> Channel:
+def apply_idle_ttl(channel: Channel, *, used_at: datetime, watched: bool, now: datetime) -> Channel:
     """Return the channel with its idle TTL applied, or itself if nothing changed.
 
     It is closed after the limit, even with unread records, and deleted after the same time again;
