@@ -124,7 +124,7 @@ def test_an_error_of_one_endpoint_does_not_affect_the_others(flights: Site) -> N
 def test_a_fenced_endpoint_gets_its_successor(flights: Site) -> None:
     taken, dismissed, resized = flights.member(), flights.attach(), flights.member(group="r")
     new = flights.member()
-    path = f"{flights.path}/endpoints/{dismissed["id"]}"
+    path = f"{flights.path}/endpoints/{dismissed['id']}"
     flights.rig.http.delete(path, params={"uid": flights.uid})
     flights.resize(2, 1, group="r")
     replies = flights.beat(report(taken), report(dismissed), report(resized))
