@@ -1,164 +1,30 @@
-"""Background loops: they run on the replica that holds a lease in the database."""
+"""Background loops: they run on the replica that holds the lease in the database."""
 
-import math
-import os
-import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable
-from datetime import datetime
 from typing import Protocol, TypeVar
 
 import structlog
 
+from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.failures import reason_of
-from sluiceway_gateway.db.leases import Lease, acquire, current, release
+from sluiceway_gateway.db.leases import Leader, holder_name
 from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.endpoints.pruning import Pruner
-from sluiceway_gateway.errors import DatabaseUnavailable, SluicewayGatewayError
+from sluiceway_gateway.errors import SluicewayGatewayError
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.ledger.loops import LeaseReaper, LedgerComparer
 from sluiceway_gateway.ledger.pruning import LedgerPruner
 from sluiceway_gateway.lifecycle.drain import Drainer
 from sluiceway_gateway.lifecycle.idle import TtlReaper
 from sluiceway_gateway.offsets.mirror import Mirror
-from sluiceway_gateway.provisioning.reconciler import Counts, Reconciler
+from sluiceway_gateway.provisioning.reconciler import ReconcileCounts, Reconciler
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status.sampler import Sampler
 
 _log = structlog.get_logger(__name__)
-
-
-def holder_name() -> str:
-    """Return the name of a new lease holder: host, process id and a random part."""
-    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-
-
-class Leader:
-    """One replica's claim to the lease, shared by its loops.
-
-    Every replica measures by its own monotonic clock: the holder from its request of the last
-    renewal, the others from the time they first saw that renewal. Wall clocks do not matter.
-
-    The lease avoids duplicate work but is not a lock: it may end while its holder still runs a
-    pass, so conditions in SQL guard each write of a loop.
-    """
-
-    def __init__(
-        self,
-        *,
-        database: Database,
-        name: str,
-        holder: str,
-        lease_ms: int,
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._database = database
-        self._name = name
-        self._holder = holder
-        self._lease_ms = lease_ms
-        self._monotonic = monotonic
-        self._lease: Lease | None = None
-        self._requested_s = -math.inf
-        self._leads_until_s = -math.inf
-        """When the own lease ends, unless it is renewed."""
-        self._seen: Lease | None = None
-        """The lease of another replica, as last seen."""
-        self._seen_s = math.inf
-        """When that renewal was first seen."""
-        self._lock = threading.Lock()
-
-    @property
-    def renewal_s(self) -> float:
-        """Interval of renewals."""
-        return self._lease_ms / 3000
-
-    @property
-    def poll_s(self) -> float:
-        """Interval of attempts to acquire the lease while another replica has it."""
-        return min(self.renewal_s, 1.0)
-
-    def leads(self) -> bool:
-        """Whether this replica leads; acquires or renews the lease when that is due.
-
-        Raises DatabaseUnavailable, after which no loop should run.
-        """
-        with self._lock:
-            return self._leads()
-
-    @property
-    def has_lease(self) -> bool:
-        """Whether this replica has the lease, by its last renewal; does not acquire it."""
-        return self._monotonic() < self._leads_until_s
-
-    def resign(self) -> None:
-        """Release the lease, so that another replica takes over at once."""
-        with self._lock:
-            lease, self._lease = self._lease, None
-            self._leads_until_s = -math.inf
-        if lease is None:
-            return
-        try:
-            with self._database.write() as tx:
-                release(tx, lease)
-        except DatabaseUnavailable as error:
-            _log.warning("lease not released, it will expire", lease=self._name, **reason_of(error))
-
-    def _leads(self) -> bool:
-        now_s = self._monotonic()
-        # One query per interval serves all loops.
-        interval_s = self.poll_s / 2 if self._lease is None else self.renewal_s
-        if now_s - self._requested_s < interval_s:
-            return self._lease is not None
-        before, self._lease = self._lease, None
-        ended = self._seen if self._has_ended(now_s) else None
-        with self._database.write() as tx:
-            lease = acquire(tx, self._name, self._holder, self._lease_ms, ended=ended)
-            other = current(tx, self._name) if lease is None else None
-            if other is not None and self._has_died(other):
-                lease = acquire(tx, self._name, self._holder, self._lease_ms, ended=other)
-        # The holder measures from before its request, so it always gives up first.
-        if other != self._seen:
-            self._seen, self._seen_s = other, self._monotonic()
-        self._lease, self._requested_s = lease, now_s
-        self._leads_until_s = -math.inf if lease is None else now_s + self._lease_ms / 1000
-        if (lease and lease.epoch) != (before and before.epoch):
-            _log.info("leadership changed", lease=self._name, leads=lease is not None)
-        return lease is not None
-
-    def _has_ended(self, now_s: float) -> bool:
-        """Whether the other replica's lease has expired."""
-        return self._seen is not None and now_s - self._seen_s >= self._seen.lease_ms / 1000
-
-    def _has_died(self, other: Lease) -> bool:
-        """Whether the other replica is a process of this machine that has ended.
-
-        Only gateways on SQLite are known to run on one machine.
-        """
-        host, _, rest = other.holder.partition(":")
-        process = rest.partition(":")[0]
-        return (
-            self._database.dialect == "sqlite"
-            and host == socket.gethostname()
-            and process.isdecimal()
-            and not _runs(int(process))
-        )
-
-
-def _runs(process: int) -> bool:
-    """Whether this machine has such a process; True if unknown."""
-    if os.name != "posix":
-        # On other systems, signal 0 would end the process.
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
-    return True
 
 
 #: Consecutive failed passes after which a loop counts as failing.
@@ -266,8 +132,6 @@ class Loop:
             self._leader.resign()
 
 
-#: Interval at which the leader checks for changes that other replicas accepted.
-_POLL_S = 0.5
 _STOP_TIMEOUT_S = 30.0
 
 
@@ -294,10 +158,10 @@ class Loops:
         database: Database,
         kafka: KafkaAdmin,
         settings: Settings,
-        clock: Callable[[], datetime],
+        clock: Clock,
         on_change: Callable[[], None] = lambda: None,
         on_ledger_change: Callable[[], None] = lambda: None,
-        on_reconciled: Callable[[Counts], None] = lambda _counts: None,
+        on_reconciled: Callable[[ReconcileCounts], None] = lambda _counts: None,
         on_pass: Callable[[str, int], None] = lambda _name, _failures: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -310,23 +174,19 @@ class Loops:
             monotonic=monotonic,
         )
 
-        def loop(name: str, run_once: Callable[[], float]) -> Loop:
-            return Loop(
-                name=name, leader=leader, run_once=run_once, stopping=stopping, on_pass=on_pass
-            )
-
-        def counting(
+        def loop(
+            name: str,
             run_once: Callable[[], _C],
             is_change: Callable[[_C], object] = lambda _counts: False,
             then: Callable[[], None] = on_change,
-        ) -> Callable[[], float]:
+        ) -> Loop:
             def run() -> float:
                 counts = run_once()
                 if is_change(counts):
                     then()
                 return counts.pause_s
 
-            return run
+            return Loop(name=name, leader=leader, run_once=run, stopping=stopping, on_pass=on_pass)
 
         reconciler = Reconciler(
             database=database,
@@ -336,9 +196,9 @@ class Loops:
             wait=stopping.wait,
         )
         reaper = Reaper(database=database, clock=clock, monotonic=monotonic)
-        lost_ends = LostEnds(database=database, topics=kafka, monotonic=monotonic)
-        drainer = Drainer(database=database, topics=kafka, clock=clock)
-        ttl_reaper = TtlReaper(database=database, logs=kafka, clock=clock, monotonic=monotonic)
+        lost_ends = LostEnds(database=database, kafka=kafka, monotonic=monotonic)
+        drainer = Drainer(database=database, kafka=kafka, clock=clock)
+        ttl_reaper = TtlReaper(database=database, kafka=kafka, clock=clock, monotonic=monotonic)
         sampler = Sampler(
             database=database,
             kafka=kafka,
@@ -359,13 +219,12 @@ class Loops:
         pruner = Pruner(database=database, days=days, clock=clock)
         ledger_pruner = LedgerPruner(database=database, days=days, clock=clock)
 
-        def reconcile() -> float:
+        def reconcile() -> ReconcileCounts:
             counts = reconciler.run_once()
             on_reconciled(counts)
             if counts.changed:
-                on_change()
                 self._idle.wake()
-            return 0.0 if counts.more else _POLL_S
+            return counts
 
         def reap() -> ReapCounts:
             counts = reaper.run_once()
@@ -373,23 +232,24 @@ class Loops:
                 ends.wake()
             return counts
 
-        def prune() -> float:
-            return min(pruner.run_once().pause_s, ledger_pruner.run_once().pause_s)
+        def prune() -> _PassCounts:
+            counts: tuple[_PassCounts, ...] = (pruner.run_once(), ledger_pruner.run_once())
+            return min(counts, key=lambda each: each.pause_s)
 
-        self._reconcile = loop("reconcile", reconcile)
-        self._drain = loop("drain", counting(drainer.run_once, lambda counts: counts.changed))
-        self._idle = loop("idle", counting(ttl_reaper.run_once, lambda counts: counts.changed))
-        ends = loop("ends", counting(lost_ends.run_once, lambda counts: counts.noted))
+        self._reconcile = loop("reconcile", reconcile, lambda counts: counts.changed)
+        self._drain = loop("drain", drainer.run_once, lambda counts: counts.changed)
+        self._idle = loop("idle", ttl_reaper.run_once, lambda counts: counts.changed)
+        ends = loop("ends", lost_ends.run_once, lambda counts: counts.noted)
         self._all = (
             self._reconcile,
-            loop("reap", counting(reap, lambda each: each.suspect or each.lost or each.overdue)),
+            loop("reap", reap, lambda counts: counts.suspect or counts.lost or counts.overdue),
             ends,
             self._drain,
             self._idle,
-            loop("sample", counting(sampler.run_once, lambda counts: counts.changed)),
-            loop("mirror", counting(mirror.run_once)),
-            loop("batches", counting(leases.run_once, lambda each: each.reaped, on_ledger_change)),
-            loop("ledger", counting(comparer.run_once, lambda each: each.halted, on_ledger_change)),
+            loop("sample", sampler.run_once, lambda counts: counts.changed),
+            loop("mirror", mirror.run_once),
+            loop("batches", leases.run_once, lambda counts: counts.reaped, on_ledger_change),
+            loop("ledger", comparer.run_once, lambda counts: counts.halted, on_ledger_change),
             loop("prune", prune),
         )
 
@@ -405,7 +265,7 @@ class Loops:
         self._idle.wake()
 
     @property
-    def lead(self) -> bool:
+    def has_lease(self) -> bool:
         """Whether this replica runs the loops, by its last renewal."""
         return self._leader.has_lease
 

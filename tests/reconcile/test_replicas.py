@@ -17,11 +17,12 @@ from reconciler_rig import Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database, WriteTransaction
+from sluiceway_gateway.db.leases import Leader
 from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import ObservedTopics
-from sluiceway_gateway.loops import Leader, Loop, Loops
-from sluiceway_gateway.provisioning.reconciler import Counts
+from sluiceway_gateway.loops import Loop, Loops
+from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from sluiceway_gateway.provisioning.topic import CreateTopic
 from sluiceway_gateway.settings import Settings
 from topics import Topics
@@ -370,7 +371,7 @@ class Replica:
             on_reconciled=self._on_reconciled,
         )
 
-    def _on_reconciled(self, counts: Counts) -> None:
+    def _on_reconciled(self, counts: ReconcileCounts) -> None:
         if counts.changed:
             self.changed.release()
 

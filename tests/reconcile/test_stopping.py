@@ -8,8 +8,9 @@ import pytest
 
 from sluiceway_gateway.clock import system_clock
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.leases import Leader
 from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.loops import Leader, Loops
+from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.settings import Settings
 
 TIMEOUT_S = 1.0

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from datetime import timedelta
 
 from sluiceway.schema import Schema
 from sluiceway_gateway.audit import store as audit_store
@@ -35,12 +34,12 @@ from sluiceway_gateway.errors import (
     UidMismatch,
 )
 from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.lifecycle.drain import DeletionGuard, require_unused
+from sluiceway_gateway.lifecycle.drain import bounds_for_deletion, require_unused
 from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.lifecycle.model import closing
 from sluiceway_gateway.lifecycle.store import record_use, usage_of_channel
 from sluiceway_gateway.schemas import store as schemas_store
-from sluiceway_gateway.schemas.service import is_same, schema_for, version_of
+from sluiceway_gateway.schemas.service import schema_for, version_of
 
 #: Feature of a client that commits batches and reads committed records only.
 EXACTLY_ONCE = "exactly-once"
@@ -133,7 +132,7 @@ class Channels:
     def __init__(
         self,
         database: Database,
-        cluster: KafkaAdmin,
+        kafka: KafkaAdmin,
         *,
         topic_prefix: str,
         kafka_timeout_s: float,
@@ -142,8 +141,8 @@ class Channels:
     ) -> None:
         """`wake` is called after each commit that changed a channel."""
         self._database = database
-        self._preflight = Preflight(database, cluster, timeout_s=kafka_timeout_s)
-        self._deletion_guard = DeletionGuard(database, cluster)
+        self._kafka = kafka
+        self._preflight = Preflight(database, kafka, timeout_s=kafka_timeout_s)
         self._usage = UsageRecorder(database, clock=clock)
         self._topic_prefix = topic_prefix
         self._wake = wake
@@ -201,7 +200,7 @@ class Channels:
             version = None if schema is None else self._version(tx, channel, change, schema)
             following = changed(channel, change, version)
             if following is not channel:
-                record_use(tx, channel.uid, self._clock(), interval=timedelta(0))
+                record_use(tx, channel.uid, self._clock())
             return self._save(tx, channel, following, AuditedAction.UPDATE, by=context.by), False
 
         return self._once(context, act)
@@ -223,7 +222,9 @@ class Channels:
         """
         bounds = None
         if not (force or keep_topic):
-            bounds = self._deletion_guard.bounds(name, context.request, if_empty=if_empty)
+            bounds = bounds_for_deletion(
+                self._database, self._kafka, name, context.request, if_empty=if_empty
+            )
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = hold_channel(tx, name, uid)
@@ -339,7 +340,7 @@ class Channels:
         self, tx: WriteTransaction, channel: Channel, change: Change, schema: Schema
     ) -> SchemaVersion | None:
         """Return the new version after storing it; None for the current one."""
-        if is_same(channel.spec.schema, schema):
+        if channel.spec.schema == schema.canonical:
             return None
         schema_for(schema, channel.spec.format)
         kept = schemas_store.versions(tx, channel.uid)

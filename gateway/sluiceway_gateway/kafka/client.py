@@ -11,11 +11,11 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
+from sluiceway.kafka.config import LOCAL
 from sluiceway.kafka.diagnosis import diagnosis
 from sluiceway_gateway.errors import (
     AccessFailure,
     AccessProblem,
-    InvalidRequest,
     InvalidSettings,
     KafkaUnavailable,
 )
@@ -24,43 +24,18 @@ from sluiceway_gateway.tracing import child_span
 
 #: librdkafka properties that the gateway accepts. Some of librdkafka's properties load libraries or
 #: run commands, so every property that is not listed is refused by name.
-ALLOWED = frozenset(
-    {
-        "broker.address.family",
-        "broker.address.ttl",
-        "client.dns.lookup",
-        "client.id",
-        "client.rack",
-        "connections.max.idle.ms",
-        "metadata.max.age.ms",
-        "reconnect.backoff.max.ms",
-        "reconnect.backoff.ms",
-        "sasl.mechanism",
-        "sasl.mechanisms",
-        "sasl.oauthbearer.client.id",
-        "sasl.oauthbearer.client.secret",
-        "sasl.oauthbearer.extensions",
-        "sasl.oauthbearer.method",
-        "sasl.oauthbearer.scope",
-        "sasl.oauthbearer.token.endpoint.url",
-        "sasl.password",
-        "sasl.username",
-        "security.protocol",
-        "socket.connection.setup.timeout.ms",
-        "socket.keepalive.enable",
-        "ssl.ca.location",
-        "ssl.ca.pem",
-        "ssl.certificate.location",
-        "ssl.certificate.pem",
-        "ssl.cipher.suites",
-        "ssl.endpoint.identification.algorithm",
-        "ssl.key.location",
-        "ssl.key.password",
-        "ssl.key.pem",
-        "ssl.keystore.location",
-        "ssl.keystore.password",
-    }
-)
+ALLOWED = (LOCAL - {"bootstrap.servers", "debug", "socket.timeout.ms"}) | {
+    "broker.address.ttl",
+    "client.rack",
+    "connections.max.idle.ms",
+    "metadata.max.age.ms",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.extensions",
+    "sasl.oauthbearer.method",
+    "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.token.endpoint.url",
+}
 
 #: Codes after which the same request may succeed later, although librdkafka treats most of them as
 #: not retriable. Leading underscores are librdkafka's own codes.
@@ -196,12 +171,12 @@ class Client:
         *,
         timeout_s: float,
         max_message_bytes: int,
-    ) -> list[int]:
+    ) -> list[int] | Rejection:
         """Produce messages, idempotently and on all in-sync replicas; return their offsets.
 
-        `max_message_bytes` is the topic's limit. Raises KafkaUnavailable if Kafka has not
-        acknowledged each within `timeout_s`, and InvalidRequest if it refuses one; some may be
-        there then.
+        `max_message_bytes` is the topic's limit. The result is a Rejection if Kafka refuses a
+        message. Raises KafkaUnavailable if Kafka has not acknowledged each within `timeout_s`. Some
+        messages may be there in both cases.
         """
         offsets: list[int] = []
         failures: list[KafkaError] = []
@@ -233,6 +208,9 @@ class Client:
                     )
                 except BufferError:
                     producer.poll(0.1)
+                except KafkaException as error:
+                    # Too large with its key: librdkafka refuses it without a delivery report.
+                    failures.append(error.args[0])
                 else:
                     break
             producer.poll(0)
@@ -242,10 +220,9 @@ class Client:
         if failures:
             advice = _REFUSED_MESSAGES.get(failures[0].code())
             if advice is not None:
-                raise InvalidRequest.at(
-                    "/records",
-                    f"Kafka refuses a message ({failures[0].str()}): {advice}; other messages of "
-                    "the request may be written",
+                return Rejection(
+                    cause=Cause.OTHER,
+                    message=f"Kafka refuses a message ({failures[0].str()}): {advice}",
                 )
             raise self.failure(failures[0], topic, "WRITE")
         return offsets

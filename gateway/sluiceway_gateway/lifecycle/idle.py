@@ -1,4 +1,4 @@
-"""Idle channels: closed, then removed, after the idle TTL.
+"""Idle channels: closed, then deleted, after the idle TTL.
 
 Open endpoints, commits, connections and new messages in the topic are uses. No transaction is open
 during a call to Kafka, and no channel is closed while Kafka is unavailable.
@@ -24,14 +24,13 @@ from sluiceway_gateway.endpoints.model import Event
 from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.kafka.client import log_unavailable
-from sluiceway_gateway.lifecycle.model import apply_idle_limit, is_quiet, watch_period
-from sluiceway_gateway.lifecycle.store import (
-    USE_INTERVAL,
-    LastUse,
-    last_use,
-    last_uses,
-    record_use,
+from sluiceway_gateway.lifecycle.model import (
+    apply_idle_ttl,
+    is_quiet,
+    use_interval,
+    watch_period,
 )
+from sluiceway_gateway.lifecycle.store import LastUse, last_use, last_uses, record_use
 
 _log = structlog.get_logger(__name__)
 
@@ -46,12 +45,12 @@ _BATCH_SIZE = 500
 class IdleCounts:
     """Channels that one pass handled; `pause_s` is the time until the next pass."""
 
-    looked_at: int = 0
+    checked: int = 0
     """Unused ones, whose topics were checked."""
     closed: int = 0
-    removed: int = 0
+    deleted: int = 0
     changed: int = 0
-    """Closed, removed, or with another condition."""
+    """Closed, deleted, or with another condition."""
     pause_s: float = _PAUSE_S
 
 
@@ -63,18 +62,18 @@ class _TopicEnds:
 
 
 class TtlReaper:
-    """Closes and removes idle channels.
+    """Closes and deletes idle channels.
 
     End offsets of topics are kept in memory. A new leader starts to watch topics again, which
-    delays a close by at most a tenth of the idle limit. A forward jump of the wall clock, compared
+    delays a close by at most a tenth of the idle TTL. A forward jump of the wall clock, compared
     with the monotonic clock, does not count as idle time: it delays all closes by the same time.
     """
 
     def __init__(
-        self, *, database: Database, logs: KafkaAdmin, clock: Clock, monotonic: Callable[[], float]
+        self, *, database: Database, kafka: KafkaAdmin, clock: Clock, monotonic: Callable[[], float]
     ) -> None:
         self._database = database
-        self._logs = logs
+        self._kafka = kafka
         self._clock = clock
         self._monotonic = monotonic
         self._seen: dict[str, _TopicEnds] = {}
@@ -82,7 +81,7 @@ class TtlReaper:
         self._apart = clocks_apart(self._clock, self._monotonic)
 
     def run_once(self) -> IdleCounts:
-        """Check each channel with an idle limit once; raises DatabaseUnavailable."""
+        """Check each channel with an idle TTL once; raises DatabaseUnavailable."""
         now = self._clock()
         with self._database.scan() as tx:
             found = last_uses(tx)
@@ -90,8 +89,13 @@ class TtlReaper:
         if apart - self._apart > _CLOCK_JUMP:
             found = self._postpone(found, apart - self._apart)
         self._apart = apart
-        used = [each for each in found if each.lives and each.used_at < now - USE_INTERVAL]
-        self._record([replace(each, used_at=now) for each in used], interval=USE_INTERVAL)
+        self._record(
+            [
+                replace(each, used_at=now)
+                for each in found
+                if each.lives and each.used_at < now - use_interval(each.channel)
+            ]
+        )
         quiet = [
             each
             for each in found
@@ -100,43 +104,47 @@ class TtlReaper:
         uids = {each.channel.uid for each in quiet}
         self._seen = {uid: seen for uid, seen in self._seen.items() if uid in uids}
         self._asked_s = {uid: at_s for uid, at_s in self._asked_s.items() if uid in uids}
-        looked_at = sum(self._check_topic(each, now) for each in quiet)
+        checked = sum(self._check_topic(each, now) for each in quiet)
         changes = [self._update(each, now) for each in found]
         phases = [each.phase for each in changes if each is not None]
         return IdleCounts(
-            looked_at=looked_at,
+            checked=checked,
             closed=phases.count(Phase.CLOSED),
-            removed=phases.count(Phase.DELETING),
+            deleted=phases.count(Phase.DELETING),
             changed=len(phases),
         )
 
-    def _record(self, uses: list[LastUse], *, interval: timedelta) -> None:
+    def _record(self, uses: list[LastUse]) -> None:
         for some in chunks(uses, _BATCH_SIZE):
             with self._database.write() as tx:
                 for each in some:
-                    record_use(tx, each.channel.uid, each.used_at, interval=interval)
+                    record_use(tx, each.channel.uid, each.used_at)
 
     def _postpone(self, found: list[LastUse], by: timedelta) -> list[LastUse]:
         """Move all last uses forward, and return them."""
         _log.warning("the clock was set forward; idle channels are kept for longer", by=str(by))
         later = [replace(each, used_at=each.used_at + by) for each in found]
-        self._record(later, interval=timedelta(0))
+        self._record(later)
         return later
 
     def _check_topic(self, quiet: LastUse, now: datetime) -> bool:
-        """Save a use if the topic has grown; returns whether the check was due."""
+        """Save a use if the topic has grown; returns whether the check was due.
+
+        It is due twice in a watch period, and right before the channel is closed or deleted.
+        """
         channel, now_s = quiet.channel, self._monotonic()
         every_s = watch_period(channel).total_seconds() / 2
-        if now_s - self._asked_s.get(channel.uid, float("-inf")) < every_s:
+        is_ending = self._updated(quiet, now).phase is not channel.phase
+        if not is_ending and now_s - self._asked_s.get(channel.uid, float("-inf")) < every_s:
             return False
         self._asked_s[channel.uid] = now_s
         partitions = range(channel.topic.partitions or 0)
         before = self._seen.get(channel.uid)
         try:
-            bounds = require_watermarks(self._logs, channel.topic.name, len(partitions))
+            bounds = require_watermarks(self._kafka, channel.topic.name, len(partitions))
             grown_at: datetime | None = now
             if before is None:
-                grown_at = self._logs.newest(channel.topic.name, partitions)
+                grown_at = self._kafka.newest(channel.topic.name, partitions)
         except KafkaUnavailable as error:
             log_unavailable(_log, error, topic=channel.topic.name)
             self._seen.pop(channel.uid, None)
@@ -146,7 +154,7 @@ class TtlReaper:
             self._seen[channel.uid] = _TopicEnds(ends=ends, since_s=now_s)
             if grown_at is not None and grown_at > quiet.used_at:
                 with self._database.write() as tx:
-                    record_use(tx, channel.uid, min(grown_at, now), interval=timedelta(0))
+                    record_use(tx, channel.uid, min(grown_at, now))
         return True
 
     def _update(self, found: LastUse, now: datetime) -> Channel | None:
@@ -165,7 +173,7 @@ class TtlReaper:
                 # Without waking the reconciler, because nothing changes in Kafka.
                 channels_store.replace_row(tx, updated, was=present.channel)
                 return updated
-            what = "closed" if updated.phase is Phase.CLOSED else "removed"
+            what = "closed" if updated.phase is Phase.CLOSED else "deleted"
             since = present.used_at.isoformat(timespec="seconds")
             cause = f"{what}: not used since {since}"
             add_events(tx, [Event(channel_uid=held.uid, at=now, cause=cause, by="gateway")])
@@ -190,7 +198,7 @@ class TtlReaper:
     def _updated(self, found: LastUse, now: datetime) -> Channel:
         channel, seen = found.channel, self._seen.get(found.channel.uid)
         watched_s = 0.0 if seen is None else self._monotonic() - seen.since_s
-        return apply_idle_limit(
+        return apply_idle_ttl(
             channel,
             used_at=now if found.lives else found.used_at,
             watched=seen is not None and watched_s >= watch_period(channel).total_seconds(),
@@ -199,27 +207,29 @@ class TtlReaper:
 
 
 class UsageRecorder:
-    """Saves requests for a channel's connection as uses, at most one a minute per channel."""
+    """Saves requests for a channel's connection as uses, several within a short time once."""
 
     def __init__(self, database: Database, *, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._recorded: dict[str, datetime] = {}
+        self._saved_until: dict[str, datetime] = {}
+        """By channel, the time until which further uses are not saved."""
 
     def record(self, channel: Channel) -> None:
-        """Save a use of a channel with an idle limit."""
-        now = self._clock()
-        before = self._recorded.get(channel.uid)
-        if channel.spec.idle_ms is None or (
-            before is not None and abs(now - before) < USE_INTERVAL
-        ):
+        """Save a use of a channel with an idle TTL."""
+        if channel.spec.idle_ms is None:
+            return
+        now, interval = self._clock(), use_interval(channel)
+        until = self._saved_until.get(channel.uid)
+        # A later end means that the clock was set back.
+        if until is not None and now < until <= now + interval:
             return
         try:
             with self._database.write() as tx:
-                record_use(tx, channel.uid, now)
+                record_use(tx, channel.uid, now, interval=interval)
         except DatabaseUnavailable as error:
             # The request succeeds anyway: later uses of its client are recorded.
             _log.warning("a use is not saved", channel=channel.name, **reason_of(error))
             return
-        recent = {uid: at for uid, at in self._recorded.items() if abs(now - at) < USE_INTERVAL}
-        self._recorded = recent | {channel.uid: now}
+        recent = {uid: until for uid, until in self._saved_until.items() if until > now}
+        self._saved_until = recent | {channel.uid: now + interval}

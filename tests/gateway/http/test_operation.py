@@ -20,11 +20,11 @@ from gateways import Rig, code, running
 from processes import restored_logging
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.leases import Leader
 from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.http import health
 from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.logs import configure_logs
-from sluiceway_gateway.loops import Leader
 from waiting import until
 
 
