@@ -288,8 +288,8 @@ class CommittedSource(Source):
             partitions[message.partition()].add(message)
         for number, end in polled.ends.items():
             partitions[number].next = max(end, partitions[number].next)
-        if polled.out_of_range is not None:
-            partition = partitions[polled.out_of_range]
+        for number in polled.out_of_range:
+            partition = partitions[number]
             begin = self._stream.begins([partition.number])[partition.number]
             end = max(begin, self.high_watermark(partition))
             partition.refusal = out_of_range(partition.next, begin, end)

@@ -14,9 +14,24 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, Message
 
 from sluiceway.confluent.config import ProducerSettings, partition_of_key
-from sluiceway.confluent.errors import INVALID_ARG, kafka_exceptions, refused
-from sluiceway.confluent.local_queue import SHORT_WAIT_S, Deliveries, OnDelivery, PendingMessage
-from sluiceway.errors import CommitUnknown, KafkaFailure, SluicewayError, SluicewayTimeout
+from sluiceway.confluent.errors import INVALID_ARG, kafka_error, kafka_exceptions, refused
+from sluiceway.confluent.local_queue import (
+    SHORT_WAIT_S,
+    Deliveries,
+    OnDelivery,
+    PendingMessage,
+    encoded,
+)
+from sluiceway.errors import (
+    ChannelNotFound,
+    CommitUnknown,
+    EndpointClosed,
+    Fenced,
+    KafkaFailure,
+    SluicewayError,
+    SluicewayTimeout,
+    TopicGone,
+)
 from sluiceway.kafka.errors import run_callbacks
 from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
 from sluiceway.rest.ledger_models import PositionAdvance
@@ -41,6 +56,7 @@ class ChannelProducer(WriterEndpoint):
         probe_s: float,
         calls: collections.deque[Callable[[], object]],
     ) -> None:
+        self._control = settings.control
         super().__init__(
             settings.control,
             channel,
@@ -55,6 +71,8 @@ class ChannelProducer(WriterEndpoint):
         # While a thread holds it, other threads neither open nor end batches, nor produce.
         self.held = False
         self.failure: SluicewayError | None = None
+        # Whether the channel's existence is certain, or requested at the moment.
+        self._existence_checked = False
         self.timer = threading.Timer(0, lambda: None)
         """The timed commit of the last batch."""
         self._calls = calls
@@ -72,12 +90,12 @@ class ChannelProducer(WriterEndpoint):
 
     def may_refresh(self, value: Any) -> bool:
         """Whether validation of a value needs a request to the gateway."""
-        return self.validates and self.validator.may_refresh(_encoded(value))
+        return self.validates and self.validator.may_refresh(encoded(value))
 
     def require_valid(self, value: Any) -> None:
         """Raise KafkaException for a value that is invalid in the channel, TypeError."""
         with kafka_exceptions():
-            reason = self.validator.error(_encoded(value))
+            reason = self.validator.error(encoded(value))
         if reason is not None:
             raise refused(INVALID_ARG, reason)
 
@@ -97,8 +115,10 @@ class ChannelProducer(WriterEndpoint):
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None or batches is not None:
-                self.record_delivery(error, message)
-            if error is None and only_errors:
+                error = self.record_delivery(error, message)
+            if error is not None:
+                message.set_error(error)
+            elif only_errors:
                 return
             message.set_topic(name)
             if batches is None:
@@ -110,8 +130,62 @@ class ChannelProducer(WriterEndpoint):
         self.latest = weakref.ref(delivered)
         return delivered
 
-    def record_delivery(self, error: KafkaError | None, message: Message) -> None:
-        """Count a failed message, or record the offset of a batch's message."""
+    def check_existence(self, on_deletion: Callable[[TopicGone], None]) -> None:
+        """Call `on_deletion` in another thread if the channel was deleted.
+
+        Then the gateway has no record of the endpoint. Without a response, the next call requests
+        the channel again.
+        """
+        if self._existence_checked or not self._is_unknown():
+            return
+
+        def check() -> None:
+            try:
+                error = self._deletion()
+            except SluicewayError as failure:
+                self._existence_checked = not failure.retriable
+            else:
+                if error is not None:
+                    on_deletion(error)
+
+        self._existence_checked = True
+        try:
+            threading.Thread(target=check, name="sluiceway-existence", daemon=True).start()
+        except RuntimeError:  # no more threads
+            self._existence_checked = False
+
+    def _is_unknown(self) -> bool:
+        """Whether the gateway has no record of the endpoint."""
+        try:
+            self.handle.check()
+        except EndpointClosed:
+            return True
+        except Fenced:
+            pass
+        return False
+
+    def _deletion(self) -> TopicGone | None:
+        """Return the error if the channel was deleted, else None. Raises GatewayError."""
+        name = self.handle.channel
+        try:
+            found = self._control.connection(name, "write", timeout_s=_TIMEOUT_S)
+        except ChannelNotFound:
+            pass
+        else:
+            if found.channel_uid == self.connection.channel_uid:
+                return None
+        return TopicGone(
+            f"the channel {name!r} was deleted: create another producer to write to a new channel "
+            "of this name"
+        )
+
+    def record_delivery(self, error: KafkaError | None, message: Message) -> KafkaError | None:
+        """Count a failed message, or record the offset of a batch's message.
+
+        Returns the error to report: librdkafka does not know that a channel was deleted.
+        """
+        if error is not None and isinstance(self.failure, TopicGone):
+            error = kafka_error(self.failure, fatal=True)
         if self.batches is None:
             if error is not None:
                 self.add_failure(reason_of(error))
@@ -119,6 +193,7 @@ class ChannelProducer(WriterEndpoint):
             self.batches.add_failure(reason_of(error))
         else:
             self.batches.offsets.add(message.partition(), message.offset())
+        return error
 
     def optional(
         self, on_delivery: OnDelivery | None, timestamp: int, headers: Any
@@ -154,13 +229,6 @@ class ChannelProducer(WriterEndpoint):
 def reason_of(error: KafkaError) -> str:
     """Return the text of an error for the cause of a failed writer."""
     return f"{error.name()}, {error.str()}"
-
-
-def _encoded(value: Any) -> bytes | None:
-    given = value.encode() if isinstance(value, str) else value
-    if given is not None and not isinstance(given, bytes):
-        raise TypeError(f"a value is str or bytes, not {type(value).__name__}")
-    return given
 
 
 LOGGER = logging.getLogger("sluiceway.confluent")
@@ -199,7 +267,8 @@ class BatchCommits:
         """
         deadline_s = time.monotonic() + timeout_s
         first: SluicewayError | None = None
-        for channel in [each for each in self._attached.values() if each.batches is not None]:
+        # A copy: other threads attach channels meanwhile.
+        for channel in [each for each in list(self._attached.values()) if each.batches is not None]:
             try:
                 self.end(channel, deadline_s - time.monotonic())
             except SluicewayError as error:
@@ -306,7 +375,7 @@ class BatchCommits:
 
     def poll_reports(self, wait_s: float) -> None:
         """Serve reports in this thread, unless the caller's callbacks would run in it."""
-        if all(each.batches is not None for each in self._attached.values()):
+        if all(each.batches is not None for each in list(self._attached.values())):
             for each in self._deliveries.producers:
                 run_callbacks(each.poll, wait_s)
         else:

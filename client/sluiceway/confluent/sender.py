@@ -3,20 +3,22 @@
 import logging
 import threading
 import time
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sluiceway.confluent.channel_producer import BatchCommits, ChannelProducer, reason_of
 from sluiceway.confluent.config import ProducerSettings
-from sluiceway.confluent.errors import (
-    FAIL,
-    INVALID_ARG,
-    kafka_error,
-    require_same_kafka,
+from sluiceway.confluent.errors import FAIL, INVALID_ARG, kafka_error, require_same_kafka
+from sluiceway.confluent.local_queue import (
+    SHORT_WAIT_S,
+    Deliveries,
+    LocalQueue,
+    PendingMessage,
+    encoded,
 )
-from sluiceway.confluent.local_queue import SHORT_WAIT_S, Deliveries, LocalQueue, PendingMessage
-from sluiceway.errors import KafkaFailure, SluicewayError
+from sluiceway.errors import KafkaFailure, SluicewayError, TopicGone
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client
 from sluiceway.rest.models import Connection
@@ -73,16 +75,21 @@ class MessageSender:
     def add(self, message: PendingMessage) -> None:
         """Queue a message until its channel is attached; the caller holds `lock`.
 
-        Raises BufferError.
+        Raises BufferError, and RuntimeError without a thread to attach it; then it is not queued.
         """
         name = message.topic
         self._queue.add(message, others=self.deliveries.in_librdkafka)
         self.by_name.pop(name, None)
         if name not in self._served:
-            self._served.add(name)
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._serve, args=(name,), name=f"sluiceway-attach-{name}", daemon=True
-            ).start()
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads
+                self._queue.remove(message)
+                raise
+            self._served.add(name)
 
     def refuse_more(self) -> None:
         """Refuse further messages; the caller holds `lock`.
@@ -99,8 +106,9 @@ class MessageSender:
         """Update the counts for heartbeats, unless another thread holds the lock."""
         if self.lock.acquire(blocking=False):
             try:
-                for channel in self._attached.values():
+                for name, channel in self._attached.items():
                     channel.report()
+                    channel.check_existence(partial(self._end_deleted, name, channel))
             finally:
                 self.lock.release()
 
@@ -130,9 +138,11 @@ class MessageSender:
             left_s = max(_LEAST_DETACH_S, deadline_s - time.monotonic())
             try:
                 channel.report()
-                cause = error
+                if isinstance(channel.failure, TopicGone):
+                    failure = failure or kafka_error(channel.failure)
+                cause = error or channel.failure
                 if channel.batches is not None and cause is None:
-                    cause = channel.failure or self.commits.unended(channel, failure)
+                    cause = self.commits.unended(channel, failure)
                 channel.close(cause, timeout_s=left_s, detach_timeout_s=left_s)
             except SluicewayError as unreported:
                 LOGGER.warning("the end of %s is not reported: %s", name, unreported)
@@ -162,6 +172,17 @@ class MessageSender:
         """Drop the messages in the local queue, which are no lost ones."""
         with self.lock:
             self._queue.purge()
+            self._changed.notify_all()
+
+    def _end_deleted(self, name: str, channel: ChannelProducer, error: TopicGone) -> None:
+        """Fail the messages of a deleted channel, which librdkafka retries until they time out."""
+        with self.lock:
+            channel.failure = channel.failure or error
+            self.by_name.pop(name, None)
+            # librdkafka can only purge the messages of all topics.
+            if all(each.failure is not None for each in self._attached.values()):
+                for each in self.deliveries.producers:
+                    each.purge(blocking=False)
             self._changed.notify_all()
 
     def _open_batch(self, name: str, channel: ChannelProducer) -> None:
@@ -294,7 +315,7 @@ class MessageSender:
     def _refresh(self, name: str, channel: ChannelProducer, message: PendingMessage) -> None:
         """Request the channel's schemas to check a message's schema id."""
         try:
-            channel.validator.error(message.encoded_value)
+            channel.validator.error(encoded(message.value))
         except SluicewayError as error:
             with self.lock:
                 if error.retriable:

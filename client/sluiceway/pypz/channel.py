@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from sluiceway.channel import Channel
 from sluiceway.endpoint.handle import EndpointHandle, EndpointMetrics
-from sluiceway.errors import ChannelNotFound, EndpointClosed, Fenced, SluicewayError
+from sluiceway.errors import ChannelNotFound, Conflict, EndpointClosed, Fenced, SluicewayError
 from sluiceway.pypz.config import ChannelLogger, flag, level_of
 from sluiceway.pypz.peers import ChannelStatusMonitor, Filter, Peers
 from sluiceway.pypz.resources import Resources
@@ -353,7 +353,8 @@ class ChannelBase(ABC, Generic[E]):
             return ()
         try:
             return [each for each in self._channel.endpoints() if each.role == role]
-        except ChannelNotFound:
+        except (ChannelNotFound, Conflict):
+            # Deleted; another one may have its name.
             return ()
 
     @abstractmethod

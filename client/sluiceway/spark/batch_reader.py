@@ -222,7 +222,7 @@ class RangeFetcher:
             self._next = taken.messages[-1].offset() + 1
             self._resize(taken.messages)
         self._next = max(self._next, taken.ends.get(self._offsets.partition, 0))
-        if taken.out_of_range is not None:
+        if taken.out_of_range:
             self._skip_lost()
 
     def _skip_lost(self) -> None:
