@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from sluiceway import offsets
 from sluiceway.endpoint.handle import EndpointHandle
@@ -39,6 +39,8 @@ from sluiceway.schema import Schema
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["Channel"]
+
+T = TypeVar("T")
 
 
 class Channel:
@@ -88,7 +90,7 @@ class Channel:
 
     def schemas(self) -> tuple[SchemaVersion, ...]:
         """Request all schemas that the channel's records may have, the oldest first."""
-        return self._control.schemas(self.name)
+        return self._verified(self._control.schemas(self.name))
 
     def refresh(self) -> Self:
         """Request the channel's state again and return this channel."""
@@ -100,10 +102,7 @@ class Channel:
 
         Does not attach to the channel. Raises Conflict for another incarnation of it.
         """
-        found = self._control.status(self.name)
-        assert found is not None  # noqa: S101 - only a conditional request has no response
-        self._state.check_uid(found.uid)
-        return found
+        return next(self.watch())
 
     def watch(self, *, every_s: float = MIN_INTERVAL_S) -> Iterator[StatusReport]:
         """Yield the current `report`, and each further one that differs, at most every `every_s`.
@@ -133,8 +132,7 @@ class Channel:
         at once; with `wait_s` waits for the end, or raises SluicewayTimeout that names what is
         missing. `force` closes the channel regardless of attached endpoints.
 
-        Raises Conflict for another incarnation of the channel, ChannelNotReady for one without a
-        topic.
+        Raises Conflict for another incarnation, and ChannelNotReady for a channel without a topic.
         """
         self._state.update(self._control.close_channel(self.name, uid=self.uid, force=force))
         if wait_s is not None:
@@ -221,7 +219,7 @@ class Channel:
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Request all writers and readers, the latest instance of each place."""
-        return self._control.endpoints.endpoints(self.name)[0] or ()
+        return self._verified(self._control.endpoints.endpoints(self.name)[0] or ())
 
     def wait_for(
         self,
@@ -257,8 +255,9 @@ class Channel:
         `missing` is called when an endpoint changes, and at least every `every_s` or 20 s. Raises
         SluicewayTimeout with the names.
         """
-        return wait_for_endpoints(
-            self._control.endpoints, self.name, missing, timeout_s=timeout_s, every_s=every_s
+        calls = self._control.endpoints
+        return self._verified(
+            wait_for_endpoints(calls, self.name, missing, timeout_s=timeout_s, every_s=every_s)
         )
 
     def dismiss(self, *endpoint_ids: str) -> None:
@@ -275,9 +274,7 @@ class Channel:
 
     def committed(self, group: str, index: int | None = None) -> dict[int, Position]:
         """Request a group's committed positions; with `index` those of a broadcast member."""
-        found = self._control.endpoints.committed(self.name, group, index=index)
-        self.refresh()  # afterwards, so that no positions of another incarnation are returned
-        return found
+        return self._verified(self._control.endpoints.committed(self.name, group, index=index))
 
     def reset(
         self,
@@ -350,8 +347,7 @@ class Channel:
         fences an instance that is still attached there. A restartable job needs a group, because
         a writer without one cannot be replaced.
 
-        `patience_s` is its own heartbeat timeout: from 0.3 s to the channel's, which is the
-        default.
+        `patience_s` is its own heartbeat timeout: from 0.3 s to the channel's, the default.
         """
         member = membership(group, index, size)
         times = {"timeout_s": timeout_s, "close_timeout_s": close_timeout_s}
@@ -439,10 +435,14 @@ class Channel:
         return f"<Channel {self.name!r} {self.uid[:8]} {self.format} {self.status.phase}>"
 
     def _attach(self, role: Role, member: Membership | None, **times: Any) -> EndpointHandle:
-        uid = self.uid
         return EndpointHandle(
-            self._control, channel=self.name, uid=uid, role=role, membership=member, **times
+            self._control, channel=self.name, uid=self.uid, role=role, membership=member, **times
         )
+
+    def _verified(self, found: T) -> T:
+        """Return a response after a check that it is not one of another incarnation."""
+        self.refresh()
+        return found
 
     def _connection(self, access: Access) -> Connection:
         connection = self._control.connection(self.name, access)

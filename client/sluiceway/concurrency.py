@@ -102,7 +102,8 @@ class FairLock:
     """A reentrant lock, first come, first served; urgent requests go before the others.
 
     A long-running holder checks `contended` from time to time, and yields. In a forked child the
-    lock is free, as the threads that held it do not exist there.
+    lock is free, as the threads that held it do not exist there. An interrupt (Ctrl-C) within one
+    of its calls leaves it usable: `acquire` has not taken it, `release` has handed it on.
     """
 
     def __init__(self) -> None:
@@ -135,14 +136,15 @@ class FairLock:
         if self._owner == me:
             self._depth += 1
             return
-        with self._guard:
-            if self._owner is None:
-                self._owner, self._depth = me, 1
-                return
-            waiter = _Waiter(me)
-            self._ordinary.append(waiter)
-        wait_s = min(max(0.0, urgent_from_s - time.monotonic()), threading.TIMEOUT_MAX)
+        waiter: _Waiter | None = None
         try:
+            with self._guard:
+                if self._owner is None:
+                    self._owner, self._depth = me, 1
+                    return
+                waiter = _Waiter(me)
+                self._ordinary.append(waiter)
+            wait_s = min(max(0.0, urgent_from_s - time.monotonic()), threading.TIMEOUT_MAX)
             if not waiter.granted.acquire(timeout=wait_s):
                 with self._guard:
                     if waiter in self._ordinary:
@@ -154,24 +156,20 @@ class FairLock:
             raise
 
     def release(self) -> None:
-        """Hand the lock to the next thread. Raises RuntimeError in a thread that has it not."""
+        """Hand the lock to the next thread. Raises RuntimeError if this thread does not hold it."""
         if self._owner != threading.get_ident():
             raise RuntimeError("this thread does not hold the lock")
         if self._depth > 1:
             self._depth -= 1
             return
-        with self._guard:
-            self._grant_next()
+        self._hand_on()
 
     def yield_to_waiters(self, urgent_from_s: float) -> None:
         """Release the lock, and acquire it again after the threads that wait."""
-        self.release()
         try:
-            self.acquire(urgent_from_s)
-        except BaseException:
-            # The caller expects to hold it, to release it.
-            self.acquire(-math.inf)
-            raise
+            self.release()
+        finally:
+            self._reacquire(urgent_from_s)
 
     def __enter__(self) -> None:
         self.acquire()
@@ -183,13 +181,14 @@ class FairLock:
     def released(self) -> Iterator[None]:
         """Let other threads have the lock in the block; the thread holds it as often afterwards."""
         depth = self._depth
-        with self._guard:
-            self._grant_next()
         try:
+            self._hand_on()
             yield
         finally:
-            self.acquire()
-            self._depth = depth
+            try:
+                self._reacquire()
+            finally:
+                self._depth = depth
 
     @contextmanager
     def urgently(self) -> Iterator[None]:
@@ -200,20 +199,43 @@ class FairLock:
         finally:
             self.release()
 
-    def _withdraw(self, waiter: _Waiter) -> None:
-        """Leave the queue after an interrupt, or pass on a lock that was granted meanwhile."""
+    def _reacquire(self, urgent_from_s: float = math.inf) -> None:
+        """Acquire the lock also after an interrupt, because the caller will release it."""
+        try:
+            self.acquire(urgent_from_s)
+        except BaseException:
+            if self._owner != threading.get_ident():
+                self.acquire(-math.inf)
+            raise
+
+    def _withdraw(self, waiter: _Waiter | None) -> None:
+        """Leave the queue after an interrupt, or hand on a lock that was granted meanwhile."""
         with self._guard:
             for queue in (self._urgent, self._ordinary):
-                if waiter in queue:
+                if waiter is not None and waiter in queue:
                     queue.remove(waiter)
                     return
-            self._grant_next()
+        if self._owner == threading.get_ident():
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Give the lock to the next thread, also after an interrupt."""
+        try:
+            with self._guard:
+                self._grant_next()
+        except BaseException:
+            if self._owner == threading.get_ident():
+                with self._guard:
+                    self._grant_next()
+            raise
 
     def _grant_next(self) -> None:
         queue = self._urgent or self._ordinary
         if not queue:
             self._owner = None
             return
-        waiter = queue.popleft()
+        # No call before the last line: the interpreter handles interrupts at calls.
+        waiter = queue[0]
+        del queue[0]
         self._owner, self._depth = waiter.thread, 1
         waiter.granted.release()

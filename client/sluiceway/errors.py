@@ -204,7 +204,7 @@ class Fenced(Conflict, code="fenced"):
 class StaleGeneration(Conflict, code="stale_generation"):
     """The group was changed or reset since this endpoint attached; open a new one.
 
-    A member of a dynamic group was lost, and continues from the committed positions.
+    A member of a dynamic group was lost; it stays usable, and continues at committed positions.
     """
 
 

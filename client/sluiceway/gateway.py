@@ -196,13 +196,7 @@ class Gateway(ClosesOnExit):
                 ) from error
         adopted = None if topic is None else {"name": topic}
         spec = spec_json({**given, "schema": schema, "topic": adopted})
-        try:
-            return self._control.create(name, spec=spec, labels=labels or {})
-        except Conflict as error:
-            if error.code != "precondition_failed":
-                raise
-        # Another program created it meanwhile.
-        return self._control.channel(name)
+        return self._control.ensure(name, spec=spec, labels=labels or {})
 
     def _warn_of_differences(
         self, resource: ChannelResource, given: Mapping[str, Any], labels: Mapping[str, str] | None

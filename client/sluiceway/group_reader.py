@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -59,8 +59,9 @@ class DynamicGroupReader(ChannelReader):
         """
         self._assignment = PartitionAssignment(handle)
         self._on_assign, self._on_revoke = on_assign, on_revoke
-        self._revoked: set[int] = set()
-        self._announced = False
+        # Partitions for which `on_assign` was called, and `on_revoke` not yet.
+        self._announced: set[int] = set()
+        self._started = False
         self._start = start
         self._assignment.join()
         super().__init__(connection, handle=handle, start=start, **options)
@@ -105,12 +106,8 @@ class DynamicGroupReader(ChannelReader):
         try:
             with self._fetcher.turn.urgently():
                 try:
-                    if not self._closed and self._announced:
-                        self._fetcher.reclaim()
-                        self._call(
-                            self._on_revoke,
-                            tuple(p for p in self.partitions if p not in self._revoked),
-                        )
+                    if not self._closed:
+                        self._announce_revoked(self.partitions)
                 finally:
                     self._release()
         finally:
@@ -168,35 +165,35 @@ class DynamicGroupReader(ChannelReader):
 
     def _rebalance(self) -> None:
         """Release revoked partitions, and start reading new ones."""
-        if not self._announced:
-            self._announced = True
-            self._call(self._on_assign, self.partitions)
+        if not self._started:
+            self._started = True
+            self._announce_assigned()
         if self._assignment.rebalance_due:
-            lost = self._assignment.find_revoked()
-            newly_lost = tuple(p for p in lost if p not in self._revoked)
-            self._revoked.update(newly_lost)
-            # The positions that `on_revoke` commits must be those of the last returned records.
-            self._fetcher.reclaim()
-            try:
-                self._call(self._on_revoke, newly_lost)
-            except StaleGeneration as error:
-                if not self._assignment.forfeited:
-                    self._assignment.request_rebalance()
-                    raise
-                LOGGER.warning("on_revoke came too late to commit: %s", error)
-            except BaseException:
-                # The callback was called, so only the partitions are left to drop.
-                self._assignment.request_rebalance()
-                raise
-            self._assignment.drop(lost)
-            if lost:
-                self._revoked.difference_update(lost)
-                self._committer.revoke(lost, self._fetcher.position())
-                self._fetcher.reassign(removed=lost)
-            self._assignment.accept()
-        added = tuple(p for p in self._assignment.partitions if p not in self.partitions)
+            self._release_revoked()
+        present = set(self.partitions)
+        added = tuple(p for p in self._assignment.partitions if p not in present)
         if added:
             self._add(added)
+        self._announce_assigned()
+
+    def _release_revoked(self) -> None:
+        lost = self._assignment.find_revoked()
+        try:
+            self._announce_revoked(lost)
+        except StaleGeneration as error:
+            if not self._assignment.forfeited:
+                self._assignment.request_rebalance()
+                raise
+            LOGGER.warning("on_revoke came too late to commit: %s", error)
+        except BaseException:
+            # The callback was called, so only the partitions are left to drop.
+            self._assignment.request_rebalance()
+            raise
+        self._assignment.drop(lost)
+        if lost:
+            self._committer.revoke(lost, self._fetcher.position())
+            self._fetcher.reassign(removed=lost)
+        self._assignment.accept()
 
     def _add(self, added: tuple[int, ...]) -> None:
         if max(added) >= self.connection.partitions:
@@ -205,11 +202,22 @@ class DynamicGroupReader(ChannelReader):
         positions = self._added_positions(added, committed)
         self._committer.assign(positions, committed)
         self._fetcher.reassign(added=positions)
-        self._call(self._on_assign, added)
 
-    def _call(self, callback: OnPartitions | None, partitions: tuple[int, ...]) -> None:
-        if callback is not None and partitions:
-            callback(partitions)
+    def _announce_assigned(self) -> None:
+        """Call `on_assign` with the partitions that are not announced."""
+        new = tuple(p for p in self._assignment.partitions if p not in self._announced)
+        self._announced.update(new)
+        if new and self._on_assign is not None:
+            self._on_assign(new)
+
+    def _announce_revoked(self, partitions: Collection[int]) -> None:
+        """Call `on_revoke` with those of the partitions that were announced."""
+        revoked = tuple(p for p in partitions if p in self._announced)
+        self._announced.difference_update(revoked)
+        # The positions that `on_revoke` commits must be those of the last returned records.
+        self._fetcher.reclaim()
+        if revoked and self._on_revoke is not None:
+            self._on_revoke(revoked)
 
 
 def open_reader(

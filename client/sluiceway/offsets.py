@@ -12,7 +12,6 @@ from sluiceway.rest.endpoints import Position
 __all__ = [
     "Start",
     "Until",
-    "any_partition",
     "chosen_partitions",
     "end_offsets",
     "positions_at",
@@ -28,7 +27,12 @@ def chosen_partitions(partitions: Sequence[int] | None, count: int) -> tuple[int
     """Return the partitions to read, in order; all of `count` by default. Raises OptionError."""
     if partitions is None:
         return tuple(range(count))
-    chosen = tuple(sorted(set(partitions)))
+    try:
+        chosen = tuple(sorted(set(partitions)))
+    except TypeError as error:
+        raise OptionError(
+            f"partitions is {partitions!r}; it takes their numbers, such as [0, 1]"
+        ) from error
     for partition in chosen:
         if type(partition) is not int or not 0 <= partition < count:
             raise OptionError(
@@ -111,11 +115,6 @@ def positions_at(wanted: Positions, marks: Mapping[int, Watermarks]) -> dict[int
             )
         positions[partition] = position
     return positions
-
-
-def any_partition(_partition: int) -> bool:
-    """Return True: a reader of all partitions reads each of them."""
-    return True
 
 
 def end_offsets(

@@ -33,6 +33,8 @@ __all__ = ["ChannelReader"]
 
 T = TypeVar("T")
 
+_MAX_PARTITIONS = 2**31
+
 
 class ChannelReader(ChannelEndpoint):
     """Reads a channel's records; opened by `Channel.reader()`, or with a Connection alone.
@@ -105,15 +107,14 @@ class ChannelReader(ChannelEndpoint):
         super().__init__(handle)
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
-        grouped = handle is not None and handle.membership is not None
+        grouped = False
         chosen = offsets.chosen_partitions(partitions, connection.partitions)
-        if handle is not None and grouped:
-            chosen = handle.attached.partitions
-        self._owns: Callable[[int], bool] = offsets.any_partition
-        if not grouped and len(chosen) < connection.partitions:
-            self._owns = frozenset(chosen).__contains__
-        elif handle is not None:
-            self._owns = handle.owns
+        self._owns: Callable[[int], bool] = frozenset(chosen).__contains__
+        if handle is not None and handle.membership is not None:
+            grouped, chosen, self._owns = True, handle.attached.partitions, handle.owns
+        elif len(chosen) == connection.partitions:
+            # A reader of all partitions also reads added ones.
+            self._owns = range(_MAX_PARTITIONS).__contains__
         stream = open_stream(
             connection, config, timeout_s=timeout_s, grouped=grouped, shared=share_connection
         )
@@ -182,6 +183,7 @@ class ChannelReader(ChannelEndpoint):
             self._fetcher.turn.release()
             return records
         try:
+            self._record_cycle()
             while len(records) < max_records:
                 try:
                     if not self._fetch(deadline_s, holding=bool(records)):
@@ -213,11 +215,7 @@ class ChannelReader(ChannelEndpoint):
                 f"the field {path!r} is a union of several types, which batches do not support: "
                 "read records instead, by iteration or with read()"
             )
-        return self._batches()
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        while (batch := self._next(self._fetcher.batch)) is not None:
-            yield batch
+        return iter(lambda: self._next(self._fetcher.batch), None)
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -307,7 +305,6 @@ class ChannelReader(ChannelEndpoint):
 
         Other partitions keep theirs. Raises OptionError and OffsetOutOfRange, without a change.
         """
-        self._require_open()
         with self._fetcher.turn.urgently():
             self._require_open()
             self._seek(offsets.positions_at(positions, self._stream.watermarks(self.partitions)))
@@ -317,7 +314,6 @@ class ChannelReader(ChannelEndpoint):
 
         Raises OptionError.
         """
-        self._require_open()
         with self._fetcher.turn.urgently():
             self._require_open()
             self._seek(offsets.start_positions(moment, self.partitions, self._stream))
@@ -333,7 +329,8 @@ class ChannelReader(ChannelEndpoint):
         A partly read message counts. With gaps in the log there are fewer messages.
         """
         positions = self.position()
-        return {p: max(0, end - positions[p].offset) for p, end in self.end_offsets().items()}
+        ends = self._stream.ends(positions)
+        return {p: max(0, ends[p] - at.offset) for p, at in positions.items()}
 
     @property
     def finished(self) -> bool:
@@ -408,6 +405,7 @@ class ChannelReader(ChannelEndpoint):
         """Return the result of `take` once there are fetched records; None at the end."""
         self._require_open()
         with self._fetcher.turn:
+            self._record_cycle()
             while self._fetch(math.inf):
                 if (taken := take()) is not None:
                     return taken
@@ -422,8 +420,6 @@ class ChannelReader(ChannelEndpoint):
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        if self._handle is not None:
-            self._handle.record_cycle(self._fetcher.returned_records)
         while not self._fetcher.fetch(deadline_s, holding=holding):
             if self._fetcher.finished and self._stop_condition.verify_complete():
                 if self.finished and self._handle is not None:
@@ -434,6 +430,10 @@ class ChannelReader(ChannelEndpoint):
             self._fetcher.turn.yield_to_waiters(-math.inf if holding else deadline_s)
             self._require_open()
         return True
+
+    def _record_cycle(self) -> None:
+        if self._handle is not None:
+            self._handle.record_cycle(self._fetcher.returned_records)
 
     def _seek(self, positions: Mapping[int, Position]) -> None:
         self._failure = None

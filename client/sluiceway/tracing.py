@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any, Final
 
 from sluiceway import __version__, install_command
@@ -174,16 +175,25 @@ def configure(service: str) -> Callable[[], object] | None:
     names = _exporters()
     if not names:
         return None
-    try:
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ImportError:
+    if not INSTALLED or find_spec("opentelemetry.sdk") is None:
         LOGGER.warning(
             "OTEL_* variables request traces, but OpenTelemetry's SDK is not installed: %s",
             install_command("otel"),
         )
         return None
+    try:
+        return _flush_of_new_provider(names, service)
+    except Exception as error:
+        # The SDK refuses the value of a variable, or an exporter lacks a package.
+        LOGGER.warning("no traces are exported: %s: %s", type(error).__name__, error)
+        return None
+
+
+def _flush_of_new_provider(names: Sequence[str], service: str) -> Callable[[], object] | None:
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
     if isinstance(trace.get_tracer_provider(), TracerProvider):
         return None
     named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get(

@@ -91,10 +91,7 @@ class Transaction:
         try:
             committed = self._batches.abort(error)
         finally:
-            if not committed:
-                self._rewind()
-            elif self._advance is not None:
-                self._reader.mark_committed(self._advance.after)
+            self._continue(committed)
 
     def _require_assignment(self) -> None:
         """Raise if partitions were revoked whose records may be in the output."""
@@ -108,13 +105,17 @@ class Transaction:
     def _commit(self, advance: PositionAdvance | None) -> None:
         def resolved(committed: bool) -> None:
             self._reader.suspend(None)
-            if not committed:
-                self._rewind()
-            elif advance is not None:
-                self._reader.mark_committed(advance.after)
+            self._continue(committed)
 
         self._advance = advance
         self._batches.commit(advance, on_resolved=resolved)
+
+    def _continue(self, committed: bool) -> None:
+        """Continue reading after the positions that the last commit has stored, or go back."""
+        if not committed:
+            self._rewind()
+        elif self._advance is not None:
+            self._reader.mark_committed(self._advance.after)
 
     def _rewind(self) -> None:
         try:

@@ -238,9 +238,9 @@ class ChannelWriter(ChannelEndpoint):
         """Flush, report the end offsets, and detach. May be repeated.
 
         After a failed `write` or `flush` it only detaches. A failure in the background that no call
-        has raised yet is raised. Index 0 of a group waits for the other
-        members; SluicewayTimeout names those that are still attached after the `close_timeout_s`
-        of `Channel.writer`. Raises Fenced for a superseded writer.
+        has raised yet is raised. Index 0 of a group waits for the other members; SluicewayTimeout
+        names those that are still attached after the `close_timeout_s` of `Channel.writer`. Raises
+        Fenced for a superseded writer.
 
         After KafkaUnavailable and GatewayUnavailable all records are written, but the end offsets
         are not reported: call it again to retry. Any other failure of closing is raised again.
@@ -291,8 +291,8 @@ class ChannelWriter(ChannelEndpoint):
             return
         if self.sender.batches is not None:
             self.sender.batches.require_ended("close it")
-        self.sender.close_rows()
         try:
+            self.sender.close_rows()
             if self.sender.failure is None or self.sender.failed_unnoticed:
                 self.flush()
         except BaseException as error:

@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from prometheus_client import (
     CollectorRegistry,
@@ -84,7 +85,7 @@ class Metrics:
 
     def render(self, scrape: "Scrape") -> bytes:
         """Return all metrics as text."""
-        return generate_latest(_Joined((_WithoutCreated(self._registry), scrape)))
+        return generate_latest(_Exposition(self._registry, scrape))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,26 +262,17 @@ def _family(name: str, text: str, labels: Sequence[str], samples: _Samples) -> M
 
 
 @dataclass(frozen=True)
-class _Joined(Collector):
-    parts: Sequence[Collector]
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of all parts."""
-        for each in self.parts:
-            yield from each.collect()
-
-
-@dataclass(frozen=True)
-class _WithoutCreated(Collector):
-    """Metrics without the `_created` series, which double the number of series.
+class _Exposition(Collector):
+    """All metrics, without the `_created` series, which double the number of series.
 
     The library's own switch for them applies to all registries of the process.
     """
 
     registry: Collector
+    scrape: Scrape
 
     def collect(self) -> Iterator[Metric]:
-        for each in self.registry.collect():
+        for each in chain(self.registry.collect(), self.scrape.collect()):
             if each.type in ("counter", "histogram"):
                 each.samples = [s for s in each.samples if not s.name.endswith("_created")]
             yield each

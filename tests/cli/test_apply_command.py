@@ -178,6 +178,7 @@ def test_a_refused_channel_is_explained_and_nothing_is_changed(
         ("a.json", '{"metadata": {"name": "a"}, "spec": NaN}', "no numbers of JSON"),
         ("a.json", '{"metadata": {"name": "a"}, "spec": "\\ud800"}', "surrogate"),
         ("a.json", "[" * 100_000, "nested deeper"),
+        ("a.json", f'\n{{"spec": {"9" * 5000}}}', "a.json:2 (document 1): a number has too many"),
         ("a.yaml", "", "no channel is in it"),
         ("a.txt", "", "the folder has no file that ends with .yaml .yml .json"),
     ],
@@ -283,6 +284,11 @@ def test_a_file_too_large_for_documents_is_not_read_into_memory(
     run = sluiceway("apply", "-f", str(folder), "--dry-run")
     assert run.status == 1
     assert f"{data}: larger than 64 MiB" in run.err
+
+
+def test_a_path_that_cannot_be_looked_up_is_reported(sluiceway: Sluiceway) -> None:
+    run = sluiceway("apply", "-f", "a" * 300, url=UNREACHABLE)
+    run.failed("not readable: File name too long")
 
 
 def test_files_of_a_mounted_config_map_are_read_once(folder: Path) -> None:
@@ -580,6 +586,8 @@ def test_export_reports_errors(command: Command, folder: Path, name: str, tmp_pa
     command("apply", "-f", path, "--yes").succeeded()
     (tmp_path / "file").write_text("")
     command("export", name, "-o", str(tmp_path / "file" / "below")).failed("cannot be written")
+    (tmp_path / f"{name}.yaml").symlink_to("/dev/full")
+    command("export", name, "-o", str(tmp_path)).failed(f"{tmp_path} cannot be written: No space")
 
 
 def test_the_json_schema_is_the_gateways_model_with_a_name(sluiceway: Sluiceway) -> None:

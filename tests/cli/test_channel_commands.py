@@ -1,6 +1,7 @@
 import itertools
 import json
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
@@ -10,12 +11,13 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import httpx
 import pytest
 from confluent_kafka import Producer
 
 from processes import Run
 from shared_kafka import SharedKafka
-from sluiceway import Gateway
+from sluiceway import Channel, Gateway
 from sluiceway.rest.channels import Control
 from sluiceway.rest.ledger_models import BatchRequest
 from sluiceway.rest.transport import Transport
@@ -44,7 +46,7 @@ def name() -> str:
 
 
 def test_a_channel_is_created_listed_shown_and_deleted(
-    command: Command, schema_file: str, name: str
+    command: Command, gateway_url: str, schema_file: str, name: str
 ) -> None:
     created = command(
         *("channels", "create", name, "--schema", schema_file, "--partitions", "2", "--pinned"),
@@ -56,6 +58,7 @@ def test_a_channel_is_created_listed_shown_and_deleted(
     assert f"channel {name} is ready" in created.out
 
     shown = json.loads(command("channels", "show", name).out)
+    assert shown == httpx.get(f"{gateway_url}/v1/channels/{name}").json()
     assert shown["metadata"]["labels"] == {"made": name, "stage": "test"}
     assert shown["spec"]["schema"]["name"] == "Departure"
     assert shown["spec"]["config"] == {"segment.ms": "60000"}
@@ -128,6 +131,27 @@ def test_a_channel_needs_a_schema_or_a_topic(command: Command, name: str) -> Non
     assert (run.status, "--schema" in run.err) == (2, True)
 
 
+def test_a_schema_does_not_control_the_terminal(
+    command: Command, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "schema.json"
+    # An 8-bit CSI, which clears the screen.
+    field = {"name": "a", "type": "string", "default": "\x9b2J é"}
+    file.write_text(json.dumps(SCHEMA | {"fields": [field]}))
+    command("channels", "create", name, "--schema", str(file)).succeeded()
+    listed = command("channels", "list", "--json")
+    exported = command("export", name, "--format", "json")
+    for shown in (command("channels", "show", name).out, listed.out, exported.out):
+        assert "\x9b" not in shown
+        assert r"\u009b2J é" in shown
+
+
+def test_a_schema_that_is_not_utf8_is_refused(command: Command, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "schema.json"
+    file.write_bytes(json.dumps(SCHEMA).encode("utf-16"))
+    command("channels", "create", name, "--schema", str(file)).failed("not UTF-8", status=2)
+
+
 def test_creating_an_existing_channel_changes_nothing_and_reports_differences(
     command: Command, schema_file: str, name: str
 ) -> None:
@@ -137,6 +161,19 @@ def test_creating_an_existing_channel_changes_nothing_and_reports_differences(
     assert again.status == 0
     assert "has partitions=2, not 3 as given" in again.err
     assert "an update changes it: `sluiceway channels update" in again.err
+
+
+def test_warnings_of_libraries_are_no_differences(
+    command: Command, schema_file: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Gateway.channel
+
+    def channel(gateway: Gateway, *arguments: Any, **options: Any) -> Channel:
+        warnings.warn("it is old", DeprecationWarning, stacklevel=2)
+        return opened(gateway, *arguments, **options)
+
+    monkeypatch.setattr(Gateway, "channel", channel)
+    command("channels", "create", name, "--schema", schema_file).succeeded()
 
 
 def test_delete_asks_for_confirmation(

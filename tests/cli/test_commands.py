@@ -12,6 +12,7 @@ import structlog
 
 from databases import Databases
 from processes import Sluiceway, restored_logging
+from scripted_gateway import scripted
 from sluiceway_gateway.cli.entry import COMMANDS
 from sluiceway_gateway.db import engine
 
@@ -90,6 +91,16 @@ def test_an_unreachable_gateway_is_named(
     monkeypatch.setattr("sluiceway_gateway.cli.entry.TIMEOUT_S", 0.1)
     run = sluiceway(*command, "--url", "http://127.0.0.1:1")
     run.failed("http://127.0.0.1:1 does not answer")
+
+
+def test_another_server_is_named(sluiceway: Sluiceway, tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("metadata: {name: a}\n")
+    for command in (("apply", "-f", str(file)), ("export", "a"), ("channels", "show", "a")):
+        for body in (b"<html>", b"{}"):
+            with scripted() as server:
+                server.response(200, body)
+                sluiceway(*command, url=server.url).failed("the gateway")
 
 
 def test_an_invalid_setting_is_named(sluiceway: Sluiceway) -> None:
@@ -177,6 +188,7 @@ def test_serve_refuses_unsafe_or_used_addresses(
     assert created.status == 0
     serve().failed("SLUICEWAY_TOKEN_KEY")
     serve("--host", ANY_ADDRESS, token_key=TOKEN_KEY).failed("TLS")
+    serve(token_key="x" * 40).failed("another key", "sluiceway token create")
 
 
 def test_tokens_are_created_listed_and_revoked(
@@ -199,6 +211,10 @@ def test_tokens_are_created_listed_and_revoked(
     for word in (token_id, "etl job", "read:sales. write", "valid"):
         assert word in listed
     assert text.split("_")[2] not in listed
+    other_key = {"database_url": empty_database_url, "token_key": "x" * 40}
+    assert "of another key" in sluiceway("token", "list", **other_key).out
+    replacing = sluiceway("token", "create", "me", "--scope", "admin", **other_key)
+    assert "warning: 1 valid token was created with another SLUICEWAY_TOKEN_KEY" in replacing.err
     assert token("revoke", token_id).out == f"token {token_id} is revoked\n"
     assert "revoked" in token("list").out
 

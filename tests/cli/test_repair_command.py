@@ -5,12 +5,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from broker_calls import broker_at, fetch
 from databases import SQLite
 from gateways import running
 from ledger_sites import LedgerSite, WrittenTopic, halt_ledger, lose_records, use_topic
 from processes import Run, Sluiceway
 from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
+from sluiceway.broker.exceptions import UnknownTopicOrPartition
 from sluiceway.errors import Conflict
 from sluiceway_gateway.db.engine import Database
 from topics import DEFINITION, Topics, readings
@@ -56,19 +58,24 @@ def test_a_halted_channel_is_repaired_and_read_and_written_again(
 ) -> None:
     with channel.writer() as writer:
         writer.write(readings(10))
-    with channel.reader(until=None) as reader:
+    with channel.reader(until=None) as reader, broker_at(site.rig.url) as broker:
         assert len(reader.read(10)) == 10
+        assert len(fetch(broker, channel).messages) == 10
         lose_records(site, {0: 15})
         halt_ledger(site, {0: 10})
         with pytest.raises(Conflict, match=f"halted.*channels repair {site.name}") as halted:
             ids(channel)
         assert halted.value.code == "ledger_halted"
-        refused = channel.writer()
-        refused.write(readings(1))
+        with broker_at(site.rig.url) as later:
+            for refused in (fetch(broker, channel, 10), fetch(later, channel)):
+                assert refused.err == UnknownTopicOrPartition.ERROR_CODE
+                assert "is halted" in refused.reason
+        writer = channel.writer()
+        writer.write(readings(1))
         # The batch is opened in the background, so the refusal is raised later.
-        until(lambda: refused.sender.failure is not None)
+        until(lambda: writer.sender.failure is not None)
         with pytest.raises(Conflict, match=r"halted.*channels repair"):
-            refused.close()
+            writer.close()
 
         monkeypatch.setattr("click.confirm", lambda *_, **__: False)
         declined = command("repair", site.name)

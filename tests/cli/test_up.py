@@ -23,7 +23,8 @@ def listens(address: str) -> bool:
 
 @pytest.mark.long
 def test_up_keeps_its_data_between_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ("up", "--port", "0", "--data", str(tmp_path / "data"))
+    # Java reads the broker's properties as Latin-1.
+    arguments = ("up", "--port", "0", "--data", str(tmp_path / "données"))
     with process(*arguments) as first:
         servers = first.until(r"Kafka +([0-9.:]+)\n")
         with Gateway(first.until(r"gateway +(\S+)")) as gateway:

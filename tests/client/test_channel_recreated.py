@@ -66,6 +66,22 @@ def test_positions_of_a_recreated_channel_are_not_those_of_the_deleted_one(
         channel.committed("delays")
 
 
+def test_endpoints_and_schemas_are_not_those_of_a_recreated_channel(
+    new_channel: NewChannel, gateway_url: str
+) -> None:
+    channel = new_channel()
+    channel.delete()
+    with Gateway(gateway_url) as gateway:
+        written(gateway.channel(channel.name, DEFINITION))
+    for request in (
+        channel.endpoints,
+        channel.schemas,
+        lambda: channel.wait_for(writers=1, state="closed"),
+    ):
+        with pytest.raises(Conflict, match="deleted and created again"):
+            request()
+
+
 def test_a_reader_does_not_commit_to_a_recreated_channel(
     new_channel: NewChannel, gateway_url: str
 ) -> None:

@@ -65,6 +65,7 @@ def test_an_exception_in_a_callback_stops_nothing(
     [
         ({"x": object()}, "a payload must be a JSON object"),
         ({"x": float("nan")}, "a payload must be a JSON object"),
+        ({"x": "\ud800"}, "a payload must be a JSON object"),
         ({"x": "a" * 4096}, "the limit is 4,096"),
     ],
 )

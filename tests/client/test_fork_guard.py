@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -79,6 +80,20 @@ def test_a_forked_child_returns_none_of_the_records_that_its_parent_has_fetched(
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert list(reader) == readings(9, 1)
+
+
+def test_a_forked_child_is_refused_the_end_offsets_at_once(topics: Topics) -> None:
+    with ChannelWriter(topics.connect("avro", partitions=1), timeout_s=60) as writer:
+        child = os.fork()
+        if child == 0:
+            # It ends the child: without its parent's threads there is never a response.
+            signal.alarm(20)
+            with contextlib.suppress(EndpointClosed):
+                writer.end_offsets()
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert writer.end_offsets() == {0: 0}
 
 
 FORKED_AFTER_A_WRITE = """

@@ -3,7 +3,8 @@
 import pickle
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from sluiceway.errors import (
     ChannelNotFound,
     Conflict,
     InvalidRequest,
+    OptionError,
     SchemaMismatch,
     UnsupportedType,
 )
@@ -176,6 +178,20 @@ def test_an_invalid_spec_is_refused(gateway: Gateway, name: str, wrong: dict[str
         gateway.channel(name, schema=Reading, **wrong)  # type: ignore[arg-type]
     with pytest.raises(ChannelNotFound):
         gateway.channel(name)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"retention": timedelta(days=1)}, "retention is .*; it takes a Retention"),
+        ({"heartbeat": 2.0}, "heartbeat is 2.0; it takes a Heartbeat"),
+    ],
+)
+def test_settings_of_another_type_are_refused_by_name(
+    gateway: Gateway, name: str, wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        gateway.channel(name, schema=Reading, **wrong)
 
 
 def test_more_replicas_than_brokers_are_refused(gateway: Gateway, name: str) -> None:

@@ -194,6 +194,43 @@ def test_an_exception_of_a_rebalance_callback_is_raised_and_the_reader_continues
         assert list(second)
 
 
+def test_partitions_that_a_member_keeps_after_on_revoke_are_assigned_and_revoked_again(
+    channel: Channel,
+) -> None:
+    calls: list[tuple[str, tuple[int, ...]]] = []
+
+    def revoke(partitions: tuple[int, ...]) -> None:
+        calls.append(("revoke", partitions))
+        if len(calls) == 2:
+            raise ZeroDivisionError
+
+    def assign(partitions: tuple[int, ...]) -> None:
+        calls.append(("assign", partitions))
+
+    options: dict[str, Any] = {"group": "d", "dynamic": True, "until": None}
+    with channel.reader(**options, on_assign=assign, on_revoke=revoke) as first:
+        first.read(1, timeout=0)
+        with channel.reader(**options), pytest.raises(ZeroDivisionError):
+            read_until(first, lambda: False)
+        read_until(first, lambda: len(calls) == 3)
+        assert first.partitions == (0, 1, 2, 3)
+    assert calls == [
+        ("assign", (0, 1, 2, 3)),
+        ("revoke", (1, 3)),
+        ("assign", (1, 3)),
+        ("revoke", (0, 1, 2, 3)),
+    ]
+
+
+def test_a_read_that_waits_is_one_cycle(channel: Channel) -> None:
+    with channel.reader(group="d", dynamic=True, until=None) as reader:
+        for _ in range(2):
+            # Longer than the intervals in which a member looks for rebalances.
+            assert reader.read(1, timeout=0.6) == []
+        averages = reader.handle.metrics.averages()
+    assert averages["averageTimePerReadCycleMs"] >= 600
+
+
 def test_a_group_is_resized_while_it_runs(channel: Channel) -> None:
     write(channel, 100)
     old = [channel.reader(group="g", index=index, size=2) for index in range(2)]

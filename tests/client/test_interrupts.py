@@ -113,6 +113,23 @@ def test_a_writer_interrupted_between_encoding_and_sending_fails(
     writer.close()
 
 
+def test_a_writer_interrupted_when_it_begins_to_close_takes_no_more_records(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = ChannelWriter(topics.connect("avro", partitions=1))
+    close_rows = writer.sender.close_rows
+
+    def close_then() -> None:
+        close_rows()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer.sender, "close_rows", close_then)
+    with pytest.raises(KeyboardInterrupt):
+        writer.close()
+    with pytest.raises(EndpointClosed):
+        writer.write(readings(1)[0])
+
+
 def test_a_repeated_flush_raises_the_failure_whose_report_an_interrupt_lost(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,6 +232,7 @@ def test_a_position_past_its_message_is_an_error(written: Written) -> None:
         ({"start": {0: "1"}}, "offset of a position is '1'"),
         ({"partitions": [2]}, "partitions names 2; the channel has the partitions 0 to 1"),
         ({"partitions": []}, "partitions is empty"),
+        ({"partitions": 1}, "partitions is 1; it takes their numbers"),
         ({"on_corrupt": "ignore"}, "on_corrupt is 'ignore'"),
         ({"timeout_s": 0}, "timeout_s is 0"),
         ({"config": {"group.id": "mine"}}, "group.id"),
@@ -242,6 +243,15 @@ def test_invalid_arguments_are_refused_by_name(
 ) -> None:
     with pytest.raises(OptionError, match=message):
         ChannelReader(written(count=1), **{"until": "now", **wrong})
+
+
+def test_the_lag_is_that_of_the_partitions_before_another_thread_adds_one(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ChannelReader(written(count=10), until=None) as reader:
+        before = {0: reader.position()[0]}
+        monkeypatch.setattr(reader, "position", lambda: before)
+        assert reader.lag() == {0: reader.end_offsets()[0]}
 
 
 def test_a_count_of_records_is_positive(written: Written) -> None:

@@ -1,6 +1,7 @@
 """Writers and readers shared by threads."""
 
 import random
+import signal
 import threading
 import time
 from collections import Counter
@@ -430,3 +431,75 @@ def test_a_request_becomes_urgent_at_its_deadline_and_precedes_a_yielding_thread
     assert order == ["late", "first"]
     with pytest.raises(RuntimeError):
         lock.release()
+
+
+class InterruptedGuard:
+    """A lock whose next entry or exit an interrupt follows."""
+
+    def __init__(self, guard: threading.Lock, at: str) -> None:
+        self._guard, self._at = guard, at
+
+    def __enter__(self) -> None:
+        self._interrupt("entry")
+        self._guard.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._guard.release()
+        self._interrupt("exit")
+
+    def _interrupt(self, at: str) -> None:
+        if self._at == at:
+            self._at = ""
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("at", ["entry", "exit"])
+@pytest.mark.parametrize("call", ["acquire", "release"])
+def test_after_an_interrupted_call_other_threads_get_the_lock(call: str, at: str) -> None:
+    lock, got = FairLock(), threading.Event()
+
+    def work(_: int) -> None:
+        with lock:
+            got.set()
+
+    if call == "release":
+        lock.acquire()
+        waiting = Threads(work, 1)
+        until(lambda: lock.contended)
+    lock._guard = InterruptedGuard(lock._guard, at)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        getattr(lock, call)()
+    if call == "acquire":
+        waiting = Threads(work, 1)
+    waiting.join(10)
+    assert got.is_set()
+    lock.acquire()
+    lock.release()
+
+
+def test_an_interrupt_leaves_the_lock_with_the_thread_that_had_released_it() -> None:
+    lock, held, main = FairLock(), threading.Event(), threading.get_ident()
+
+    def interrupt(_: int) -> None:
+        with lock:
+            held.set()
+            # The main thread waits for the lock again, as after a callback.
+            until(lambda: lock.contended)
+            signal.pthread_kill(main, signal.SIGUSR1)
+            until(lambda: lock.urgently_contended)
+
+    def release_for_a_while() -> None:
+        with lock, lock, lock.released():
+            others.append(Threads(interrupt, 1))
+            assert held.wait(60)
+
+    others: list[Threads] = []
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            release_for_a_while()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    others[0].join()
+    with lock:
+        assert not lock.contended

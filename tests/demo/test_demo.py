@@ -20,8 +20,12 @@ KEYS = {"rows_written", "rows_read", "checksum_in", "checksum_out", "channels", 
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """Return variables that put all files below `directory` and mark all processes."""
-    return {**os.environ, "TMPDIR": str(directory)}
+    """Return variables that put all files below `directory` and mark all processes.
+
+    The token is one of another gateway.
+    """
+    token = f"slw_{'0' * 16}_{'0' * 64}"
+    return {**os.environ, "TMPDIR": str(directory), "SLUICEWAY_TOKEN": token}
 
 
 def processes_of(directory: Path) -> list[str]:

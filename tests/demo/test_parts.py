@@ -11,12 +11,15 @@ import psutil
 import pytest
 from rich.console import Console
 
+from processes import restored_logging
+from sluiceway import Gateway
 from sluiceway_gateway.demo import command
 from sluiceway_gateway.demo.command import ChannelCount, StepBars, Summary
 from sluiceway_gateway.demo.environment import (
     DemoEnvironment,
     DemoPackageMissing,
     JobFailed,
+    demo_environment,
     extract_flights,
     jobs_path,
     run_job,
@@ -181,6 +184,25 @@ child.wait()
         run_job("job", environment=environment, on_step=interrupt, on_progress=lambda *_: None)
     (pid,) = pids
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.long
+def test_settings_of_another_gateway_do_not_reach_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICEWAY_KAFKA_PROPERTIES", '{"security.protocol": "SSL"}')
+    monkeypatch.setenv("SLUICEWAY_KAFKA_LISTENERS", '{"other": "kafka.example:9092"}')
+    schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+    with (
+        restored_logging(),
+        demo_environment(tmp_path, lambda _done, _total: None) as environment,
+        Gateway(environment.url, timeout_s=20) as gateway,
+    ):
+        channel = gateway.channel("a", schema, wait_s=20)
+        with channel.writer() as writer:
+            writer.write({"a": 1})
+        with channel.reader(until="now") as reader:
+            assert list(reader) == [{"a": 1}]
 
 
 def test_a_missing_package_is_named_with_the_install_command(

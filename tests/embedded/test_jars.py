@@ -44,6 +44,19 @@ def test_missing_and_unexpected_jars_are_refused(broken_cache: Path) -> None:
         fetch_jars(kafka_jars())
 
 
+def test_a_cache_that_cannot_be_written_is_refused_only_without_the_jars(
+    broken_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The user of the tests may write everywhere.
+    lock = broken_cache.parent / f"{kafka_jars().name}.lock"
+    lock.mkdir()
+    assert fetch_jars(kafka_jars()) == broken_cache
+    monkeypatch.setenv("SLUICEWAY_CACHE_DIR", str(lock / "cache"))
+    (lock / "cache").touch()
+    with pytest.raises(JarsUnavailable, match=r"cannot be kept in .*SLUICEWAY_CACHE_DIR"):
+        fetch_jars(kafka_jars())
+
+
 def test_a_failed_download_has_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = tmp_path / "ivysettings.xml"
     nowhere = tmp_path / "nowhere"

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from shared_kafka import SharedKafka
-from sluiceway_gateway.embedded import BrokerStartFailed, KafkaServer, free_ports, supervisor
+from sluiceway_gateway.embedded import (
+    BrokerStartFailed,
+    KafkaServer,
+    broker,
+    free_ports,
+    supervisor,
+)
 from waiting import until
 
 HEAP_MB = 256
@@ -24,6 +30,32 @@ def _alive(pid: int) -> bool:
 
 def _wait_until_gone(pid: int) -> None:
     until(lambda: not _alive(pid))
+
+
+def _processes(*words: str) -> list[int]:
+    """Return the processes whose command lines contain all of these words."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = each.read_text(errors="replace")
+        except OSError:
+            continue
+        if all(word in command for word in words):
+            found.append(int(each.parent.name))
+    return found
+
+
+def test_a_supervisor_that_fails_leaves_no_child(tmp_path: Path) -> None:
+    watched = tmp_path / "watched"
+    watched.touch()
+    pid_file = tmp_path / "absent" / "pid"
+    command = ["tail", "-f", str(watched)]
+    supervised = [sys.executable, "-IS", supervisor.__file__, str(pid_file), *command]
+    # Without a pipe, which the child would hold open.
+    null = subprocess.DEVNULL
+    done = subprocess.run(supervised, stdin=null, stdout=null, stderr=null, check=False)
+    assert done.returncode == 1
+    until(lambda: not _processes("tail", str(watched)))
 
 
 @pytest.mark.long
@@ -58,16 +90,8 @@ def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
     def interrupt(*_: object) -> None:
         raise Interrupted
 
-    def supervisors() -> list[bytes]:
-        found = []
-        for each in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                words = each.read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if supervisor.__file__.encode() in words and str(tmp_path).encode() in b"".join(words):
-                found.append(each.parent.name.encode())
-        return found
+    def supervisors() -> list[int]:
+        return _processes(supervisor.__file__, str(tmp_path))
 
     def watch() -> None:
         until(supervisors)
@@ -91,6 +115,19 @@ def test_a_broker_that_fails_to_start_reports_why_and_leaves_nothing(tmp_path: P
         KafkaServer.start(
             tmp_path, heap_mb=HEAP_MB, properties={"log.segment.bytes": "not-a-number"}
         )
+
+
+def test_a_storage_tool_that_hangs_ends_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\n[ "$1" != -version ] && exec sleep 60\necho \'version "21"\'\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(broker, "_START_TIMEOUT_S", 0.2)
+    with pytest.raises(BrokerStartFailed, match=r"storage tool did not end within 0\.2 s"):
+        KafkaServer.start(tmp_path / "data", heap_mb=HEAP_MB)
 
 
 @pytest.mark.long

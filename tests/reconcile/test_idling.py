@@ -188,6 +188,28 @@ def test_any_use_postpones_the_close(
     assert leader.run_for(IDLE_S).removed == 0
 
 
+def test_uses_of_a_short_time_are_all_saved(rig: Rig) -> None:
+    leader = LeadingReplica(rig, rig.ready(idle_ms=60_000))
+    recorder = UsageRecorder(rig.database, clock=rig.clock)
+    recorder.record(leader.channel)
+    assert leader.run_for(50).closed == 0
+    recorder.record(leader.channel)
+    assert leader.run_for(50).closed == 0
+    assert leader.run_for(10).closed == 1
+
+
+def test_records_are_a_use_up_to_the_close(rig: Rig) -> None:
+    # The topic is checked every 31 seconds, by passes every ten: at 590, and then at 630.
+    leader = LeadingReplica(rig, rig.ready(idle_ms=620_000))
+    leader.run_for(600)
+    produce(rig, leader.channel)
+    assert leader.run_for(300).closed == 0
+    assert leader.run_for(400).closed == 1
+    leader.run_for(600)
+    produce(rig, leader.channel)
+    assert leader.run_for(300).removed == 0
+
+
 def test_a_new_leader_sees_new_records_as_a_use(leader: LeadingReplica) -> None:
     leader.run_for(IDLE_S - 100)
     producer = Producer({"bootstrap.servers": leader.rig.kafka.bootstrap_servers})

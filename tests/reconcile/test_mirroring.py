@@ -174,3 +174,19 @@ def test_after_a_pause_a_leader_mirrors_everything_again(site: Site) -> None:
     site.now_s += 61
     assert mirror.run_once().written == 1
     assert site.kafka_offsets() == {0: 5}
+
+
+def test_offsets_that_kafka_has_removed_are_written_again_within_an_hour(site: Site) -> None:
+    mirror = site.mirror()
+    site.put((0, 5, 0))
+    mirror.run_once()
+    # As after `offsets.retention.minutes`.
+    site.admin.delete_consumer_groups([site.group])[site.group].result(30)
+    assert site.kafka_offsets() == {}
+    site.rig.clock.advance(3600)
+    written = 0
+    for _minute in range(60):
+        site.now_s += 60
+        written += mirror.run_once().written
+    assert written == 1
+    assert site.kafka_offsets() == {0: 5}

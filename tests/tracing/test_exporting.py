@@ -92,6 +92,35 @@ def test_a_missing_sdk_is_named_with_the_command_that_installs_it() -> None:
     assert "OpenTelemetry's SDK is not installed: `pip install '.[otel]'`" in result.stderr
 
 
+INVALID = """
+import logging
+logging.basicConfig()
+from sluiceway import tracing
+assert tracing.configure("sluiceway-spark") is None
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "10000", "max_export_batch_size must be less than"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many", "must be a non-negative integer"),
+    ],
+)
+def test_a_program_runs_without_traces_if_the_sdk_refuses_a_variable(
+    variable: str, value: str, reason: str
+) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", INVALID],
+        env=os.environ | {"OTEL_TRACES_EXPORTER": "console", variable: value},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "no traces are exported: ValueError: " in result.stderr
+    assert reason in result.stderr
+
+
 def documented_example() -> str:
     (code,) = re.findall(
         r"^```python\n(from opentelemetry .*?)^```$", OPERATING.read_text(), re.M | re.S

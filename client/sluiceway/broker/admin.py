@@ -170,7 +170,6 @@ class AdminRequests:
         self, connection: Connection, times: Mapping[int, int]
     ) -> dict[int, OffsetPartitionResponse]:
         identity, timeout_s = self._handler.identity(connection), self._handler.timeout_s
-        responses: dict[int, OffsetPartitionResponse] = {}
         try:
             # Kafka's client fails for all partitions if one has no leader.
             leaderless = identity.leaderless(timeout_s=timeout_s)
@@ -194,14 +193,8 @@ class AdminRequests:
             else:
                 refusal = topic_refusal(error)
             return dict.fromkeys(times, _refused_offset(refusal))
-        for partition in times:
-            offset = found.get(partition)
-            responses[partition] = (
-                _refused_offset(LeaderNotAvailable(_NO_LEADER_REASON))
-                if offset is None
-                else OffsetPartitionResponse([offset], 0)
-            )
-        return responses
+        responses = dict.fromkeys(times, _refused_offset(LeaderNotAvailable(_NO_LEADER_REASON)))
+        return responses | {p: OffsetPartitionResponse([at], 0) for p, at in found.items()}
 
     def _list_topics(self, connection: Connection) -> Any:
         name = connection.topic_name

@@ -110,6 +110,8 @@ class Broker:
         self._requests: _Requests | None = None
         self._offsets: OffsetRequests | None = None
         self._close_failure: SluicewayError | None = None
+        # Even the garbage collection of their clients would wait for threads of the parent process.
+        self._inherited: list[_Requests] = []
         try:
             self.connect()
         except SocketDisconnectedError as error:
@@ -190,12 +192,13 @@ class Broker:
     def connect(self, attempts: int = 3) -> None:
         """Connect, or connect again. Raises SocketDisconnectedError after `attempts`.
 
-        Raises Unauthenticated for a token that the gateway does not know.
+        A forked process has to connect again. Raises Unauthenticated for a token that the gateway
+        does not know.
         """
         handler = RequestHandler(self._address, timeout_s=self._timeout_s)
         handler.greet(attempts)
         with self._lock:
-            before = self._requests
+            before = self._own()
             produces = before.produces if before else ProduceRequests(handler, self._address)
             produces.handler = handler
             self._requests = _Requests(handler, self._address, produces)
@@ -219,7 +222,7 @@ class Broker:
         groups by `leave_group`, or become lost without heartbeats.
         """
         with self._lock:
-            requests, self._requests = self._requests, None
+            requests, self._requests = self._own(), None
             offsets, self._offsets = self._offsets, None
         if requests is None and error is None and self._close_failure is not None:
             raise self._close_failure
@@ -408,6 +411,14 @@ class Broker:
         """Return the supported requests, each with version 0 only."""
         self._online()
         return ApiVersionsResponse()
+
+    def _own(self) -> _Requests | None:
+        """Return the requests; keep those of the process that forked this one, and return None."""
+        requests = self._requests
+        if requests is not None and requests.handler.inherited:
+            self._inherited.append(requests)
+            return None
+        return requests
 
     def _online(self) -> _Requests:
         requests = self._requests

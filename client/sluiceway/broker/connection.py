@@ -13,6 +13,7 @@ from sluiceway.broker.exceptions import (
     topic_refusal,
 )
 from sluiceway.broker.protocol import in_text
+from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
     ChannelNotFound,
     GatewayAccessFailed,
@@ -93,17 +94,28 @@ class RequestHandler:
     def __init__(self, address: GatewayAddress, *, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self.control = address.control(timeout_s)
-        self.running = True
         self.connected = False
+        self._stopped = False
+        self._fork_guard = ForkGuard()
         self._connections: dict[str, Connection] = {}
         self._identities: dict[tuple[str, str | None], TopicIdentity] = {}
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this process is a fork of the one that connected."""
+        return self._fork_guard.forked
+
+    @property
+    def running(self) -> bool:
+        """Whether it is neither stopped nor inherited."""
+        return not self._stopped and not self.inherited
 
     def start(self) -> None:
         """Do nothing: the constructor has started the handler."""
 
     def stop(self) -> None:
         """Close the connection. May be repeated."""
-        self.running = self.connected = False
+        self._stopped, self.connected = True, False
         self.control.close()
 
     def greet(self, attempts: int) -> None:
@@ -163,8 +175,14 @@ class RequestHandler:
         )
 
     def visibility(self, connection: Connection) -> Visibility:
-        """Return the visibility of an exactly-once channel. Raises GatewayError, TopicGone."""
-        found = visibility_of(self.control.ledger, connection, grace_s=self.control.grace_s)
+        """Return the visibility of an exactly-once channel.
+
+        Raises ProtocolClientError and SocketDisconnectedError, as `locate` does.
+        """
+        try:
+            found = visibility_of(self.control.ledger, connection, grace_s=self.control.grace_s)
+        except SluicewayError as error:
+            raise topic_refusal(error) from error
         assert found is not None  # noqa: S101 - the channel is exactly_once
         return found
 

@@ -51,7 +51,7 @@ class _Request:
     topic: bytes
     asked: Any
     connection: Connection
-    client: Source = field(init=False)
+    client: Source
     partition: FetchedPartition = field(init=False)
 
     @property
@@ -71,15 +71,17 @@ class FetchRequests:
         """Answer requests; `Broker.fetch_messages` documents them."""
         topics: ByName[dict[int, FetchPartitionResponse]] = ByName()
         valid: list[_Request] = []
-        for asked in each_once(requests):
-            topic = in_bytes(asked.topic_name, "topic")
-            responses = topics.setdefault(topic, {})
-            try:
-                valid.append(_Request(topic, asked, self._locate(asked)))
-            except ProtocolClientError as refusal:
-                responses[asked.partition_id] = _refused(refusal)
-                timeout_s = 0.0
+        requested = each_once(requests)
         with self._lock:
+            for asked in requested:
+                topic = in_bytes(asked.topic_name, "topic")
+                responses = topics.setdefault(topic, {})
+                try:
+                    connection = self._locate(asked)
+                    valid.append(_Request(topic, asked, connection, self._client(connection)))
+                except ProtocolClientError as refusal:
+                    responses[asked.partition_id] = _refused(refusal)
+                    timeout_s = 0.0
             found = self._fetch(valid, timeout_s, min_bytes)
         for each, response in zip(valid, found, strict=True):
             topics[each.topic][each.asked.partition_id] = response
@@ -148,20 +150,23 @@ class FetchRequests:
             raise SocketDisconnectedError(str(failure)) from error
 
     def _assign(self, requests: Iterable[_Request]) -> Collection[Source]:
-        """Assign the requested partitions to clients, and return these."""
+        """Assign the requested partitions to their clients, and return these."""
         by_client: dict[Source, list[_Request]] = {}
         for each in requests:
-            by_client.setdefault(self._client(each.connection), []).append(each)
+            by_client.setdefault(each.client, []).append(each)
         for client, assigned in by_client.items():
             found = client.assign(
                 {each.key: (each.connection, each.asked.offset) for each in assigned}
             )
             for each in assigned:
-                each.client, each.partition = client, found[each.key]
+                each.partition = found[each.key]
         return by_client.keys()
 
     def _client(self, connection: Connection) -> Source:
-        """Return the source of a channel: its own, if the channel has commits."""
+        """Return the source of a channel: its own, if the channel has commits.
+
+        Raises the errors of `RequestHandler.visibility`.
+        """
         key: Hashable
         handler = self._handler
         if connection.delivery == "exactly_once":

@@ -16,10 +16,15 @@ from sluiceway.broker.exceptions import (
     topic_refusal,
 )
 from sluiceway.concurrency import ForkGuard
-from sluiceway.errors import GatewayUnavailable, RecordsLost, SluicewayError
+from sluiceway.errors import RecordsLost, SluicewayError
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import GATHER_S
-from sluiceway.kafka.errors import create_client, is_unavailable, with_retries
+from sluiceway.kafka.errors import (
+    create_client,
+    is_unavailable,
+    run_callbacks,
+    with_retries,
+)
 from sluiceway.kafka.shared_stream import open_stream
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
@@ -34,6 +39,7 @@ _MAX_BUFFER_BYTES = 16 << 20
 """A partition with a larger buffer is dropped when other partitions are requested."""
 _WATERMARKS_TIMEOUT_S = 10.0
 _SLICE_S = 0.25
+_LEAST_TIMEOUT_S = 1.0
 
 
 @dataclass(eq=False)
@@ -173,10 +179,10 @@ class KafkaSource(Source):
 
     def _poll(self, wait_s: float) -> bool:
         """Buffer messages that arrive in time; return whether some did."""
-        got = self._consumer.consume(1, wait_s)
+        got = run_callbacks(self._consumer.consume, 1, wait_s)
         if got:
             with gc_paused():
-                got += self._consumer.consume(_MAX_MESSAGES, GATHER_S)
+                got += run_callbacks(self._consumer.consume, _MAX_MESSAGES, GATHER_S)
         for message in got:
             partition = self._partitions.get((message.topic(), message.partition()))
             if partition is None:
@@ -232,6 +238,7 @@ class CommittedSource(Source):
     def __init__(self, connection: Connection, visibility: Visibility, *, timeout_s: float) -> None:
         super().__init__()
         self._visibility = visibility
+        timeout_s = max(_LEAST_TIMEOUT_S, timeout_s)
         stream = open_stream(connection, None, timeout_s=timeout_s, grouped=False, shared=False)
         self._stream = CommittedStream(stream, visibility)
 
@@ -240,14 +247,21 @@ class CommittedSource(Source):
     ) -> Mapping[tuple[str, int], FetchedPartition]:
         """Fetch these partitions from these offsets; return their buffers.
 
-        Requests new commits if all committed messages were taken. Raises GatewayError, TopicGone.
+        Requests new commits if all committed messages were taken; if the gateway refuses that,
+        refuses the partitions. Raises SocketDisconnectedError.
         """
         stable_of = self._visibility.runs.stable_of
+        refusal = None
         if any(offset >= stable_of(key[1]) for key, (_, offset) in offsets.items()):
-            self._visibility.refresh()
+            try:
+                self._visibility.refresh()
+            except SluicewayError as error:
+                refusal = topic_refusal(error)
         found = super().assign(offsets)
         for each in found.values():
-            if each.next > stable_of(each.number):
+            if refusal is not None:
+                each.refusal = refusal
+            elif each.next > stable_of(each.number):
                 begin = self._stream.begins([each.number])[each.number]
                 each.refusal = out_of_range(each.next, begin, stable_of(each.number))
         self._update_ends()
@@ -264,8 +278,6 @@ class CommittedSource(Source):
         partitions = {key[1]: each for key, each in self._partitions.items()}
         try:
             polled = self._stream.poll(_MAX_MESSAGES, wait_s)
-        except GatewayUnavailable:
-            raise
         except SluicewayError as error:
             lost = isinstance(error, RecordsLost)
             refusal = UnknownError(str(error)) if lost else topic_refusal(error)
@@ -276,8 +288,8 @@ class CommittedSource(Source):
             partitions[message.partition()].add(message)
         for number, end in polled.ends.items():
             partitions[number].next = max(end, partitions[number].next)
-        if polled.out_of_range is not None:
-            partition = partitions[polled.out_of_range]
+        for number in polled.out_of_range:
+            partition = partitions[number]
             begin = self._stream.begins([partition.number])[partition.number]
             end = max(begin, self.high_watermark(partition))
             partition.refusal = out_of_range(partition.next, begin, end)

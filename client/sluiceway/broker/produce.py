@@ -31,7 +31,7 @@ from sluiceway.broker.protocol import (
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import CommitUnknown, Conflict, OptionError, SluicewayError, TopicGone
 from sluiceway.kafka.config import MaskedProperties, producer_config
-from sluiceway.kafka.errors import create_client
+from sluiceway.kafka.errors import create_client, run_callbacks
 from sluiceway.ledger.facade_batches import MessageBatches, ReportedOffsets, WriterEndpoint
 from sluiceway.rest.models import Connection
 
@@ -135,21 +135,32 @@ class ProduceRequests:
         return ProduceResponse(topics)
 
     def close(self, error: BaseException | None = None, *, timeout_s: float | None = None) -> None:
-        """Flush and close all writers; raise the first failure after all of them."""
+        """Flush and close all writers; raise the first failure after all of them.
+
+        After an interrupt, the writers have failed.
+        """
         if self._guard.forked:
             return
-        with self._lock:
-            for each in self._producers.values():
-                if each.flush(_GRACE_S):
-                    for writer in self._writers.values():
-                        writer.add_failure(f"Kafka acknowledged nothing for {_GRACE_S:g} s")
+        try:
+            with self._lock:
+                for each in self._producers.values():
+                    if run_callbacks(each.flush, _GRACE_S):
+                        for writer in self._writers.values():
+                            writer.add_failure(f"Kafka acknowledged nothing for {_GRACE_S:g} s")
+        except BaseException as interrupt:
+            error = error or interrupt
+            raise
+        finally:
+            self._close_writers(error, timeout_s or self.handler.timeout_s)
+
+    def _close_writers(self, error: BaseException | None, timeout_s: float) -> None:
         with self._writers_lock:
             writers, self._writers = list(self._writers.values()), {}
             _OPEN.discard(self)
         failures: list[SluicewayError] = []
         for writer in writers:
             try:
-                writer.close(error, timeout_s=timeout_s or self.handler.timeout_s)
+                writer.close(error, timeout_s=timeout_s)
             except SluicewayError as failure:
                 writer.handle.fail(failure)
                 # Without the topic, there are no messages and no readers that wait for them.
@@ -217,12 +228,13 @@ class ProduceRequests:
         batches = self._open_batches(parts)
         try:
             self._send_parts(parts, timeout_ms, wait=wait)
+            for each, own in batches.items():
+                _commit(each, own)
         except BaseException as error:
+            # Those that are committed have ended.
             for each in batches:
                 each.abort(error)
             raise
-        for each, own in batches.items():
-            _commit(each, own)
 
     def _open_batches(self, parts: Collection[_Part]) -> dict[MessageBatches, list[_Part]]:
         """Open a batch for the parts of each exactly-once channel; refuse parts without one."""
@@ -268,7 +280,7 @@ class ProduceRequests:
         deadline_s = time.monotonic() + timeout_s
         while wait and any(part.pending for part in parts):
             for each in producers:
-                each.poll(_SLICE_S / len(producers))
+                run_callbacks(each.poll, _SLICE_S / len(producers))
             if time.monotonic() > deadline_s:
                 for part in parts:
                     if part.pending:
@@ -318,7 +330,7 @@ def _produce(producer: Any, part: _Part, message: Any, timeout_s: float) -> bool
             if time.monotonic() > deadline_s:
                 part.refusal = RequestTimedOut("the queue of Kafka's client is full")
                 return False
-            producer.poll(_SLICE_S)
+            run_callbacks(producer.poll, _SLICE_S)
         except KafkaException as error:
             if error.args[0].code() != _UNKNOWN_PARTITION or refreshed:
                 part.refusal = partition_refusal(error.args[0], "a message")

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from sluiceway.codecs.base import Corrupt, Decoded
 from sluiceway.errors import RecordTooLarge
-from sluiceway.records.tables import with_valid_offsets
+from sluiceway.records.tables import has_offsets, with_valid_offsets
 from sluiceway.records.validation import ValueMismatch, check_column
 from sluiceway.schema import Schema
 
@@ -35,8 +35,8 @@ MAGIC: Final = b"SLWA"
 VERSION: Final = 1
 
 _HEAD: Final = struct.Struct(">4sBBHII")
-_PROVENANCE: Final = struct.Struct(">16s16s16sQ")
 _HAS_PROVENANCE: Final = 1
+_PROVENANCE_BYTES: Final = 56
 
 
 class InvalidEnvelope(ValueError):
@@ -44,49 +44,20 @@ class InvalidEnvelope(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Provenance:
-    """The batch and the attempt that wrote a message, by ids of 16 bytes.
-
-    `sequence` counts the records that the attempt wrote to the partition before this message.
-    """
-
-    topic_id: bytes
-    batch_id: bytes
-    attempt_id: bytes
-    sequence: int
-
-    def pack(self) -> bytes:
-        """Encode it in 56 bytes."""
-        ids = (self.topic_id, self.batch_id, self.attempt_id)
-        if any(len(id_) != 16 for id_ in ids) or not 0 <= self.sequence < 1 << 64:
-            raise ValueError("provenance needs ids of 16 bytes and a sequence below 2**64")
-        return _PROVENANCE.pack(*ids, self.sequence)
-
-    @classmethod
-    def unpack(cls, data: bytes) -> Provenance:
-        """Decode what `pack` encoded."""
-        topic_id, batch_id, attempt_id, sequence = _PROVENANCE.unpack(data)
-        return cls(topic_id=topic_id, batch_id=batch_id, attempt_id=attempt_id, sequence=sequence)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Envelope:
-    """The envelope of a message: schema id, number of records and, optionally, provenance."""
+    """The envelope of a message: schema id and number of records.
+
+    `size_bytes` is its size, after which the IPC message begins. Provenance is skipped; earlier
+    versions wrote it.
+    """
 
     schema_id: int
     records: int
-    provenance: Provenance | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the envelope, after which the IPC message begins."""
-        return _HEAD.size + (_PROVENANCE.size if self.provenance else 0)
+    size_bytes: int = _HEAD.size
 
     def pack(self) -> bytes:
-        """Encode the envelope."""
-        flags = _HAS_PROVENANCE if self.provenance else 0
-        head = _HEAD.pack(MAGIC, VERSION, flags, 0, self.schema_id, self.records)
-        return head + self.provenance.pack() if self.provenance else head
+        """Encode the envelope, without provenance."""
+        return _HEAD.pack(MAGIC, VERSION, 0, 0, self.schema_id, self.records)
 
     @classmethod
     def unpack(cls, value: bytes) -> Envelope:
@@ -101,12 +72,10 @@ class Envelope:
                 f"its version {version} and flags {flags:#04x} are unknown to this client; a newer "
                 "client may have written it"
             )
-        if not flags:
-            return cls(schema_id=schema_id, records=records)
-        if len(value) < _HEAD.size + _PROVENANCE.size:
+        size_bytes = _HEAD.size + (_PROVENANCE_BYTES if flags else 0)
+        if len(value) < size_bytes:
             raise InvalidEnvelope(f"it ends after {len(value)} bytes, within the provenance")
-        provenance = Provenance.unpack(value[_HEAD.size : _HEAD.size + _PROVENANCE.size])
-        return cls(schema_id=schema_id, records=records, provenance=provenance)
+        return cls(schema_id=schema_id, records=records, size_bytes=size_bytes)
 
 
 _V5: Final = 4
@@ -137,15 +106,10 @@ def _layout(type_: pa.DataType) -> tuple[int, int]:
     return nodes, buffers
 
 
-def _has_offsets(type_: pa.DataType) -> bool:
+def _contains_offsets(type_: pa.DataType) -> bool:
     """Return whether an array of `type_`, or one in it, has offsets."""
-    return (
-        pa.types.is_string(type_)
-        or pa.types.is_binary(type_)
-        or pa.types.is_list(type_)
-        or pa.types.is_map(type_)
-        or any(_has_offsets(type_.field(i).type) for i in range(type_.num_fields))
-    )
+    fields = range(type_.num_fields)
+    return has_offsets(type_) or any(_contains_offsets(type_.field(i).type) for i in fields)
 
 
 class _Table:
@@ -211,7 +175,7 @@ class ArrowCodec:
         self._schema = schema
         self.decoded_schema = schema if columns is None else schema.select(columns)
         self._decoded = [
-            (field, _has_offsets(schema.arrow.field(field.name).type))
+            (field, _contains_offsets(schema.arrow.field(field.name).type))
             for field in self.decoded_schema.record.fields
         ]
         self._schema_id = schema_id
@@ -275,8 +239,8 @@ class ArrowCodec:
                 f"it holds {batch.num_rows} records, but its envelope says {envelope.records}"
             )
         columns = [
-            with_valid_offsets(column) if has_offsets else column
-            for column, (_, has_offsets) in zip(batch.columns, self._decoded, strict=True)
+            with_valid_offsets(column) if offsets else column
+            for column, (_, offsets) in zip(batch.columns, self._decoded, strict=True)
         ]
         try:
             for array, (field, _) in zip(columns, self._decoded, strict=True):

@@ -7,7 +7,6 @@ that are not text), and fixed as a record of doubles and floats.
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -15,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sluiceway.codecs.physical import PhysicalForm
+from sluiceway.codecs.physical import PhysicalForm, array_like, bytes_of
+from sluiceway.concurrency import ForkGuard
 from sluiceway.records.tables import with_schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import to_arrow
@@ -39,7 +39,7 @@ _PIECE_BYTES: Final = 128 << 20
 
 _RUN_BYTES: Final = 256 << 10
 
-_runtime_owner: int | None = None
+_runtime_owner: ForkGuard | None = None
 """The process in which pyruhvro started its threads, with its first encoding."""
 
 
@@ -75,14 +75,12 @@ def _split(size: int) -> Iterator[tuple[int, int, t.Kind, Any]]:
 
 def _to_numbers(array: pa.Array, leaf: t.Leaf) -> pa.Array:
     assert isinstance(leaf, t.Fixed)  # noqa: S101 - by `_is_converted`
-    size = leaf.size
-    rows = np.frombuffer(array.buffers()[1], np.uint8, len(array) * size, array.offset * size)
-    rows = rows.reshape(-1, size)
+    rows = bytes_of(array)
     children = [
         pa.array(np.ascontiguousarray(rows[:, begin:end]).view(number).ravel())
-        for begin, end, _, number in _split(size)
+        for begin, end, _, number in _split(leaf.size)
     ]
-    names = [f"b{begin}" for begin, *_ in _split(size)]
+    names = [f"b{begin}" for begin, *_ in _split(leaf.size)]
     mask = array.is_null() if array.null_count else None
     return pa.StructArray.from_arrays(children, names, mask=mask)
 
@@ -91,14 +89,8 @@ def _from_numbers(array: pa.Array, leaf: t.Leaf) -> pa.Array:
     assert isinstance(leaf, t.Fixed)  # noqa: S101 - by `_is_converted`
     rows = np.empty((len(array), leaf.size), np.uint8)
     for index, (begin, end, _, _) in enumerate(_split(leaf.size)):
-        child = array.field(index)
-        width = end - begin
-        data = np.frombuffer(child.buffers()[1], np.uint8, len(child) * width, child.offset * width)
-        rows[:, begin:end] = data.reshape(-1, width)
-    mask = pa.array(array.is_valid()).buffers()[1] if array.null_count else None
-    return pa.Array.from_buffers(
-        pa.binary(leaf.size), len(array), [mask, pa.py_buffer(rows)], array.null_count
-    )
+        rows[:, begin:end] = bytes_of(array.field(index))
+    return array_like(pa.binary(leaf.size), array, [pa.py_buffer(rows)])
 
 
 def supports(record: t.Record) -> bool:
@@ -115,7 +107,7 @@ def usable() -> bool:
     It encodes with threads, which a fork does not copy: in a child of a process that has encoded
     before, it would wait for them forever.
     """
-    return pyruhvro is not None and _runtime_owner in (None, os.getpid())
+    return pyruhvro is not None and not (_runtime_owner and _runtime_owner.forked)
 
 
 class ColumnarCodec:
@@ -190,7 +182,7 @@ class ColumnarCodec:
 
     def _encoded(self, piece: pa.RecordBatch) -> pa.Array:
         global _runtime_owner
-        _runtime_owner = os.getpid()
+        _runtime_owner = _runtime_owner or ForkGuard()
         rows = piece.num_rows
         prefix = [
             pa.array(np.zeros(rows, np.bool_)),

@@ -60,7 +60,7 @@ class BatchTransform:
     def _array(self, array: pa.Array, type_: t.Type) -> pa.Array:
         if not self._applies_to(type_):
             return array
-        match type_.item if isinstance(type_, t.Nullable) else type_:
+        match t.present(type_):
             case t.Record(fields=fields):
                 return self._struct(array, [field.type for field in fields])
             case t.Array(items=item):
@@ -71,8 +71,7 @@ class BatchTransform:
                 return self._struct(array, [None if isinstance(b, t.Enum) else b for b in branches])
             case t.Map(values=item):
                 items = self._array(array.items, item)
-                entries = pa.StructArray.from_arrays([array.keys, items], ["key", "value"])
-                return with_items(array, entries, pa.map_(array.type.key_type, items.type))
+                return with_items(array, items, pa.map_(array.type.key_type, items.type))
             case leaf:
                 return self._convert(array, leaf)
 
@@ -88,6 +87,9 @@ class BatchTransform:
 
 def with_items(array: pa.Array, items: pa.Array, type_: pa.DataType) -> pa.Array:
     """Return the list or map `array` as a `type_` with other items."""
+    if pa.types.is_map(type_):
+        fields = [type_.key_field, type_.item_field]
+        items = pa.StructArray.from_arrays([array.keys, items], fields=fields)
     buffers = array.buffers()[:2]
     return pa.Array.from_buffers(
         type_, len(array), buffers, array.null_count, array.offset, children=[items]
@@ -196,13 +198,13 @@ def _decimals_to_bytes(array: pa.Array) -> pa.Array:
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(kept.sum(axis=1), out=offsets[1:])
     data = np.ascontiguousarray(rows[kept])
-    return _array(pa.binary(), array, [pa.py_buffer(offsets), pa.py_buffer(data)])
+    return array_like(pa.binary(), array, [pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _decimals_to_fixed(array: pa.Array, size: int) -> pa.Array:
     """Encode each decimal in `size` bytes, which are enough."""
     rows = _resized(_rows(array), size)
-    return _array(pa.binary(size), array, [pa.py_buffer(np.ascontiguousarray(rows))])
+    return array_like(pa.binary(size), array, [pa.py_buffer(np.ascontiguousarray(rows))])
 
 
 def _decimals_from_bytes(array: pa.Array, leaf: t.Decimal) -> pa.Array:
@@ -233,11 +235,8 @@ def _decimals_from_bytes(array: pa.Array, leaf: t.Decimal) -> pa.Array:
 
 def _decimals_from_fixed(array: pa.Array, leaf: t.Decimal) -> pa.Array:
     """Decode binaries of one size; too large a number becomes one with too many digits."""
-    size = array.type.byte_width
-    width = arrow_type(leaf).byte_width
-    buffer = array.buffers()[1]
-    rows = np.frombuffer(buffer, np.uint8, len(array) * size, array.offset * size)
-    rows = rows.reshape(-1, size)
+    rows = bytes_of(array)
+    size, width = array.type.byte_width, arrow_type(leaf).byte_width
     resized = _resized(rows, width)
     too_large = np.zeros(len(rows), np.bool_)
     if size > width:
@@ -252,14 +251,19 @@ def _decimals(rows: _Bytes, invalid: Any, array: pa.Array, leaf: t.Decimal) -> p
         too_large = (10**leaf.precision).to_bytes(type_.byte_width, signed=True)
         rows = rows.copy()  # may be a view of the buffer of `array`
         rows[invalid] = np.frombuffer(too_large, np.uint8)
-    return _array(type_, array, [pa.py_buffer(np.ascontiguousarray(rows[:, ::-1]))])
+    return array_like(type_, array, [pa.py_buffer(np.ascontiguousarray(rows[:, ::-1]))])
 
 
 def _rows(array: pa.Array) -> _Bytes:
     """Return the unscaled numbers of a decimal array as rows of big-endian bytes."""
+    return bytes_of(array)[:, ::-1]
+
+
+def bytes_of(array: pa.Array) -> _Bytes:
+    """Return the values of an array whose type has a fixed width as rows of bytes."""
     width = array.type.byte_width
     data = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
-    return data.reshape(-1, width)[:, ::-1]
+    return data.reshape(-1, width)
 
 
 def _signs(rows: _Bytes) -> _Bytes:
@@ -277,7 +281,7 @@ def _resized(rows: _Bytes, size: int) -> _Bytes:
     return longer
 
 
-def _array(type_: pa.DataType, like: pa.Array, buffers: list[pa.Buffer]) -> pa.Array:
-    """Return an array with the validity of `like`."""
+def array_like(type_: pa.DataType, like: pa.Array, buffers: list[pa.Buffer]) -> pa.Array:
+    """Return an array of these buffers with the validity of `like`."""
     mask = pa.array(like.is_valid()).buffers()[1] if like.null_count else None
     return pa.Array.from_buffers(type_, len(like), [mask, *buffers], like.null_count)

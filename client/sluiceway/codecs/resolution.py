@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
@@ -18,7 +17,7 @@ from sluiceway.schema import Schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type
 from sluiceway.schema.compatibility import branches_of, incompatibilities, matching_branch
-from sluiceway.schema.defaults import default_to_python
+from sluiceway.schema.defaults import default_value
 
 _Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
 
@@ -101,8 +100,8 @@ def _conversion(written: t.Type, read: t.Type, path: str) -> _Conversion:
     if written == read:
         return lambda array: array
     target = arrow_type(read)
-    written = written.item if isinstance(written, t.Nullable) else written
-    read = read.item if isinstance(read, t.Nullable) else read
+    written = t.present(written)
+    read = t.present(read)
     match written, read:
         case (t.Union(), _) | (_, t.Union()):
             return _Branches(written, read, path, target).convert
@@ -113,7 +112,7 @@ def _conversion(written: t.Type, read: t.Type, path: str) -> _Conversion:
             return lambda array: with_items(array, items(array.values), target)
         case t.Map(), t.Map():
             values = _conversion(written.values, read.values, f"{path}{{}}")
-            return partial(_map, convert=values, target=target)
+            return lambda array: with_items(array, values(array.items), target)
         case t.Enum(), t.Enum() if read.default and not {*written.symbols} <= {*read.symbols}:
             known, default = pa.array([*read.symbols, None], pa.string()), pa.scalar(read.default)
             return lambda array: pc.if_else(pc.is_in(array, value_set=known), array, default)
@@ -185,16 +184,8 @@ def _struct(array: pa.Array, columns: _Columns, target: pa.DataType) -> pa.Array
     return pa.StructArray.from_arrays(arrays, fields=list(target), mask=mask)
 
 
-def _map(array: pa.Array, convert: _Conversion, target: pa.DataType) -> pa.Array:
-    fields = [target.key_field, target.item_field]
-    entries = pa.StructArray.from_arrays([array.keys, convert(array.items)], fields=fields)
-    return with_items(array, entries, target)
-
-
 def _default(field: t.Field) -> _Conversion:
     """Return the conversion for a field that was not written: its default in every row."""
     assert field.default is not None  # noqa: S101 - checked by `incompatibilities`
-    value = column(
-        [default_to_python(json.loads(field.default), field.type)], field.type, field.name
-    )
+    value = column([default_value(field)], field.type, field.name)
     return lambda nulls: value.take(pa.array(np.zeros(len(nulls), np.int64)))

@@ -15,7 +15,13 @@ from confluent_kafka import KafkaError, Message
 
 from sluiceway.confluent.config import ProducerSettings, partition_of_key
 from sluiceway.confluent.errors import INVALID_ARG, kafka_exceptions, refused
-from sluiceway.confluent.local_queue import SHORT_WAIT_S, Deliveries, OnDelivery, PendingMessage
+from sluiceway.confluent.local_queue import (
+    SHORT_WAIT_S,
+    Deliveries,
+    OnDelivery,
+    PendingMessage,
+    encoded,
+)
 from sluiceway.errors import CommitUnknown, KafkaFailure, SluicewayError, SluicewayTimeout
 from sluiceway.kafka.errors import run_callbacks
 from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
@@ -72,12 +78,12 @@ class ChannelProducer(WriterEndpoint):
 
     def may_refresh(self, value: Any) -> bool:
         """Whether validation of a value needs a request to the gateway."""
-        return self.validates and self.validator.may_refresh(_encoded(value))
+        return self.validates and self.validator.may_refresh(encoded(value))
 
     def require_valid(self, value: Any) -> None:
         """Raise KafkaException for a value that is invalid in the channel, TypeError."""
         with kafka_exceptions():
-            reason = self.validator.error(_encoded(value))
+            reason = self.validator.error(encoded(value))
         if reason is not None:
             raise refused(INVALID_ARG, reason)
 
@@ -156,13 +162,6 @@ def reason_of(error: KafkaError) -> str:
     return f"{error.name()}, {error.str()}"
 
 
-def _encoded(value: Any) -> bytes | None:
-    given = value.encode() if isinstance(value, str) else value
-    if given is not None and not isinstance(given, bytes):
-        raise TypeError(f"a value is str or bytes, not {type(value).__name__}")
-    return given
-
-
 LOGGER = logging.getLogger("sluiceway.confluent")
 
 _COMMIT_EVERY_S: Final = 5.0
@@ -199,7 +198,8 @@ class BatchCommits:
         """
         deadline_s = time.monotonic() + timeout_s
         first: SluicewayError | None = None
-        for channel in [each for each in self._attached.values() if each.batches is not None]:
+        # A copy: other threads attach channels meanwhile.
+        for channel in [each for each in list(self._attached.values()) if each.batches is not None]:
             try:
                 self.end(channel, deadline_s - time.monotonic())
             except SluicewayError as error:
@@ -306,7 +306,7 @@ class BatchCommits:
 
     def poll_reports(self, wait_s: float) -> None:
         """Serve reports in this thread, unless the caller's callbacks would run in it."""
-        if all(each.batches is not None for each in self._attached.values()):
+        if all(each.batches is not None for each in list(self._attached.values())):
             for each in self._deliveries.producers:
                 run_callbacks(each.poll, wait_s)
         else:

@@ -179,18 +179,26 @@ class CommittedMessages:
     def _take(self, polled: FetchedMessages) -> None:
         self._buffer.extend(polled.messages)
         self._report_ends(polled.ends)
-        partition = polled.out_of_range
-        if partition is None:
-            return
+        if polled.out_of_range:
+            self._continue(polled.out_of_range)
+
+    def _continue(self, partitions: Collection[int]) -> None:
+        """Continue partitions that Kafka has refused, by the policy if they are out of range."""
+        marks = self._stream.watermarks(partitions)
+        # Others had an earlier offset then. librdkafka has stopped fetching them as well.
+        starts = {p: self._next[p] for p in partitions}
+        gone = [p for p, at in starts.items() if not marks[p].begin <= at <= marks[p].end]
         if self._reset == "error":
-            reason = f"the offset {self._next[partition]} is out of range, and auto.offset.reset is"
-            error = KafkaError(AUTO_OFFSET_RESET, f"{reason} error")
-            self._buffer.append(error_event(self._name, error, partition=partition))
-            return
-        place = OFFSET_BEGINNING if self._reset == "earliest" else OFFSET_END
-        start = self.resolve({partition: place})
-        self._drop([partition])
-        self._move(start)
+            for partition in gone:
+                at = starts.pop(partition)
+                reason = f"the offset {at} is out of range, and auto.offset.reset is error"
+                error = KafkaError(AUTO_OFFSET_RESET, reason)
+                self._buffer.append(error_event(self._name, error, partition=partition))
+        else:
+            place = OFFSET_BEGINNING if self._reset == "earliest" else OFFSET_END
+            starts |= self.resolve(dict.fromkeys(gone, place))
+        self._drop(starts)
+        self._move(starts)
 
     def _report_ends(self, reached: Mapping[int, int]) -> None:
         """Add an event for each partition that has reached the end of its readable messages."""

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from sluiceway.confluent import properties
 from sluiceway.confluent.errors import INVALID_ARG, refused
-from sluiceway.errors import ChannelNotFound, Conflict, OptionError, clear_tracebacks
+from sluiceway.errors import ChannelNotFound, OptionError, clear_tracebacks
 from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, MaskedProperties
 from sluiceway.kafka.partitioner import partition_of
 from sluiceway.rest.auth import Token
@@ -63,13 +63,7 @@ class ChannelControl(Control):
                     "with 1 partition",
                     status=404,
                 ) from error
-        try:
-            return self.create(name, spec={"format": "bytes", "partitions": 1}, labels={})
-        except Conflict as error:
-            if error.code != "precondition_failed":
-                raise
-        # Another program created it meanwhile.
-        return super().channel(name, timeout_s=timeout_s)
+        return self.ensure(name, spec={"format": "bytes", "partitions": 1}, labels={})
 
 
 @dataclass(frozen=True, kw_only=True)

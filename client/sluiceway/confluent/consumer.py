@@ -197,7 +197,7 @@ class Consumer:
                 if len(found) >= num_messages or time.monotonic() >= deadline_s:
                     break
         except BaseException:
-            self._coordinator.return_later(found)
+            self._coordinator.put_back(found)
             raise
         return found
 

@@ -136,8 +136,8 @@ class ConsumerCoordinator:
         except IndexError:
             return None
 
-    def return_later(self, messages: Sequence[Message]) -> None:
-        """Return messages and events again that an interrupted call has taken."""
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """Put back messages and events that an interrupted call has taken."""
         with self.lock:
             if self.closed:
                 return

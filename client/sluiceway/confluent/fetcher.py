@@ -89,13 +89,15 @@ class MessageFetcher:
                 self._poll = self._consumer.poll
                 self._kafka = connection.kafka
             if visibility is not None and connection.channel_name not in self._committed:
-                self._committed[connection.channel_name] = CommittedMessages(
+                own = CommittedMessages(
                     connection,
                     self._config,
                     visibility,
                     reset=self._own["auto.offset.reset"],
                     eof=self._own["enable.partition.eof"],
                 )
+                # A new mapping, because another thread may iterate over this one in a poll.
+                self._committed = {**self._committed, connection.channel_name: own}
                 self._poll = self._poll_all
             self._returned.settle(self._only_name)
             self.connections[connection.channel_name] = connection

@@ -19,6 +19,7 @@ __all__ = [
     "OnDelivery",
     "PendingMessage",
     "checked_headers",
+    "encoded",
 ]
 
 OnDelivery = Callable[[KafkaError | None, Message], object]
@@ -56,11 +57,6 @@ class PendingMessage(NamedTuple):
             raise TypeError("on_delivery must be callable")
 
     @property
-    def encoded_value(self) -> bytes | None:
-        """Its value as bytes."""
-        return _encoded(self.value)
-
-    @property
     def size_bytes(self) -> int:
         """Its size in the queue."""
         return len(self.value or b"") + len(self.key or b"") + _OVERHEAD_BYTES
@@ -71,8 +67,8 @@ class PendingMessage(NamedTuple):
             return
         message = Message(
             topic=self.topic,
-            value=_encoded(self.value),
-            key=_encoded(self.key),
+            value=encoded(self.value),
+            key=encoded(self.key),
             headers=self.headers,
             partition=self.partition,
             error=error,
@@ -203,11 +199,15 @@ def checked_headers(headers: Any) -> list[tuple[str, bytes | None]]:
             raise TypeError(
                 f"the header {pair[0]!r} is {type(pair[1]).__name__}; it takes bytes, str or None"
             )
-    return [(name, _encoded(value)) for name, value in pairs]
+    return [(name, encoded(value)) for name, value in pairs]
 
 
-def _encoded(value: str | bytes | None) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
+def encoded(value: Any) -> bytes | None:
+    """Return a value as bytes. Raises TypeError."""
+    given = value.encode() if isinstance(value, str) else value
+    if given is not None and not isinstance(given, bytes):
+        raise TypeError(f"a value is str or bytes, not {type(value).__name__}")
+    return given
 
 
 SHORT_WAIT_S: Final = 0.02

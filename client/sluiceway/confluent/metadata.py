@@ -17,6 +17,7 @@ from sluiceway.rest.models import ChannelResource
 __all__ = ["cluster_metadata"]
 
 _LONGEST_S: Final = 3600.0
+_USABLE: Final = ("ready", "closing", "closed")
 
 
 def cluster_metadata(settings: Common, channel: str | None, timeout: float) -> ClusterMetadata:
@@ -53,7 +54,9 @@ def _of_kafka(settings: Common, channels: list[ChannelResource], timeout_s: floa
     """Return Kafka's metadata; without a channel there is no connection to Kafka."""
     if not channels:
         return ClusterMetadata()
-    connection = settings.control.connection(channels[0].name, "read")
+    # Others, such as failed ones, have no connection.
+    usable = next((each for each in channels if each.status.phase in _USABLE), channels[0])
+    connection = settings.control.connection(usable.name, "read", timeout_s=timeout_s)
     client = create_client(AdminClient, admin_config(connection.kafka, settings.kafka))
     one = connection.topic_name if len(channels) == 1 else None
     return client.list_topics(one, timeout=timeout_s)

@@ -9,13 +9,14 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sluiceway.confluent.channel_producer import BatchCommits, ChannelProducer, reason_of
 from sluiceway.confluent.config import ProducerSettings
-from sluiceway.confluent.errors import (
-    FAIL,
-    INVALID_ARG,
-    kafka_error,
-    require_same_kafka,
+from sluiceway.confluent.errors import FAIL, INVALID_ARG, kafka_error, require_same_kafka
+from sluiceway.confluent.local_queue import (
+    SHORT_WAIT_S,
+    Deliveries,
+    LocalQueue,
+    PendingMessage,
+    encoded,
 )
-from sluiceway.confluent.local_queue import SHORT_WAIT_S, Deliveries, LocalQueue, PendingMessage
 from sluiceway.errors import KafkaFailure, SluicewayError
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client
@@ -73,16 +74,21 @@ class MessageSender:
     def add(self, message: PendingMessage) -> None:
         """Queue a message until its channel is attached; the caller holds `lock`.
 
-        Raises BufferError.
+        Raises BufferError, and RuntimeError without a thread to attach it; then it is not queued.
         """
         name = message.topic
         self._queue.add(message, others=self.deliveries.in_librdkafka)
         self.by_name.pop(name, None)
         if name not in self._served:
-            self._served.add(name)
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._serve, args=(name,), name=f"sluiceway-attach-{name}", daemon=True
-            ).start()
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads
+                self._queue.remove(message)
+                raise
+            self._served.add(name)
 
     def refuse_more(self) -> None:
         """Refuse further messages; the caller holds `lock`.
@@ -294,7 +300,7 @@ class MessageSender:
     def _refresh(self, name: str, channel: ChannelProducer, message: PendingMessage) -> None:
         """Request the channel's schemas to check a message's schema id."""
         try:
-            channel.validator.error(message.encoded_value)
+            channel.validator.error(encoded(message.value))
         except SluicewayError as error:
             with self.lock:
                 if error.retriable:

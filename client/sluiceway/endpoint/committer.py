@@ -15,7 +15,8 @@ class OffsetCommitter:
     """Commits the positions of one reader for its group.
 
     Commits carry a sequence number, so a delayed commit cannot overwrite a newer one. A commit
-    without a response may or may not have been stored; the next one includes its positions.
+    without a response may or may not have been stored; the next one first requests the stored
+    positions, because a transaction names those that it replaces.
 
     For facades: `assign` and `revoke` follow the assignment, `track_consumed` raises the limit
     up to which positions may be committed, `commit` and `committed` need a group.
@@ -37,6 +38,8 @@ class OffsetCommitter:
         self._consumed: dict[int, Position] = {}
         # By partition, the position of the first record returned since the last commit.
         self._uncommitted_from: dict[int, Position] = {}
+        # Partitions with a commit that has no response.
+        self._doubtful: set[int] = set()
         self._commit_lock = threading.Lock()
         # Guards the two maps for a few instructions; taken after `_commit_lock`.
         self._lock = threading.RLock()
@@ -120,6 +123,10 @@ class OffsetCommitter:
         """Like `commit`, by the caller's `send`, which gets None if nothing moved."""
         handle, group = self._require_group()
         with self._commit_lock:
+            if self._doubtful:
+                stored = self.committed()
+                self.mark_committed({p: stored[p] for p in self._doubtful & stored.keys()})
+                self._doubtful.clear()
             current = consumed()
             with self._lock:
                 self.track_consumed(current)
@@ -143,12 +150,15 @@ class OffsetCommitter:
                 before={p: before[p] for p in changed},
                 after=changed,
             )
+            # Until there is a response: the request may be interrupted after it was sent.
+            self._doubtful.update(changed)
             try:
                 send(advance)
             except Fenced as error:
                 handle.fence(error)
                 raise
             self.mark_committed(changed)
+            self._doubtful.clear()
 
     def mark_committed(self, positions: Mapping[int, Position]) -> None:
         """Record positions that the gateway has stored."""

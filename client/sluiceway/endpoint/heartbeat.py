@@ -203,8 +203,8 @@ class HeartbeatSession:
     def register(self, endpoint: SessionEndpoint) -> None:
         """Send heartbeats for an endpoint."""
         with self._lock:
-            self._endpoints.add(endpoint)
             self._start()
+            self._endpoints.add(endpoint)
 
     def track(self, endpoint: SessionEndpoint, request: DetachRequest) -> None:
         """Send `request` if the endpoint is garbage-collected before it is unregistered."""
@@ -220,8 +220,8 @@ class HeartbeatSession:
     def add_extension(self, extension: HeartbeatExtension) -> None:
         """Add an extension's fields to each heartbeat; the session keeps it alive."""
         with self._lock:
-            self._extensions.add(extension)
             self._start()
+            self._extensions.add(extension)
 
     def remove_extension(self, extension: HeartbeatExtension) -> None:
         """Remove an extension."""
@@ -254,7 +254,9 @@ class HeartbeatSession:
             if fields := extension.fields():
                 extra |= fields
                 extensions.append(extension)
-        endpoints = list(self._endpoints)
+        with self._lock:
+            # Others register meanwhile.
+            endpoints = list(self._endpoints)
         next_ms: list[int] = []
         for first in range(0, len(endpoints) or 1, _MAX_REPORTS):
             group = endpoints[first : first + _MAX_REPORTS]
@@ -325,14 +327,12 @@ class HeartbeatSession:
 
     def _start(self) -> None:
         if self._calls is None:
-            self._calls = self._template.clone()
-            self._wake = threading.Event()
+            calls, wake = self._template.clone(), threading.Event()
             threading.Thread(
-                target=self._run,
-                args=(self._calls, self._wake),
-                name="sluiceway-heartbeat",
-                daemon=True,
+                target=self._run, args=(calls, wake), name="sluiceway-heartbeat", daemon=True
             ).start()
+            # Without a thread, the next endpoint tries again.
+            self._calls, self._wake = calls, wake
 
     def _stop_if_unused(self) -> None:
         used = self._endpoints or self._extensions or self._abandoned.pending

@@ -86,22 +86,21 @@ class _RecordMessages(RecordAccumulator):
 
     def add(self, batches: Sequence[pa.RecordBatch]) -> Messages:
         values: list[bytes | None] = []
-        keys: list[bytes | None] | None = None
-        targets: list[int | None] | None = None
+        keys: list[bytes | None] = []
+        targets: list[int | None] = []
         for batch in batches:
             assigned = self._partitioning.assign(batch, len(values))
             limit_bytes = self._limit_bytes
             if assigned.keys is not None:
                 limit_bytes -= max((len(key) for key in assigned.keys if key), default=0)
-                keys = [*(keys or ()), *assigned.keys]
-            if assigned.partitions is not None:
-                targets = [*(targets or ()), *assigned.partitions]
+                keys += assigned.keys
+            targets += assigned.partitions or ()
             values += _encoded(self._codec, batch, limit_bytes, range(len(values), 2**62))
         round_robin = self._partitioning.round_robin
         return Messages(
             values=values,
-            keys=keys,
-            partitions=round_robin if targets is None else _resolved(targets, round_robin),
+            keys=keys or None,
+            partitions=_resolved(targets, round_robin) if targets else round_robin,
             records=len(values),
         )
 

@@ -104,7 +104,7 @@ class CompletedFetch:
         return rest
 
     def reclaim(self) -> None:
-        """Exhaust the iterators of `records`; their remaining records are returned later."""
+        """Take the remaining records back from the iterators of `records`, for later calls."""
         left = len(list(self._records))
         self._row -= left
         self._converted_rows -= left

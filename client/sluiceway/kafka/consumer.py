@@ -50,13 +50,13 @@ class FetchedMessages:
     """The result of one `poll`.
 
     `ends` has the next offset of partitions whose end was reached after `messages`; it is past
-    transaction markers and other control records. `out_of_range` is a partition whose offset does
-    not exist: it returns no more messages until it is assigned again.
+    transaction markers and other control records. `out_of_range` are partitions whose offset does
+    not exist: they return no more messages until they are assigned again.
     """
 
     messages: list[Message]
     ends: Mapping[int, int]
-    out_of_range: int | None
+    out_of_range: Collection[int] = ()
 
 
 class PartitionStream(Protocol):
@@ -65,7 +65,8 @@ class PartitionStream(Protocol):
     def discover_partitions(self) -> int:
         """Refresh the topic's metadata and return the number of its partitions.
 
-        Raises KafkaUnavailable.
+        It is never less than that of the connection: a broker that does not know the topic, yet or
+        any more, responds without partitions. Raises KafkaUnavailable.
         """
 
     def assign(self, offsets: Mapping[int, int]) -> None:
@@ -103,7 +104,7 @@ class PartitionStream(Protocol):
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset not older than `time_ms` (Unix time), or the end."""
 
-    def silence(self, idle_s: float) -> SluicewayError:
+    def idle_error(self, idle_s: float) -> SluicewayError:
         """Return the error for awaited messages that have not arrived for `idle_s`."""
 
 
@@ -123,6 +124,7 @@ class MessageStream(PartitionStream):
         timeout_s: float,
     ) -> None:
         self._topic = connection.topic_name
+        self._partitions = connection.partitions
         self._timeout_s = timeout_s
         self._properties = consumer_config(connection.kafka, config)
         self._committed = self._properties.get("isolation.level") != "read_uncommitted"
@@ -149,7 +151,7 @@ class MessageStream(PartitionStream):
         polled = self._poll(limit, wait_s)
         messages = [each for each in polled if each.error() is None]
         ends: dict[int, int] = {}
-        out_of_range = None
+        out_of_range: set[int] = set()
         for event in () if len(messages) == len(polled) else polled:
             error = event.error()
             if error is None:
@@ -157,11 +159,11 @@ class MessageStream(PartitionStream):
             if error.code() == KafkaError._PARTITION_EOF:
                 ends[event.partition()] = event.offset()
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                out_of_range = event.partition()
+                out_of_range.add(event.partition())
             elif not is_unavailable(error) and not is_gone(error):
                 # librdkafka retries the others by itself; the idle timeout diagnoses them.
                 failure = self._failure(error)
-        if failure is not None and not messages and not ends and out_of_range is None:
+        if failure is not None and not (messages or ends or out_of_range):
             raise failure
         self._pending_failure = failure
         return FetchedMessages(messages=messages, ends=ends, out_of_range=out_of_range)
@@ -185,7 +187,7 @@ class MessageStream(PartitionStream):
         """Return the offset after the last message of each partition."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
-    def silence(self, idle_s: float) -> SluicewayError:
+    def idle_error(self, idle_s: float) -> SluicewayError:
         """Return the error for awaited messages that have not arrived for `idle_s`."""
         return KafkaUnavailable(
             f"no messages arrived from the topic {self._topic} for {idle_s:.0f} s, although "
@@ -232,7 +234,7 @@ class OwnStream(MessageStream):
     def discover_partitions(self) -> int:
         """Refresh the topic's metadata and return the number of its partitions."""
         metadata = self._call(self._consumer.list_topics, self._topic, timeout=self._timeout_s)
-        return len(metadata.topics[self._topic].partitions)
+        return max(self._partitions, len(metadata.topics[self._topic].partitions))
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets."""
@@ -285,7 +287,7 @@ class IdleTimeout:
         """Verify the topic if a probe is due, and return whether it was.
 
         `awaited`: messages must arrive. After the timeout, restarts and raises KafkaUnavailable if
-        Kafka does not answer, or the stream's `silence` if awaited messages did not arrive. Also
+        Kafka does not answer, or the stream's `idle_error` if awaited messages did not arrive. Also
         raises the other errors of `verify`.
         """
         now_s = time.monotonic()
@@ -309,7 +311,7 @@ class IdleTimeout:
             self.reset()
         elif expired:
             self.reset()
-            raise stream.silence(idle_s)
+            raise stream.idle_error(idle_s)
         return True
 
     def _exclude_pause(self, now_s: float) -> None:

@@ -145,7 +145,7 @@ class Fetcher:
                 self._read_from = self._unreturned_from = None
 
     def cancel_read(self) -> None:
-        """Return the records taken by a `read` again, because its caller does not get them."""
+        """Put back the records that a `read` has taken: its caller does not get them."""
         with self._state:
             if self.reading:
                 self._reset(self.position())
@@ -158,7 +158,7 @@ class Fetcher:
             return None if self._current.exhausted else self._current.batch()
 
     def reclaim(self) -> None:
-        """Exhaust the iterators of `records`; their remaining records are returned later."""
+        """Take the remaining records back from the iterators of `records`, for later calls."""
         with self._state:
             self._current.reclaim()
 
@@ -382,7 +382,7 @@ class Fetcher:
             except SluicewayError as error:
                 failure = error
         following = self._next | reached
-        if fetched.out_of_range is not None and failure is None:
+        if fetched.out_of_range and failure is None:
             failure = self._out_of_range(fetched.out_of_range, following)
         ended = self._ended(following)
         if ended:
@@ -418,17 +418,22 @@ class Fetcher:
                 return error
         return failure
 
-    def _out_of_range(self, partition: int, following: Mapping[int, int]) -> SluicewayError | None:
-        """Return the failure for an offset that Kafka refused; None if it was an earlier one."""
-        offset = following[partition]
+    def _out_of_range(
+        self, partitions: Collection[int], following: Mapping[int, int]
+    ) -> SluicewayError | None:
+        """Return the failure for offsets that Kafka refused; None if they were earlier ones."""
         try:
             self._stream.verify()
-            mark = self._stream.watermarks([partition])[partition]
+            marks = self._stream.watermarks(partitions)
         except KafkaFailure as error:
             return error
-        if mark.begin <= offset <= mark.end:
-            # A stale error for an offset before the current one. librdkafka has stopped fetching
-            # because of it, so assign again.
-            self._stream.assign({p: following[p] for p in self._unfinished})
-            return None
-        return OffsetOutOfRange(partition=partition, offset=offset, begin=mark.begin, end=mark.end)
+        for partition, mark in marks.items():
+            offset = following[partition]
+            if not mark.begin <= offset <= mark.end:
+                return OffsetOutOfRange(
+                    partition=partition, offset=offset, begin=mark.begin, end=mark.end
+                )
+        # Stale errors for offsets before the current ones. librdkafka has stopped fetching because
+        # of them, so assign again.
+        self._stream.assign({p: following[p] for p in self._unfinished})
+        return None

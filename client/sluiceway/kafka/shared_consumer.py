@@ -4,7 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -122,12 +122,12 @@ class SharedConsumer:
 
     def __init__(self, properties: MaskedProperties) -> None:
         self._consumer = create_client(Consumer, properties)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._buffers: dict[SharedPartitionBuffer, None] = {}
         self._routes: dict[tuple[str, int], SharedPartitionBuffer] = {}
         # The id of each topic, and the number of its partitions that the consumer knows.
         self._topics: dict[str, tuple[str | None, int]] = {}
-        self._waiting: dict[SharedPartitionBuffer, threading.Condition] = {}
+        self._waiting: dict[SharedPartitionBuffer, threading.Event] = {}
         self._polling = False
         # Whether an interrupt may have lost polled messages before they were buffered, or left a
         # change of the assignment half done.
@@ -189,8 +189,9 @@ class SharedConsumer:
     def discover_partitions(self, buffer: SharedPartitionBuffer, *, timeout_s: float) -> int:
         """Refresh the metadata of a buffer's topic and return the number of its partitions."""
         with self._lock:
-            buffer.partitions = self._count_partitions(buffer.topic, timeout_s)
-            self._topics[buffer.topic] = (buffer.topic_id, buffer.partitions)
+            known = self._count_partitions(buffer.topic, timeout_s)
+            self._topics[buffer.topic] = (buffer.topic_id, known)
+            buffer.partitions = max(buffer.partitions, known)
             return buffer.partitions
 
     def poll(self, buffer: SharedPartitionBuffer, limit: int, wait_s: float) -> list[Message]:
@@ -214,7 +215,7 @@ class SharedConsumer:
                 return popped
             finally:
                 if not self._polling and self._waiting:
-                    next(iter(self._waiting.values())).notify()
+                    next(iter(self._waiting.values())).set()
 
     def close(self) -> None:
         """Release the connections."""
@@ -243,10 +244,27 @@ class SharedConsumer:
                 self._assign(buffer, buffer.next)
         self._half_changed = False
 
-    def _wait(self, buffer: SharedPartitionBuffer, timeout_s: float) -> None:
-        self._waiting[buffer] = condition = threading.Condition(self._lock)
+    @contextmanager
+    def _unlocked(self) -> Iterator[None]:
+        """Release the lock in the block; it is held again afterwards, also after an interrupt."""
+        self._lock.release()
         try:
-            condition.wait(timeout_s)
+            yield
+        finally:
+            try:
+                self._lock.acquire()
+            except BaseException:
+                # Not held, or held already if the interrupt came later.
+                with suppress(RuntimeError):
+                    self._lock.release()
+                self._lock.acquire()
+                raise
+
+    def _wait(self, buffer: SharedPartitionBuffer, timeout_s: float) -> None:
+        self._waiting[buffer] = notified = threading.Event()
+        try:
+            with self._unlocked():
+                notified.wait(timeout_s)
         finally:
             del self._waiting[buffer]
 
@@ -258,10 +276,9 @@ class SharedConsumer:
         self._unassigned.clear()
         self._polling = self._undelivered = True
         try:
-            self._lock.release()
-            polled = run_callbacks(self._consumer.consume, 1, wait_s)
+            with self._unlocked():
+                polled = run_callbacks(self._consumer.consume, 1, wait_s)
         finally:
-            self._lock.acquire()
             self._polling = False
         if polled:
             self._deliver(self._without_stale(polled))
@@ -316,7 +333,7 @@ class SharedConsumer:
 
     def _notify(self, buffer: SharedPartitionBuffer) -> None:
         if buffer in self._waiting:
-            self._waiting[buffer].notify()
+            self._waiting[buffer].set()
 
     def _clear(self, buffer: SharedPartitionBuffer) -> None:
         self._drop(buffer, [*buffer.next])

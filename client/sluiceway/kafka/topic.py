@@ -95,7 +95,8 @@ class TopicIdentity:
     def __init__(self, connection: Connection, config: Mapping[str, object] | None = None) -> None:
         self._connection = connection
         properties = admin_config(connection.kafka, config)
-        self._key = (ForkGuard(), properties)
+        self._fork_guard = ForkGuard()
+        self._key = (self._fork_guard, properties)
         self._admin = _ADMINS.get(self._key) or _ADMINS.setdefault(
             self._key, _AdminConnection(properties)
         )
@@ -193,6 +194,7 @@ class TopicIdentity:
         self, times: Mapping[int, int], timeout_s: float, *, committed: bool
     ) -> dict[int, int]:
         """Request the offsets of these times once."""
+        self._fork_guard.check("this reader or writer")
         name = self._connection.topic_name
         asked = {
             TopicPartition(name, p): _SPECS.get(time_ms) or OffsetSpec.for_timestamp(time_ms)
@@ -241,6 +243,7 @@ class TopicIdentity:
                 self._admin.lock.release()
 
     def _describe(self, timeout_s: float) -> _Description:
+        self._fork_guard.check("this reader or writer")
         name, began_s = self._connection.topic_name, time.monotonic()
         try:
             found = self._request_description(timeout_s)

@@ -96,7 +96,7 @@ class CommittedStream:
         self._resume()
         fetched = self._fetched
         if not fetched:
-            return FetchedMessages(messages=[], ends={}, out_of_range=None)
+            return FetchedMessages(messages=[], ends={})
         # No more than exist below `stable`, or the last call would wait for others.
         left = sum(self._stable[p] - offset for p, offset in fetched.items())
         left_s = max(0.0, deadline_s - time.monotonic())
@@ -156,11 +156,11 @@ class CommittedStream:
         self.earliest([p for p, offset in found.items() if offset <= marks[p].begin])
         return {p: min(offset, marks[p].end) for p, offset in found.items()}
 
-    def silence(self, idle_s: float) -> SluicewayError:
+    def idle_error(self, idle_s: float) -> SluicewayError:
         """Return the error for awaited messages that have not arrived for `idle_s`."""
         holder = self._visibility.held_back_by() if self._waiting else None
         if holder is None:
-            return self._stream.silence(idle_s)
+            return self._stream.idle_error(idle_s)
         return SluicewayTimeout(
             f"committed records of the channel {self._visibility.channel!r} are not visible after "
             f"{idle_s:.0f} s, because {holder} began before them and has not ended. Positions are "
@@ -215,13 +215,12 @@ class CommittedStream:
                     # Kafka has no further messages up to this offset.
                     known = min(end, self._stable[partition])
                     self._next[partition] = max(known, self._next[partition])
-        out_of_range = polled.out_of_range
-        for partition, offset in lost.items():
-            out_of_range = self._on_lost(partition, offset, out_of_range)
+        gone = [p for p, offset in lost.items() if self._on_lost(p, offset)]
         for partition in reached - lost.keys():
             self._suspected.pop(partition, None)
             self._advance(partition)
         ends = {partition: self._next[partition] for partition in reached}
+        out_of_range = {*polled.out_of_range, *gone}
         return FetchedMessages(messages=visible, ends=ends, out_of_range=out_of_range)
 
     def _take(self, partition: int, messages: list[Message], visible: list[Message]) -> int | None:
@@ -255,24 +254,24 @@ class CommittedStream:
         run = self._visibility.runs.next_run(partition, self._next[partition])
         return run.first if run is not None and run.first < bound else None
 
-    def _on_lost(self, partition: int, offset: int, out_of_range: int | None) -> int | None:
-        """Stop before a missing offset; return a partition that is out of range."""
+    def _on_lost(self, partition: int, offset: int) -> bool:
+        """Stop before a missing offset; return whether the partition is out of range."""
         # A second fetch without the offset confirms that it is lost.
         self._stream.drop([partition])
         self._add({partition: self._next[partition]})
         if self._suspected.get(partition) != offset:
             self._suspected[partition] = offset
-            return out_of_range
+            return False
         begin = self._stream.begins([partition])[partition]
         if begin > offset:
-            return partition
+            return True
         self._failure = RecordsLost(
             f"channel {self._visibility.channel!r}, partition {partition}: the record at offset "
             f"{offset} is committed, but Kafka does not have it, although the partition's log "
             f"begins at {begin}. The position stays before it. Find the cause of the loss; to "
             f"continue without the record, seek to {{{partition}: {offset + 1}}}"
         )
-        return out_of_range
+        return False
 
     def _advance(self, partition: int) -> None:
         """Stop fetching a partition at `stable`, and skip a long part without visible records."""

@@ -40,7 +40,7 @@ class LeaseKeeper:
         self._held: dict[str, str] = {}
         self._lost: dict[str, str] = {}
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._running = False
         self._stop = threading.Event()
         self._fork_guard = ForkGuard()
 
@@ -50,12 +50,11 @@ class LeaseKeeper:
         finalizer = self._fork_guard.finalize(owner, self._release, batch_id)
         finalizer.atexit = False
         with self._lock:
-            if self._thread is None:
+            if not self._running:
                 self._stop.clear()
-                self._thread = threading.Thread(
-                    target=self._run, name="sluiceway-leases", daemon=True
-                )
-                self._thread.start()
+                threading.Thread(target=self._run, name="sluiceway-leases", daemon=True).start()
+                # Not before: without a new thread, the next batch tries again.
+                self._running = True
         return finalizer
 
     def lost(self, batch_id: str) -> str | None:
@@ -105,7 +104,7 @@ class LeaseKeeper:
                 self.run_once()
             with self._lock:
                 if not self._held:
-                    self._thread = None
+                    self._running = False
                     return
                 # A batch was added after `close`.
                 self._stop.clear()

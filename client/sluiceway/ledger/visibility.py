@@ -248,13 +248,14 @@ class CommittedRuns(Visibility):
         with self._changed:
             self._demand.set()
             if not self._follows:
-                self._follows = True
                 threading.Thread(
                     target=_follow,
                     args=(weakref.ref(self), self._calls.clone(), self._demand),
                     name="sluiceway-commits",
                     daemon=True,
                 ).start()
+                # Not before: without a new thread, the next wait tries again.
+                self._follows = True
             if self.number == number and timeout_s:
                 self._changed.wait_for(
                     lambda: self.number != number or self._overdue is not None, timeout_s

@@ -96,6 +96,15 @@ class WriteBatch:
         if not batch.is_committed and self._release is None:
             self._release = self._leases.hold(self, batch.id, self.request.instance)
 
+    def require_partitions(self, partitions: int) -> None:
+        """Raise ChannelNotReady if the ledger lacks one of this number of partitions."""
+        missing = set(range(partitions)) - self.opened.begin.keys()
+        if missing and not self.replayed:
+            raise ChannelNotReady(
+                f"the ledger of the channel {self.request.channel!r} does not have the partition "
+                f"{min(missing)} yet; try again in a few seconds"
+            )
+
     def check(self) -> None:
         """Raise Conflict if the batch has ended, but not by its writer."""
         state = self._leases.lost(self.opened.id)
@@ -221,7 +230,7 @@ def open_batch(
     )
     batch = WriteBatch(calls, request, leases=leases)
     try:
-        begin = batch.open().begin
+        batch.open()
     except SluicewayError:
         raise
     except BaseException as interrupt:
@@ -232,12 +241,9 @@ def open_batch(
             LOGGER.warning("the batch %r may be open until its lease ends: %s", key, failure)
         batch.abort(interrupt)
         raise
-    missing = set(range(connection.partitions)) - begin.keys()
-    if missing and not batch.replayed:
-        error = ChannelNotReady(
-            f"the ledger of the channel {connection.channel_name!r} does not have the partition "
-            f"{min(missing)} yet; write again in a few seconds"
-        )
+    try:
+        batch.require_partitions(connection.partitions)
+    except ChannelNotReady as error:
         batch.abort(error)
-        raise error
+        raise
     return batch

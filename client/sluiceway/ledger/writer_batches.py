@@ -230,10 +230,10 @@ class WriterBatches:
         with self._turn:
             if self._unknown is not None:
                 committed = self._unknown[1].resolve(timeout_s=timeout_s)
-                on_resolved, self._on_resolved = self._on_resolved, None
-                if on_resolved is not None:
-                    on_resolved(committed)
-                self._unknown = None
+                # After an interrupt, the next call repeats both.
+                if self._on_resolved is not None:
+                    self._on_resolved(committed)
+                self._unknown = self._on_resolved = None
             if isinstance(self._writer.failure, CommitUnknown):
                 self._writer.failure, self._writer.failed_unnoticed = None, False
         return committed
@@ -321,6 +321,8 @@ class WriterBatches:
         return batch is not None and batch.abort(error)
 
     def _end(self) -> None:
+        # A program that flushes each record, or opens many writers, would have many timers.
+        self._timer.cancel()
         self._batch, self._in_block, self._admitted = None, False, 0
         self._interrupted = False
         self._written = WrittenRecords()
@@ -334,8 +336,6 @@ class WriterBatches:
             if found is not None:
                 found._commit_if_current(batch)  # noqa: SLF001
 
-        # The last batch has ended: a program that flushes each record would have many timers.
-        self._timer.cancel()
         self._timer = threading.Timer(self._commit_every_s, commit)
         self._timer.daemon = True
         self._timer.start()

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from sluiceway.channel import Channel
 from sluiceway.endpoint.handle import EndpointHandle, EndpointMetrics
-from sluiceway.errors import ChannelNotFound, EndpointClosed, Fenced, SluicewayError
+from sluiceway.errors import ChannelNotFound, Conflict, EndpointClosed, Fenced, SluicewayError
 from sluiceway.pypz.config import ChannelLogger, flag, level_of
 from sluiceway.pypz.peers import ChannelStatusMonitor, Filter, Peers
 from sluiceway.pypz.resources import Resources
@@ -84,6 +84,7 @@ class ChannelBase(ABC, Generic[E]):
         self._loop: StatusLoop | None = None
         self._handle: EndpointHandle | None = None
         self._failed = False
+        self._close_failure: SluicewayError | None = None
         self._metrics = EndpointMetrics(self._role, cycles=self.MetricsBufferLength)
         self._metrics_enabled = False
         self._health_check_payload: dict[str, Any] = {}
@@ -92,7 +93,8 @@ class ChannelBase(ABC, Generic[E]):
         self._peers = Peers(
             channel_name, self._logger, lambda monitor: self.on_new_channel_status_monitor(monitor)
         )
-        self._updating = threading.Lock()
+        # Reentrant: a monitor's callback may request an update.
+        self._updating = threading.RLock()
         self._updated_with: tuple[Endpoint, ...] = ()
 
     @abstractmethod
@@ -223,6 +225,7 @@ class ChannelBase(ABC, Generic[E]):
         except BaseException:
             self._release()
             raise
+        failure = failure or self._close_failure
         if done:
             self._release()
         if failure is not None:
@@ -350,7 +353,8 @@ class ChannelBase(ABC, Generic[E]):
             return ()
         try:
             return [each for each in self._channel.endpoints() if each.role == role]
-        except ChannelNotFound:
+        except (ChannelNotFound, Conflict):
+            # Deleted; another one may have its name.
             return ()
 
     @abstractmethod
@@ -390,13 +394,20 @@ class ChannelBase(ABC, Generic[E]):
             error = OperatorFailed(f"{self._context.get_full_name()} sent the status Error")
             self._endpoint.abort(error)
         elif self._endpoint is not None:
-            self._endpoint.close()
+            ended = self._handle is not None and not self._handle.is_open
+            try:
+                self._endpoint.close()
+            except SluicewayError as error:
+                if not ended:
+                    raise
+                # Further calls would raise it as well.
+                self._close_failure = error
         return True
 
     def _release(self) -> None:
         """Release the open reader or writer."""
         self._channel_opened = False
-        self._endpoint = self._handle = self._channel = None
+        self._endpoint = self._handle = self._channel = self._close_failure = None
         if self._loop is not None:
             self._loop.end()
             self._loop = None

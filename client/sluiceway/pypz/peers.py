@@ -197,7 +197,11 @@ class Peers:
             if message.status == ChannelStatus.Acknowledged:
                 at = message.payload.get("at") if isinstance(message.payload, dict) else None
                 monitor.acknowledged = at if isinstance(at, dict) else None
-            monitor.update(message)
+            try:
+                monitor.update(message)
+            except Exception:
+                # The later messages are received all the same.
+                self._logger.exception("Error at status message callback")
         return messages
 
     def _peer(self, endpoint: Endpoint, context: str, group: str | None) -> _Peer:

@@ -110,7 +110,8 @@ class Resources:
         try:
             channel = self.gateway.channel(self.name)
         except (ChannelNotFound, ChannelNotReady) as error:
-            if isinstance(error, ChannelNotReady) and not self._is_being_deleted():
+            present = self._listed() if isinstance(error, ChannelNotReady) else None
+            if present is not None and present.status.phase != "deleting":
                 raise
             channel = self.gateway.channel(
                 self.name, schema, partitions=partitions, heartbeat=heartbeat
@@ -127,7 +128,7 @@ class Resources:
         A channel with uncommitted records is kept, which is logged: a reader may stop early
         without an error. With `unread` it is deleted anyway.
         """
-        channel = next((each for each in self.gateway.channels() if each.name == self.name), None)
+        channel = self._listed()
         if channel is None:
             return True
         if any(each.lives for each in channel.endpoints()):
@@ -178,12 +179,9 @@ class Resources:
             )
         return self.location or None
 
-    def _is_being_deleted(self) -> bool:
-        """Whether the channel is being deleted, after which its name is free."""
-        return any(
-            each.name == self.name and each.status.phase == "deleting"
-            for each in self.gateway.channels()
-        )
+    def _listed(self) -> Channel | None:
+        """Return the channel in any phase, without waiting until it is ready; None without one."""
+        return next((each for each in self.gateway.channels() if each.name == self.name), None)
 
 
 def _parsed(given: Any) -> Schema:

@@ -239,15 +239,17 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
             return True
         channel = self._resources.writable_channel()
         group = group_name(str(self._context.get_full_name()))
-        writer = self._endpoint = channel.writer(group=group, config=self._kafka)
+        writer = channel.writer(group=group, config=self._kafka)
+        try:
+            # As in pypz, the first record goes to the first partition.
+            writer.start_round_robin_at(0)
+            writer.handle.subscribe()
+        except BaseException as error:
+            writer.abort(error)
+            raise
         self._records_of_earlier_senders = self.get_written_record_count()
-        self._sender = writer.sender
-        # As in pypz, the first record goes to the first partition.
-        writer.start_round_robin_at(0)
-        self._complete = None
-        writer.handle.subscribe()
-        self._handle = writer.handle
-        self._channel = channel
+        self._sender, self._complete = writer.sender, None
+        self._endpoint, self._handle, self._channel = writer, writer.handle, channel
         return True
 
     def _configure(self, configuration: Mapping[str, Any]) -> None:

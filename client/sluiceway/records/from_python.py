@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
@@ -15,11 +14,11 @@ import pyarrow as pa
 
 from sluiceway.records.scalars import scalars
 from sluiceway.records.unions import LISTS, assign, branch_mismatch
-from sluiceway.records.validation import NULL, TOO_LARGE, ArrayOverflow, ValueMismatch
+from sluiceway.records.validation import NULL, ArrayOverflow, ValueMismatch, in_batches
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type
-from sluiceway.schema.defaults import default_to_python
+from sluiceway.schema.defaults import default_value
 
 _ROWS: Final = 16_384
 """The rows of a batch, which fit into the processor's caches."""
@@ -27,27 +26,16 @@ _ROWS: Final = 16_384
 
 def row_batches(rows: Sequence[Any], schema: Schema) -> list[pa.RecordBatch]:
     """Convert `rows`, mappings or dataclass instances, as `to_batches` does."""
-    return [
-        batch
-        for start in range(0, len(rows), _ROWS)
-        for batch in _batches(rows[start : start + _ROWS], start, schema)
-    ]
 
+    def convert(begin: int, end: int) -> pa.RecordBatch:
+        part = rows[begin:end]
+        kinds = set(map(type, part))
+        _check_kinds(part, kinds, "", "a dict or a dataclass instance", _is_record)
+        arrays = columns(part, kinds, schema.record, "")
+        return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
 
-def _batches(rows: Sequence[Any], start: int, schema: Schema) -> list[pa.RecordBatch]:
-    kinds = set(map(type, rows))
-    try:
-        _check_kinds(rows, kinds, "", "a dict or a dataclass instance", _is_record)
-        arrays = columns(rows, kinds, schema.record, "")
-    except ValueMismatch as error:
-        raise error.to_invalid_record(start) from error
-    except ArrayOverflow:
-        if len(rows) == 1:
-            raise ValueMismatch(0, "", TOO_LARGE).to_invalid_record(start) from None
-        half = len(rows) // 2
-        first = _batches(rows[:half], start, schema)
-        return first + _batches(rows[half:], start + half, schema)
-    return [pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)]
+    bounds = (*range(0, len(rows), _ROWS), len(rows))
+    return [b for begin, end in pairwise(bounds) for b in in_batches(convert, begin, end)]
 
 
 _MISSING: Final = object()
@@ -80,9 +68,7 @@ def field_values(
 
 
 def _with_default(rows: Sequence[Any], field: t.Field, path: str) -> list[Any]:
-    default: object = _MISSING
-    if field.default is not None:
-        default = default_to_python(json.loads(field.default), field.type)
+    default = _MISSING if field.default is None else default_value(field)
     values = [row.get(field.name, default) for row in rows]
     if field.default is None:
         for position, value in enumerate(values):
@@ -103,7 +89,7 @@ def _attributes(rows: Sequence[Any], kind: type, record: t.Record, path: str) ->
         elif field.default is None:
             raise _missing_field(0, t.join_path(path, field.name))
         else:
-            found.append([default_to_python(json.loads(field.default), field.type)] * len(rows))
+            found.append([default_value(field)] * len(rows))
     return found
 
 
@@ -139,7 +125,7 @@ def column(values: Sequence[Any], type_: t.Type, path: str) -> pa.Array:
         if not isinstance(type_, t.Nullable):
             raise ValueMismatch(next(i for i, v in enumerate(values) if v is None), path, NULL)
         kinds.discard(type(None))
-    match type_.item if isinstance(type_, t.Nullable) else type_:
+    match t.present(type_):
         case t.Array() as array:
             return _lists(values, kinds, array, path)
         case t.Map() as map_:
@@ -208,7 +194,7 @@ def _lists(values: Sequence[Any], kinds: set[type], type_: t.Array, path: str) -
     try:
         items = column(flat, type_.items, f"{path}[]")
     except ValueMismatch as error:
-        row = _row(offsets, error.position)
+        row = row_of(offsets, error.position)
         inside = f"{path}[{error.position - offsets[row]}]"
         raise error.at_position(row, inside + error.path[len(path) + 2 :]) from error
     bounds = _with_nulls(offsets, values)
@@ -226,7 +212,7 @@ def _maps(values: Sequence[Any], kinds: set[type], type_: t.Map, path: str) -> p
         items = column(flat, type_.values, f"{path}{{}}")
     except ValueMismatch as error:
         inside = f"{path}[{keys[error.position]!r}]" + error.path[len(path) + 2 :]
-        raise error.at_position(_row(offsets, error.position), inside) from error
+        raise error.at_position(row_of(offsets, error.position), inside) from error
     bounds = _with_nulls(offsets, values)
     return pa.MapArray.from_arrays(bounds, key_array, items, type=arrow_type(type_))
 
@@ -250,7 +236,8 @@ def _with_nulls(offsets: np.ndarray[Any, Any], values: Sequence[Any]) -> pa.Arra
     return pa.array(offsets.astype(np.int32), mask=absent)
 
 
-def _row(offsets: np.ndarray[Any, Any], position: int) -> int:
+def row_of(offsets: np.ndarray[Any, Any], position: int) -> int:
+    """Return the row whose list contains the item at a position."""
     return int(np.searchsorted(offsets, position, side="right")) - 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from sluiceway.records.from_python import column
 from sluiceway.records.unions import candidates
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
-from sluiceway.schema.defaults import default_to_python
+from sluiceway.schema.defaults import default_value
 
 __all__ = ["FULL", "RowBuffer", "Rows"]
 
@@ -78,9 +77,7 @@ class RowBuffer:
         self._names = frozenset(field.name for field in record.fields)
         self._values_of = _getter([field.name for field in record.fields])
         self._defaults = {
-            field.name: default_to_python(json.loads(field.default), field.type)
-            for field in record.fields
-            if field.default is not None
+            field.name: default_value(field) for field in record.fields if field.default is not None
         }
         self._max_row_bytes = max_row_bytes
         self._allowed = [_allowed(field.type) for field in record.fields]
@@ -91,7 +88,7 @@ class RowBuffer:
         self._checks: list[tuple[int, _Check]] = []
         self._nested: list[int] = []
         for index, field in enumerate(record.fields):
-            present = _present(field.type)
+            present = t.present(field.type)
             if isinstance(present, t.Scalar) and present.kind in _RANGES:
                 self._integers.append((index, *_RANGES[present.kind]))
             elif present == _TEXT:
@@ -232,10 +229,6 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _present(type_: t.Type) -> t.Present:
-    return type_.item if isinstance(type_, t.Nullable) else type_
-
-
 _KINDS: Final[dict[t.Kind, type]] = {
     t.Kind.BOOLEAN: bool,
     **dict.fromkeys((t.Kind.INT, t.Kind.LONG), int),
@@ -250,7 +243,7 @@ _KINDS: Final[dict[t.Kind, type]] = {
 
 def _allowed(type_: t.Type) -> frozenset[type]:
     """Return the types of values that a field accepts without conversion."""
-    match _present(type_):
+    match t.present(type_):
         case t.Scalar(kind=kind):
             kinds = {_KINDS[kind]}
         case t.Fixed():
@@ -386,7 +379,7 @@ def _decimal_check(precision: int, scale: int) -> _Check:
 def _item_check(type_: t.Type) -> _Check:
     """Return a check of values of any type, which also counts their fixed size."""
     allowed = _allowed(type_)
-    check = _check(_present(type_))
+    check = _check(t.present(type_))
 
     def item(value: Any) -> int:
         if type(value) not in allowed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, Final
@@ -14,21 +13,22 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from sluiceway.errors import OptionError, SchemaMismatch
-from sluiceway.records.from_python import column, row_batches, scatter
+from sluiceway.records.from_python import column, row_batches, row_of, scatter
 from sluiceway.records.validation import (
     NULL,
-    TOO_LARGE,
     ArrayOverflow,
     ValueMismatch,
     arrow_mismatch,
     check_column,
     describe,
+    first_failing,
+    in_batches,
     list_contents,
 )
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import any_of, arrow_type, is_list
-from sluiceway.schema.defaults import default_to_python
+from sluiceway.schema.defaults import default_value
 
 
 def to_batches(records: object, schema: Schema) -> list[pa.RecordBatch]:
@@ -75,7 +75,7 @@ def _lacks_offsets(array: pa.Array) -> bool:
     kind = array.type
     if types.is_struct(kind):
         return any(_lacks_offsets(array.field(i)) for i in range(kind.num_fields))
-    width = 8 if _has_wide_offsets(kind) else 4 if _has_offsets(kind) else 0
+    width = 8 if _has_wide_offsets(kind) else 4 if has_offsets(kind) else 0
     if not width:
         return False
     offsets = array.buffers()[1]
@@ -91,7 +91,8 @@ def _lacks_offsets(array: pa.Array) -> bool:
 
 
 _has_wide_offsets = any_of(types.is_large_string, types.is_large_binary, types.is_large_list)
-_has_offsets = any_of(types.is_string, types.is_binary, types.is_list, types.is_map)
+has_offsets = any_of(types.is_string, types.is_binary, types.is_list, types.is_map)
+"""Whether arrays of an Arrow type have offsets of 32 bits."""
 
 
 class _BatchWithSchema:
@@ -140,14 +141,16 @@ def _table_batches(
 def _check_names(names: Sequence[str], schema: Schema) -> None:
     """Raise SchemaMismatch unless columns with these names provide all fields of `schema`."""
     fields = {field.name: field for field in schema.record.fields}
+    there: set[str] = set()
     for name in names:
         if name not in fields:
             known = ", ".join(list(fields)[:20])
             raise SchemaMismatch(f"the schema has no field {name!r}: drop the column ({known})")
-        if list(names).count(name) > 1:
+        if name in there:
             raise SchemaMismatch(f"the column {name!r} exists twice: drop or rename one")
+        there.add(name)
     for field in schema.record.fields:
-        if field.default is None and field.name not in names:
+        if field.default is None and field.name not in there:
             raise SchemaMismatch(
                 f"the column {field.name!r} is missing, and has no default in the schema"
             )
@@ -159,25 +162,20 @@ def _adapted(batch: pa.RecordBatch | pa.Table, start: int, schema: Schema) -> li
     except pa.ArrowInvalid as error:
         raise arrow_mismatch(batch, error).to_invalid_record(start) from error
     names = frozenset(batch.schema.names)
-    try:
-        arrays = [_column(batch, names, field) for field in schema.record.fields]
-    except ValueMismatch as error:
-        raise error.to_invalid_record(start) from error
-    except ArrayOverflow:
-        if batch.num_rows == 1:
-            raise ValueMismatch(0, "", TOO_LARGE).to_invalid_record(start) from None
-        half = batch.num_rows // 2
-        first = _adapted(batch.slice(0, half), start, schema)
-        return first + _adapted(batch.slice(half), start + half, schema)
-    plain = pa.RecordBatch.from_arrays(arrays, names=schema.arrow.names)
-    return [with_schema(plain, schema.arrow)]
+
+    def convert(begin: int, end: int) -> pa.RecordBatch:
+        part = batch.slice(begin - start, end - begin)
+        arrays = [_column(part, names, field) for field in schema.record.fields]
+        plain = pa.RecordBatch.from_arrays(arrays, names=schema.arrow.names)
+        return with_schema(plain, schema.arrow)
+
+    return in_batches(convert, start, start + batch.num_rows)
 
 
 def _column(batch: pa.RecordBatch | pa.Table, names: Collection[str], field: t.Field) -> pa.Array:
     """Return the column of `field`, or its defaults; `names` are the column names."""
     if field.name not in names:
-        default = default_to_python(json.loads(field.default or "null"), field.type)
-        return column([default] * batch.num_rows, field.type, field.name)
+        return column([default_value(field)] * batch.num_rows, field.type, field.name)
     if path := t.find_union(t.Record(name=field.name, fields=(field,))):
         raise SchemaMismatch(
             f"the field {path!r} is a union of several types, which tables and dataframes do not "
@@ -296,7 +294,7 @@ def _cast(array: pa.Array, type_: t.Type, path: str) -> pa.Array:
         array = array.storage
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    present = type_.item if isinstance(type_, t.Nullable) else type_
+    present = t.present(type_)
     target = arrow_type(present)
     if array.type.equals(target):
         check_column(array, type_, path)
@@ -360,18 +358,19 @@ def _find_failure(array: pa.Array, target: pa.DataType) -> tuple[int, str]:
 
     Raises ArrayOverflow if each value can be cast, but together they are too large.
     """
-    begin, end = 0, len(array)
-    while end - begin > 1:
-        half = (begin + end) // 2
+
+    def is_cast(begin: int, count: int) -> bool:
         try:
-            array.slice(begin, half - begin).cast(target)
-            begin = half
+            array.slice(begin, count).cast(target)
         except pa.ArrowInvalid:
-            end = half
+            return False
+        return True
+
+    position = first_failing(len(array), is_cast)
     try:
-        array.slice(begin, 1).cast(target)
+        array.slice(position, 1).cast(target)
     except pa.ArrowInvalid as error:
-        return begin, str(error)
+        return position, str(error)
     raise ArrayOverflow
 
 
@@ -422,8 +421,7 @@ def _inside(values: pa.Array, type_: t.Type, path: str, offsets: Any) -> pa.Arra
     try:
         return _cast(values, type_, path)
     except ValueMismatch as error:
-        row = int(np.searchsorted(offsets, error.position, side="right")) - 1
-        raise error.at_position(row) from error
+        raise error.at_position(row_of(offsets, error.position)) from error
 
 
 def _narrow(offsets: Any) -> pa.Array:

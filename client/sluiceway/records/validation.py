@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date, datetime, time
 from decimal import Decimal as Number
 from itertools import chain
@@ -133,11 +133,29 @@ class ValueMismatch(Exception):
 
 
 class ArrayOverflow(Exception):
-    """Too much data for one Arrow array; the caller halves the records."""
+    """Too much data for one Arrow array."""
 
 
 NULL: Final = "it is null, but the field is not nullable"
-TOO_LARGE: Final = "it is larger than 2 GiB, the limit of a message; make it smaller"
+_TOO_LARGE: Final = "it is larger than 2 GiB, the limit of a message; make it smaller"
+
+
+def in_batches(
+    convert: Callable[[int, int], pa.RecordBatch], begin: int, end: int
+) -> list[pa.RecordBatch]:
+    """Return `convert(begin, end)`, or of halves of it that fit into Arrow's arrays.
+
+    The arguments are indices of records. Raises InvalidRecord.
+    """
+    try:
+        return [convert(begin, end)]
+    except ValueMismatch as error:
+        raise error.to_invalid_record(begin) from error
+    except ArrayOverflow:
+        if end - begin <= 1:
+            raise ValueMismatch(0, "", _TOO_LARGE).to_invalid_record(begin) from None
+    half = (begin + end) // 2
+    return in_batches(convert, begin, half) + in_batches(convert, half, end)
 
 
 def describe(value: object) -> str:
@@ -205,10 +223,18 @@ def _invalid_position(array: pa.Array | pa.ChunkedArray) -> int:
     """Return the position of the first invalid value of an invalid array, if it is not nested."""
     if pa.types.is_nested(array.type):
         return 0
-    begin, end = 0, len(array)
+    return first_failing(len(array), lambda begin, count: _is_valid(array.slice(begin, count)))
+
+
+def first_failing(length: int, passes: Callable[[int, int], bool]) -> int:
+    """Return the first position that fails, if not all pass.
+
+    `passes(begin, count)` tells whether all of `count` positions from `begin` on pass.
+    """
+    begin, end = 0, length
     while end - begin > 1:
         half = (begin + end) // 2
-        if _is_valid(array.slice(begin, half - begin)):
+        if passes(begin, half - begin):
             begin = half
         else:
             end = half
@@ -252,7 +278,7 @@ def invalid_rows(batch: pa.RecordBatch, record: t.Record) -> set[int]:
 
 def invalid_values(array: pa.Array, type_: t.Type) -> np.ndarray[Any, Any]:
     """Return the positions of values that the Arrow type of a leaf allows, but `type_` does not."""
-    match type_.item if isinstance(type_, t.Nullable) else type_:
+    match t.present(type_):
         case t.Enum(symbols=symbols):
             good = pc.is_in(array, value_set=pa.array(symbols))
         case t.Uuid(fixed=None):
@@ -280,7 +306,7 @@ def _walk_arrays(array: pa.Array, type_: t.Type, path: str, positions: Any = Non
     Values below nulls, and items that no list or map refers to, are left out.
     """
     yield positions, array, type_, path
-    present = type_.item if isinstance(type_, t.Nullable) else type_
+    present = t.present(type_)
     if not isinstance(present, t.Record | t.Array | t.Map):
         return
     if array.null_count:
@@ -348,7 +374,7 @@ def _outer(positions: Any, row: int) -> int:
 
 
 def _is_map(type_: t.Type) -> bool:
-    return isinstance(type_.item if isinstance(type_, t.Nullable) else type_, t.Map)
+    return isinstance(t.present(type_), t.Map)
 
 
 def _is_unconstrained(type_: t.Type) -> bool:

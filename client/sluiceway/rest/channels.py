@@ -19,7 +19,14 @@ from sluiceway.errors import (
 from sluiceway.rest.arguments import channel_path, check_seconds
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.models import ChannelResource, Cluster, Connection, SchemaVersion
+from sluiceway.rest.models import (
+    ChannelResource,
+    Cluster,
+    Connection,
+    Heartbeat,
+    Retention,
+    SchemaVersion,
+)
 from sluiceway.rest.parsing import parse
 from sluiceway.rest.status import ChannelSummary, StatusPage, StatusReport
 from sluiceway.rest.transport import Transport
@@ -84,6 +91,17 @@ class Control:
         body = {"metadata": {"labels": dict(labels)}, "spec": dict(spec)}
         return self._put(name, body, {"If-None-Match": "*"})
 
+    def ensure(
+        self, name: str, *, spec: Mapping[str, Any], labels: Mapping[str, str]
+    ) -> ChannelResource:
+        """Create a channel, or return the one that another program has created meanwhile."""
+        try:
+            return self.create(name, spec=spec, labels=labels)
+        except Conflict as error:
+            if error.code != "precondition_failed":
+                raise
+        return self.channel(name)
+
     def update(
         self, name: str, *, uid: str, spec: Mapping[str, Any], labels: Mapping[str, str] | None
     ) -> ChannelResource:
@@ -102,9 +120,8 @@ class Control:
 
     def schemas(self, name: str) -> tuple[SchemaVersion, ...]:
         """Return all versions of the channel's schema, the oldest first."""
-        response = self._transport.request("GET", f"{channel_path(name)}/schemas")
-        items = self._transport.json(response).items("items")
-        return tuple(parse(SchemaVersion, each) for each in items)
+        response = self._transport.request_json("GET", f"{channel_path(name)}/schemas")
+        return tuple(parse(SchemaVersion, each) for each in response.items("items"))
 
     def delete(
         self, name: str, *, uid: str, keep_topic: bool, force: bool = False
@@ -149,14 +166,13 @@ class Control:
     ) -> Connection:
         """Return the connection for reading from or writing to the channel."""
         params = {"access": str(access)} | ({"listener": self._listener} if self._listener else {})
-        response = self._transport.request(
-            "GET", f"{channel_path(name)}/connection", params=params, timeout_s=timeout_s
-        )
-        return parse(Connection, self._transport.json(response))
+        path = f"{channel_path(name)}/connection"
+        response = self._transport.request_json("GET", path, params=params, timeout_s=timeout_s)
+        return parse(Connection, response)
 
     def cluster(self) -> Cluster:
         """Return the brokers of the Kafka cluster. Raises Forbidden unless administrator."""
-        return parse(Cluster, self._transport.json(self._transport.request("GET", "/v1/cluster")))
+        return parse(Cluster, self._transport.request_json("GET", "/v1/cluster"))
 
     def close(self) -> None:
         """Close the connections to the gateway."""
@@ -340,8 +356,11 @@ def checked_idle(idle: timedelta) -> timedelta | None:
 def spec_json(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON of the fields of a channel's spec that are not None. Raises OptionError."""
     spec = {name: value for name, value in fields.items() if value is not None}
-    for name in spec.keys() & {"retention", "heartbeat"}:
-        spec[name] = asdict(spec[name])
+    for name, kind in (("retention", Retention), ("heartbeat", Heartbeat)):
+        if name in spec:
+            if not isinstance(spec[name], kind):
+                raise OptionError(f"{name} is {spec[name]!r}; it takes a {kind.__name__}")
+            spec[name] = asdict(spec[name])
     if "schema" in spec:
         spec["schema"] = spec["schema"].definition
     if "config" in spec:

@@ -219,9 +219,9 @@ def checked_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
     """Return a payload in the form that counterparts receive. Raises OptionError."""
     try:
         text = json.dumps(dict(payload), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        size = len(text.encode())
     except (TypeError, ValueError) as error:
         raise OptionError(f"a payload must be a JSON object: {error}") from error
-    size = len(text.encode())
     if size > _MAX_PAYLOAD_BYTES:
         raise OptionError(f"the payload has {size:,} bytes; the limit is {_MAX_PAYLOAD_BYTES:,}")
     parsed: dict[str, Any] = json.loads(text)
@@ -263,9 +263,8 @@ class EndpointCalls:
     ) -> AttachResult:
         """Attach an endpoint instance to the channel; `title` describes it to people.
 
-        `spark` has the `application`, `query` and `ui` of a Spark job, as far as they are known.
-
-        `heartbeat` has its own `timeout_ms` or `interval_ms`, or both.
+        `spark` has the `application`, `query` and `ui` of a Spark job, as far as they are known,
+        `heartbeat` its own `timeout_ms` or `interval_ms`, or both.
         """
         body: dict[str, Any] = {"uid": uid, "id": instance, "session": session, "role": role}
         if membership is not None and membership.dynamic:
@@ -273,17 +272,13 @@ class EndpointCalls:
             if membership.static_id is not None:
                 body["static_id"] = membership.static_id
         elif membership is not None:
-            body |= {"group": membership.group, "index": membership.index}
-            body |= {"size": membership.size}
+            body |= {"group": membership.group, "index": membership.index, "size": membership.size}
             body |= {"mode": membership.mode} if role == "reader" else {}
-        if title is not None:
-            body["title"] = title
-        if heartbeat:
-            body["heartbeat"] = dict(heartbeat)
-        if spark:
-            body["spark"] = dict(spark)
+        optional = {"title": title, "heartbeat": heartbeat, "spark": spark}
+        body |= {name: given for name, given in optional.items() if given}
         params = {"listener": self._listener} if self._listener else None
-        response = self._post(f"{channel_path(channel)}/endpoints", body, params=params)
+        path = f"{channel_path(channel)}/endpoints"
+        response = self.transport.request_json("POST", path, params=params, body=body)
         return parse(AttachResult, response)
 
     def detach(
@@ -291,12 +286,12 @@ class EndpointCalls:
     ) -> None:
         """Report the end of an endpoint instance."""
         path = f"{channel_path(channel)}/endpoints/{instance}/detach"
-        self.transport.request("POST", path, body=dict(body), timeout_s=timeout_s)
+        self.transport.request("POST", path, body=body, timeout_s=timeout_s)
 
     def sync(self, channel: str, instance: str, body: Mapping[str, Any]) -> SyncResult:
         """Request the partitions of a dynamic group's member, or take them."""
         path = f"{channel_path(channel)}/endpoints/{instance}/sync"
-        return parse(SyncResult, self._post(path, body))
+        return parse(SyncResult, self.transport.request_json("POST", path, body=body))
 
     def resize(self, channel: str, group: str, *, uid: str, size: int) -> None:
         """Change the size of a group."""
@@ -320,7 +315,10 @@ class EndpointCalls:
     ) -> HeartbeatReply:
         """Report the state of a session's endpoints; `extra` has additional fields of the body."""
         body = {"session": session, "beat": number, "endpoints": list(reports), **(extra or {})}
-        return parse(HeartbeatReply, self._post("/v1/heartbeats", body, timeout_s=timeout_s))
+        response = self.transport.request_json(
+            "POST", "/v1/heartbeats", body=body, timeout_s=timeout_s
+        )
+        return parse(HeartbeatReply, response)
 
     def endpoints(
         self,
@@ -390,10 +388,11 @@ class EndpointCalls:
         self, channel: str, group: str, body: Mapping[str, Any], *, wait_s: float
     ) -> CommitProgress:
         """Return whether a group has committed past given offsets; wait for it up to `wait_s`."""
-        response = self._post(
+        response = self.transport.request_json(
+            "POST",
             f"{group_path(channel, group)}/offsets/passed",
-            body,
             params={"wait": f"{wait_s:.3f}"},
+            body=body,
             wait_s=wait_s,
         )
         return parse(CommitProgress, response)
@@ -423,22 +422,7 @@ class EndpointCalls:
     ) -> JsonNode:
         params = None if index is None else {"index": str(index)}
         path = f"{group_path(channel, group)}/offsets"
-        response = self.transport.request("GET", path, params=params, timeout_s=timeout_s)
-        return self.transport.json(response)
-
-    def _post(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        *,
-        params: Mapping[str, str] | None = None,
-        wait_s: float = 0.0,
-        timeout_s: float | None = None,
-    ) -> JsonNode:
-        response = self.transport.request(
-            "POST", path, params=params, body=dict(body), wait_s=wait_s, timeout_s=timeout_s
-        )
-        return self.transport.json(response)
+        return self.transport.request_json("GET", path, params=params, timeout_s=timeout_s)
 
 
 def _to_json(positions: Mapping[int, Position]) -> list[dict[str, Any]]:

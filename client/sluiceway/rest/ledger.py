@@ -25,7 +25,7 @@ from sluiceway.rest.ledger_models import (
     manifest_json,
     manifest_slices,
 )
-from sluiceway.rest.parsing import JsonNode, parse
+from sluiceway.rest.parsing import parse
 from sluiceway.rest.transport import Backoff, Transport
 
 __all__ = ["LedgerCalls"]
@@ -74,7 +74,9 @@ class LedgerCalls:
         if request.previous is not None:
             at = request.previous.committed_at.isoformat()
             body["previous"] = {"number": request.previous.number, "at": at}
-        return parse(Batch, self._post(_batches(request.channel), body, timeout_s=timeout_s))
+        path = _batches(request.channel)
+        response = self._transport.request_json("POST", path, body=body, timeout_s=timeout_s)
+        return parse(Batch, response)
 
     def upload(
         self, request: BatchRequest, batch_id: str, *, index: int, manifest: Manifest
@@ -130,7 +132,8 @@ class LedgerCalls:
     ) -> None:
         """Abort a batch. Raises Conflict `batch_committed` if it was committed."""
         path = f"{_batches(request.channel)}/{batch_id}/abort"
-        self._post(path, {**_writer(request), "cause": cause}, timeout_s=timeout_s)
+        body = {**_writer(request), "cause": cause}
+        self._transport.request("POST", path, body=body, timeout_s=timeout_s)
 
     def renew(
         self,
@@ -147,7 +150,8 @@ class LedgerCalls:
         """
         named = [{"id": batch, "instance": instance} for batch, instance in batches.items()]
         body = {"uid": uid, "batches": named, "lease_ms": lease_ms}
-        response = self._post(f"{_batches(channel)}/renew", body, timeout_s=timeout_s)
+        path = f"{_batches(channel)}/renew"
+        response = self._transport.request_json("POST", path, body=body, timeout_s=timeout_s)
         leases = (each.read(BatchLease) for each in response.items("batches"))
         return {lease.id: lease for lease in leases}
 
@@ -233,13 +237,12 @@ class LedgerCalls:
         params = {"limit": str(limit)} | ({} if uid is None else {"uid": uid})
         params |= {} if before is None else {"before": str(before)}
         path = f"{channel_path(channel)}/commits"
-        response = self._transport.request("GET", path, params=params)
-        return parse(CommitPage, self._transport.json(response))
+        return parse(CommitPage, self._transport.request_json("GET", path, params=params))
 
     def repair_plan(self, channel: str, *, uid: str) -> RepairPlan:
         """Return the records that a repair would remove. Raises Conflict `ledger_intact`."""
-        response = self._transport.request("GET", _repair(channel), params={"uid": uid})
-        return parse(RepairPlan, self._transport.json(response))
+        response = self._transport.request_json("GET", _repair(channel), params={"uid": uid})
+        return parse(RepairPlan, response)
 
     def repair(self, channel: str, plan: RepairPlan, *, uid: str, reason: str) -> Repair:
         """Repair a halted channel: remove the lost records of the plan.
@@ -248,7 +251,7 @@ class LedgerCalls:
         """
         lost_from = {str(each.partition): each.first for each in plan.lost}
         body = {"uid": uid, "lost_from": lost_from, "reason": reason}
-        return parse(Repair, self._post(_repair(channel), body))
+        return parse(Repair, self._transport.request_json("POST", _repair(channel), body=body))
 
     def close(self) -> None:
         """Close the connections to the gateway."""
@@ -262,7 +265,10 @@ class LedgerCalls:
         backoff = Backoff(wait_s, sleep=self._sleep, monotonic=self._monotonic)
         while True:
             try:
-                return parse(CommitResult, self._post(path, body, timeout_s=timeout_s))
+                response = self._transport.request_json(
+                    "POST", path, body=body, timeout_s=timeout_s
+                )
+                return parse(CommitResult, response)
             except GatewayError as error:
                 # An earlier request may still arrive, so only these errors are final.
                 if error.code == _BEYOND_WATERMARK and backoff.wait():
@@ -270,12 +276,6 @@ class LedgerCalls:
                 if isinstance(error, Conflict | InvalidRequest) and not error.retriable:
                     raise
                 raise CommitUnknown(channel=channel, key=batch.key) from error
-
-    def _post(
-        self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None
-    ) -> JsonNode:
-        response = self._transport.request("POST", path, body=dict(body), timeout_s=timeout_s)
-        return self._transport.json(response)
 
 
 def _cut(starts: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:

@@ -72,7 +72,10 @@ class ChannelStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelResource:
-    """A channel: its metadata, spec and status, with the ETag of the response."""
+    """A channel: its metadata, spec and status, with the ETag of the response.
+
+    `document` is the JSON of the response, or of the list's item.
+    """
 
     name: Annotated[str, JsonPath("metadata", "name")]
     uid: Annotated[str, JsonPath("metadata", "uid")]
@@ -93,6 +96,7 @@ class ChannelResource:
     mirrored: Annotated[bool, JsonPath("spec", "mirrored")] = False
     delivery: Annotated[str, JsonPath("spec", "delivery")] = "at_least_once"
     idle: Annotated[timedelta | None, JsonPath("spec", "idle_ms")] = None
+    document: Annotated[Mapping[str, Any], JsonPath()] = field(repr=False, compare=False)
     etag: str | None = field(default=None, compare=False)
 
 

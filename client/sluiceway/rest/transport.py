@@ -119,7 +119,6 @@ class Transport:
         headers = {"X-Request-Id": next(self._request_ids), **(headers or {})}
         cause: Exception | None = None
         attempts = 0
-        left_s = timeout_s
         while True:
             pause_s = 0.0
             # The last attempt needs enough time for the response of a running gateway.
@@ -154,7 +153,6 @@ class Transport:
             if not backoff.wait(at_least_s=pause_s):
                 raise failure from cause
             attempts += 1
-            left_s = max(0.001, min(timeout_s, backoff.left_s))
 
     def poll(
         self, path: str, *, params: Mapping[str, str] | None = None, seen: str | None, wait_s: float
@@ -174,12 +172,15 @@ class Transport:
         """Yield the items of a list, page by page."""
         query = dict(params)
         while True:
-            response = self.request("GET", path, params=query, timeout_s=timeout_s)
-            page = parse(Page, self.json(response))
+            page = parse(Page, self.request_json("GET", path, params=query, timeout_s=timeout_s))
             yield from page.items
             if page.next_cursor is None:
                 return
             query["cursor"] = page.next_cursor
+
+    def request_json(self, method: str, path: str, **options: Any) -> JsonNode:
+        """Like `request`, but return the JSON of the response."""
+        return self.json(self.request(method, path, **options))
 
     def json(self, response: httpx.Response) -> JsonNode:
         """Return the JSON of a response. Raises IncompatibleGateway if it has none."""

@@ -90,7 +90,7 @@ def arrow_type(type_: t.Type) -> pa.DataType:
 
 
 def _field(name: str, type_: t.Type) -> pa.Field:
-    leaf = type_.item if isinstance(type_, t.Nullable) else type_
+    leaf = t.present(type_)
     note = None
     if isinstance(leaf, t.Union):
         names = [t.branch_name(branch) for branch in leaf.branches]

@@ -179,7 +179,7 @@ def _broken(reader: t.Type, writer: t.Type, path: str) -> list[str]:
 
 def branches_of(type_: t.Type) -> tuple[t.Branch, ...]:
     """Return the branches of a union, or the one type of a field, without null."""
-    present = type_.item if isinstance(type_, t.Nullable) else type_
+    present = t.present(type_)
     return present.branches if isinstance(present, t.Union) else (present,)
 
 

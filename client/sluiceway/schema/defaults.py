@@ -293,3 +293,10 @@ def default_to_python(default: Any, type_: t.Type) -> object:
         case t.Uuid(fixed=fixed):
             return UUID(default) if fixed is None else UUID(bytes=default.encode("latin-1"))
     return default
+
+
+def default_value(field: t.Field) -> object:
+    """Return the Python value of a field's default; None without one."""
+    if field.default is None:
+        return None
+    return default_to_python(json.loads(field.default), field.type)

@@ -191,6 +191,11 @@ Present: TypeAlias = Branch | Union
 Type: TypeAlias = Present | Nullable
 
 
+def present(type_: Type) -> Present:
+    """Return the type of the values that are not null."""
+    return type_.item if isinstance(type_, Nullable) else type_
+
+
 def walk(type_: Type) -> Iterator[Type]:
     """Yield `type_` and all types within it."""
     yield type_

@@ -153,25 +153,19 @@ def loss_handler(options: ReadOptions) -> LossHandler:
     """Return the handler of offsets that Kafka does not hold, by `fail_on_data_loss`."""
 
     def handle(error: OffsetOutOfRange) -> None:
-        if error.offset > error.end:
-            if options.fail_on_data_loss:
-                error.add_note(
-                    "No message has this offset yet: correct startingOffsets or endingOffsets. A "
-                    "checkpoint with such an offset belongs to another topic, or Kafka's log was "
-                    "truncated."
-                )
-                raise error
-            LOGGER.warning("failOnDataLoss is false, so the read is cut at the end: %s", error)
+        past_end = error.offset > error.end
+        if not options.fail_on_data_loss:
+            effect = "is cut at the end" if past_end else "continues without lost data"
+            LOGGER.warning("failOnDataLoss is false, so the read %s: %s", effect, error)
             return
-        if options.fail_on_data_loss:
-            error.add_note(
-                "To skip the lost messages and read from the earliest retained offset, set "
-                '.option("failOnDataLoss", "false").'
-            )
-            raise error
-        LOGGER.warning(
-            "failOnDataLoss is false, so the read continues without lost data: %s", error
+        error.add_note(
+            "No message has this offset yet: correct startingOffsets or endingOffsets. A "
+            "checkpoint with such an offset belongs to another topic, or Kafka's log was truncated."
+            if past_end
+            else "To skip the lost messages and read from the earliest retained offset, set "
+            '.option("failOnDataLoss", "false").'
         )
+        raise error
 
     return handle
 
@@ -228,7 +222,7 @@ class RangeFetcher:
             self._next = taken.messages[-1].offset() + 1
             self._resize(taken.messages)
         self._next = max(self._next, taken.ends.get(self._offsets.partition, 0))
-        if taken.out_of_range is not None:
+        if taken.out_of_range:
             self._skip_lost()
 
     def _skip_lost(self) -> None:
@@ -318,15 +312,20 @@ class ChannelDataReader(Shipped, DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Return a split's records in order. Raises the errors of `read_split`."""
         # For a plan without partitions, Spark passes None, from 4.3 on as a partition's value.
-        split: InputSplit | None = None if partition is None else partition.value
-        if split is not None:
-            channel = split.connection.channel_name
-            with (
-                traced("receive", channel, split.trace, kind="receive") as span,
-                reporting(split.task) as report,
-            ):
-                yield from report.counted(read_split(split, self._options, self._columns))
-                span.set("sluiceway.records", report.records)
+        if partition is not None and partition.value is not None:
+            yield from read_reported(partition.value, self._options, self._columns)
+
+
+def read_reported(
+    split: InputSplit, options: ReadOptions, columns: StructType
+) -> Iterator[pa.RecordBatch]:
+    """Like `read_split`, with a span, and with the reports of the split's task, if it has one."""
+    with (
+        traced("receive", split.connection.channel_name, split.trace, kind="receive") as span,
+        reporting(split.task) as report,
+    ):
+        yield from report.counted(read_split(split, options, columns))
+        span.set("sluiceway.records", report.records)
 
 
 def read_split(

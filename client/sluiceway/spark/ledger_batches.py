@@ -15,7 +15,6 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
-    ChannelNotReady,
     CommitUnknown,
     IncompleteBatch,
     OptionError,
@@ -322,12 +321,7 @@ class TaskBatch:
 
     def _open(self) -> None:
         opened = self._batch.open()
-        missing = set(range(self._partitions)) - opened.begin.keys()
-        if missing and not opened.is_committed:
-            raise ChannelNotReady(
-                f"the ledger of the channel {self._batch.request.channel!r} does not have the "
-                f"partition {min(missing)} yet; run the job again in a few seconds"
-            )
+        self._batch.require_partitions(self._partitions)
         self._opened = opened
 
     def _open_early(self) -> None:

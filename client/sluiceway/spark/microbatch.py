@@ -22,9 +22,8 @@ from sluiceway.spark.batch_reader import (
     held_back,
     input_splits,
     loss_handler,
-    read_split,
+    read_reported,
 )
-from sluiceway.spark.endpoints import reporting
 from sluiceway.spark.offsets import StreamOffset, ranges_between, resolve_bound
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.readable_offsets import ReadableOffsets
@@ -186,22 +185,15 @@ class ChannelStreamReader(Shipped, DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return a split's records in order. Raises the errors of `read_split`."""
-        split: InputSplit = partition.value
-        channel = split.connection.channel_name
-        with (
-            traced("receive", channel, split.trace, kind="receive") as span,
-            reporting(split.task) as report,
-        ):
-            try:
-                yield from report.counted(read_split(split, self._options, self._columns))
-            except SchemaMismatch as error:
-                error.add_note(
-                    "A query keeps the schema with which its channel was loaded. Load the channel "
-                    "again and restart the query: it continues at its checkpoint, with the newest "
-                    "schema."
-                )
-                raise
-            span.set("sluiceway.records", report.records)
+        try:
+            yield from read_reported(partition.value, self._options, self._columns)
+        except SchemaMismatch as error:
+            error.add_note(
+                "A query keeps the schema with which its channel was loaded. Load the channel "
+                "again and restart the query: it continues at its checkpoint, with the newest "
+                "schema."
+            )
+            raise
 
     def stop(self) -> None:
         """Close the connections."""

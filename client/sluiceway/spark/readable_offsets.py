@@ -272,8 +272,8 @@ class ReadableOffsets:
         while True:
             try:
                 runs.refresh()
-            except GatewayUnavailable:
-                if time.monotonic() >= deadline_s:
+            except GatewayUnavailable as error:
+                if not error.retriable or time.monotonic() >= deadline_s:
                     raise
             else:
                 return runs

@@ -142,29 +142,39 @@ def traced(
             flushing.join(_FLUSH_S)
 
 
+_MAX_IDLE: Final = 32
+
+
 class ClientPool(Generic[C]):
     """Idle Kafka clients of this process by key; a borrowed client has one borrower.
 
     A new client costs a task 100 ms or more. A client is kept when its borrower succeeds, and
-    closed when it fails, because its state is unknown then. Spark forks its workers and librdkafka
-    does not survive a fork, so a child never uses its parent's clients.
+    closed when it fails, because its state is unknown then. Of more than 32 idle clients, the
+    longest unused one is closed. Spark forks its workers and librdkafka does not survive a fork, so
+    a child never uses its parent's clients.
     """
 
     def __init__(self, *, close: Callable[[C], object]) -> None:
         self._close = close
-        self._idle: dict[tuple[ForkGuard, Hashable], list[C]] = {}
+        # Of each process, the longest unused first.
+        self._idle: dict[ForkGuard, list[tuple[Hashable, C]]] = {}
 
     @contextmanager
     def borrow(self, key: Hashable, make: Callable[[], C]) -> Iterator[C]:
         """Lend the idle client of `key`, or a new one."""
-        idle = self._idle.setdefault((ForkGuard(), key), [])
-        client = idle.pop() if idle else make()
+        idle = self._idle.setdefault(ForkGuard(), [])
+        known = next((each for each in reversed(idle) if each[0] == key), None)
+        if known is not None:
+            idle.remove(known)
+        client = make() if known is None else known[1]
         try:
             yield client
         except BaseException:
             self._close(client)
             raise
-        idle.append(client)
+        idle.append((key, client))
+        if len(idle) > _MAX_IDLE:
+            self._close(idle.pop(0)[1])
 
 
 class RefreshableConnection:

@@ -142,6 +142,8 @@ class Token:
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
+    key_fingerprint: str | None = None
+    """The fingerprint of the key that `hash` was computed with; None if it is unknown."""
 
     def valid_at(self, now: datetime) -> bool:
         """Whether the token is neither revoked nor expired."""
@@ -157,6 +159,11 @@ def split_token(text: str) -> tuple[str, str] | None:
     """Return a token text's id and secret; None for another form."""
     found = _TOKEN.match(text)
     return None if found is None else (found[1], found[2])
+
+
+def key_fingerprint(key: bytes) -> str:
+    """Return a text that differs from key to key, and does not reveal the key."""
+    return hmac.new(key, b"sluiceway token key", hashlib.sha256).hexdigest()
 
 
 def token_hash(key: bytes, token_id: str, secret: str) -> str:

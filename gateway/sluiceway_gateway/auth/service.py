@@ -21,6 +21,7 @@ from sluiceway_gateway.auth.model import (
     Scope,
     ScopeKind,
     Token,
+    key_fingerprint,
     parse_scopes,
     split_token,
     token_hash,
@@ -95,6 +96,7 @@ class Tokens:
                 scopes=parse_scopes(scopes),
                 created_at=now,
                 expires_at=expires_at,
+                key_fingerprint=key_fingerprint(key),
             )
         except OverflowError:
             raise InvalidRequest("the token would expire beyond the year 9999") from None
@@ -126,9 +128,23 @@ class Tokens:
         return self._closed
 
     def check_key(self) -> None:
-        """Raise InvalidSettings if there are tokens but no key to verify them."""
-        if self._key is None and self.exist():
-            self._required_key()
+        """Raise InvalidSettings if there are tokens, but the key cannot verify any valid one."""
+        if not self.exist():
+            return
+        self._required_key()
+        now = self._clock()
+        valid = [each for each in self.every() if each.valid_at(now)]
+        if valid and all(map(self.has_other_key, valid)):
+            raise InvalidSettings(
+                "the tokens were created with another key than SLUICEWAY_TOKEN_KEY (or _FILE), so "
+                "the gateway would refuse all of them: set the key of the other gateways, or, to "
+                "replace it, create a token with this key by `sluiceway token create`"
+            )
+
+    def has_other_key(self, token: Token) -> bool:
+        """Whether the token is known to be of another key, so that this one cannot verify it."""
+        known = token.key_fingerprint
+        return None not in (known, self._key) and known != key_fingerprint(self._required_key())
 
     def authenticate(self, text: str | None) -> Principal:
         """Return the principal of a request with this token, or without one.

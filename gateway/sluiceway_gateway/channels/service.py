@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from datetime import timedelta
 
 from sluiceway.schema import Schema
 from sluiceway_gateway.audit import store as audit_store
@@ -40,7 +39,7 @@ from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.lifecycle.model import closing
 from sluiceway_gateway.lifecycle.store import record_use, usage_of_channel
 from sluiceway_gateway.schemas import store as schemas_store
-from sluiceway_gateway.schemas.service import is_same, schema_for, version_of
+from sluiceway_gateway.schemas.service import schema_for, version_of
 
 #: Feature of a client that commits batches and reads committed records only.
 EXACTLY_ONCE = "exactly-once"
@@ -195,7 +194,7 @@ class Channels:
             version = None if schema is None else self._version(tx, channel, change, schema)
             following = changed(channel, change, version)
             if following is not channel:
-                record_use(tx, channel.uid, self._clock(), interval=timedelta(0))
+                record_use(tx, channel.uid, self._clock())
             return self._save(tx, channel, following, AuditedAction.UPDATE, by=context.by), False
 
         return self._once(context, act)
@@ -333,7 +332,7 @@ class Channels:
         self, tx: WriteTransaction, channel: Channel, change: Change, schema: Schema
     ) -> SchemaVersion | None:
         """Return the new version after storing it; None for the current one."""
-        if is_same(channel.spec.schema, schema):
+        if channel.spec.schema == schema.canonical:
             return None
         schema_for(schema, channel.spec.format)
         kept = schemas_store.versions(tx, channel.uid)

@@ -9,7 +9,7 @@ import json
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,19 +28,16 @@ from sluiceway.errors import (
     Unauthenticated,
 )
 from sluiceway.rest.arguments import channel_path
+from sluiceway.rest.channels import Control
+from sluiceway.rest.models import ChannelResource
 from sluiceway.rest.transport import Transport
 from sluiceway_gateway.cli import entry
-from sluiceway_gateway.cli.documents import (
-    Document,
-    document_of,
-    document_schema,
-    list_channels,
-    read_documents,
-)
+from sluiceway_gateway.cli.documents import Document, document_of, document_schema, read_documents
 from sluiceway_gateway.cli.entry import (
     confirm,
     gateway_at,
     gateway_option,
+    json_text,
     message_of,
     printable,
     waiting_for,
@@ -178,25 +175,25 @@ def _planned(transport: Transport, document: Document) -> Step:
     """Return the plan for one document, from the gateway's dry run."""
     path = channel_path(document.name)
     try:
-        before, tag = _read(transport, path)
-        guard = {"If-None-Match": "*"} if tag is None else {"If-Match": tag}
+        before, guard = _read(transport, document.name)
         response = transport.request("PUT", path, params=_DRY, headers=guard, body=document.body)
+        after = transport.json(response).read(ChannelResource)
     except GatewayError as error:
         return _refused(document.name, error, document)
-    after = response.json()
 
     def send() -> None:
         transport.request("PUT", path, headers=guard | _key(), body=document.body)
 
     if before is None:
-        lines = tuple(f"+ {path}: {value}" for path, value in _fields(document_of(after)).items())
+        fields = _fields(document_of(after.document))
+        lines = tuple(f"+ {path}: {value}" for path, value in fields.items())
         return Step(name=document.name, kind=StepKind.CREATE, lines=lines, send=send)
-    if before["metadata"]["generation"] == after["metadata"]["generation"]:
+    if before.generation == after.generation:
         return Step(name=document.name, kind=StepKind.KEEP)
     return Step(
         name=document.name,
         kind=StepKind.CHANGE,
-        lines=tuple(_differences(before, after)),
+        lines=tuple(_differences(before.document, after.document)),
         send=send,
     )
 
@@ -205,22 +202,18 @@ def _pruned(
     transport: Transport, named: set[str], selector: str | None, *, force: bool
 ) -> Iterator[Step]:
     """Yield the deletion of each channel that matches and is in no file."""
-    for listed in list(list_channels(transport, selector)):
-        name = listed["metadata"]["name"]
-        if name in named or listed["status"]["phase"] == "deleting":
-            continue
-        yield _deletion(transport, name, force=force)
+    for listed in list(Control(transport).channels(selector)):
+        if listed.name not in named and listed.status.phase != "deleting":
+            yield _deletion(transport, listed.name, force=force)
 
 
 def _deletion(transport: Transport, name: str, *, force: bool) -> Step:
     path = channel_path(name)
     try:
-        found, tag = _read(transport, path)
-        if found is None or tag is None:
+        found, guard = _read(transport, name)
+        if found is None:
             return Step(name=name, kind=StepKind.KEEP, lines=("deleted meanwhile",))
-        params = {"uid": found["metadata"]["uid"]}
-        params |= {"force": "true"} if force else {"if_empty": "true"}
-        guard = {"If-Match": tag}
+        params = {"uid": found.uid} | ({"force": "true"} if force else {"if_empty": "true"})
         transport.request("DELETE", path, params=params | _DRY, headers=guard)
     except GatewayError as error:
         return _refused(name, error)
@@ -228,18 +221,19 @@ def _deletion(transport: Transport, name: str, *, force: bool) -> Step:
     def send() -> None:
         transport.request("DELETE", path, params=params, headers=guard | _key())
 
-    topic = found["status"]["topic"]["name"]
-    fate = "stays" if found["spec"]["topic"] is not None else "is deleted too"
-    return Step(name=name, kind=StepKind.DELETE, lines=(f"its topic {topic} {fate}",), send=send)
+    fate = "stays" if found.adopted_topic is not None else "is deleted too"
+    lines = (f"its topic {found.status.topic.name} {fate}",)
+    return Step(name=name, kind=StepKind.DELETE, lines=lines, send=send)
 
 
-def _read(transport: Transport, path: str) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the channel and its tag, None without one."""
+def _read(transport: Transport, name: str) -> tuple[ChannelResource | None, dict[str, str]]:
+    """Return the channel, None without one, and the precondition of a change of this state."""
     try:
-        response = transport.request("GET", path)
+        found = Control(transport).channel(name)
     except ChannelNotFound:
-        return None, None
-    return response.json(), response.headers["ETag"]
+        return None, {"If-None-Match": "*"}
+    # An empty tag, where a proxy has removed it, matches no state.
+    return found, {"If-Match": found.etag or ""}
 
 
 def _key() -> dict[str, str]:
@@ -352,7 +346,7 @@ def _state_of(steps: Sequence[Step], index: int) -> str:
 def dump_document(document: Mapping[str, Any], *, as_json: bool) -> str:
     """Return the text of a document, with a trailing line break."""
     if as_json:
-        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        return json_text(document, indent=2) + "\n"
     # PyYAML would write Unicode's line breaks as they are, and read them as spaces.
     breaks = any(each in json.dumps(document, ensure_ascii=False) for each in "\x85\u2028\u2029")
     text: str = yaml.safe_dump(
@@ -397,14 +391,16 @@ def export(
         closing(Transport(url, timeout_s=entry.TIMEOUT_S)) as transport,
         waiting_for(gateway_at(url)),
     ):
-        found = list(_resources(transport, dict.fromkeys(names), selector))
+        control = Control(transport)
+        named = [control.channel(each) for each in dict.fromkeys(names)]
+        found = named or list(control.channels(selector))
     texts: dict[str, str] = {}
     for each in found:
-        name = each["metadata"]["name"]
-        if each["status"]["phase"] == "deleting":
-            click.echo(f"sluiceway: the channel {name} is being deleted; left out", err=True)
+        if each.status.phase == "deleting":
+            click.echo(f"sluiceway: the channel {each.name} is being deleted; left out", err=True)
         else:
-            texts[name] = dump_document(document_of(each), as_json=format_ == "json")
+            document = document_of(each.document)
+            texts[each.name] = dump_document(document, as_json=format_ == "json")
     if not texts:
         click.echo("sluiceway: there is no such channel; nothing was written", err=True)
     if output is None:
@@ -416,16 +412,7 @@ def export(
         for name, text in texts.items():
             (output / f"{name}.{format_}").write_text(text, encoding="utf-8")
     except OSError as error:
+        # A write that fails has no file name.
         raise click.ClickException(
-            f"{error.filename} cannot be written: {error.strerror}; give another folder"
+            f"{error.filename or output} cannot be written: {error.strerror}; give another folder"
         ) from None
-
-
-def _resources(
-    transport: Transport, names: Iterable[str], selector: str | None
-) -> Iterator[dict[str, Any]]:
-    if names:
-        for name in names:
-            yield transport.request("GET", channel_path(name)).json()
-    else:
-        yield from list_channels(transport, selector)

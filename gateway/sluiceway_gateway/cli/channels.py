@@ -4,13 +4,12 @@ import json
 import warnings
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import IO, Any
 
 import click
 
 from sluiceway import Gateway, Heartbeat, Retention
-from sluiceway.channel import Channel
 from sluiceway.errors import SluicewayTimeout
 from sluiceway.rest.ledger_models import CommitPage, LedgerEvent, OpenBatch, Repair
 from sluiceway_gateway.cli import entry
@@ -20,6 +19,7 @@ from sluiceway_gateway.cli.entry import (
     format_time,
     gateway_at,
     gateway_option,
+    json_text,
     print_table,
     waiting_for,
     yes_option,
@@ -64,28 +64,27 @@ def channels() -> None:
 @gateway_option
 def list_(selector: str | None, as_json: bool, url: str | None) -> None:
     """List the channels that the token can see."""
-    with Gateway(url, timeout_s=entry.TIMEOUT_S) as gateway:
-        with waiting_for(gateway_at(url)):
-            found = list(gateway.channels(selector))
-        if as_json:
-            for each in found:
-                click.echo(_channel_json(each))
-            return
-        print_table(
-            ("NAME", "PHASE", "FORMAT", "DELIVERY", "PARTITIONS", "CREATED", "LABELS"),
-            [
-                (
-                    each.name,
-                    each.status.phase,
-                    each.format,
-                    each.delivery,
-                    str(each.status.topic.partitions or each.partitions),
-                    format_time(each.created_at),
-                    ",".join(f"{key}={value}" for key, value in sorted(each.labels.items())),
-                )
-                for each in found
-            ],
-        )
+    with open_control(url) as control, waiting_for(gateway_at(url)):
+        found = list(control.channels(selector))
+    if as_json:
+        for each in found:
+            click.echo(json_text(each.document))
+        return
+    print_table(
+        ("NAME", "PHASE", "FORMAT", "DELIVERY", "PARTITIONS", "CREATED", "LABELS"),
+        [
+            (
+                each.name,
+                each.status.phase,
+                each.format,
+                each.delivery,
+                str(each.status.topic.partitions or each.partitions),
+                format_time(each.created_at),
+                ",".join(f"{key}={value}" for key, value in sorted(each.labels.items())),
+            )
+            for each in found
+        ],
+    )
 
 
 @channels.command()
@@ -93,8 +92,9 @@ def list_(selector: str | None, as_json: bool, url: str | None) -> None:
 @gateway_option
 def show(name: str, url: str | None) -> None:
     """Show the channel NAME as JSON."""
-    with open_channel(name, url) as channel:
-        click.echo(_channel_json(channel, indent=2))
+    with open_control(url) as control, waiting_for(gateway_at(url)):
+        found = control.channel(name)
+    click.echo(json_text(found.document, indent=2))
 
 
 channels.add_command(gateway_option(status))
@@ -170,10 +170,12 @@ def create(
         Gateway(url, timeout_s=entry.TIMEOUT_S) as gateway,
         waiting_for(f"{gateway_at(url)} to make the channel {name} ready"),
     ):
-        warnings.simplefilter("always")
+        # Warnings of libraries, such as DeprecationWarning, are not about the channel.
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UserWarning)
         channel = gateway.channel(
             name,
-            None if schema is None else schema.read(),
+            _text_of(schema),
             topic=topic,
             format=format_,
             retention=retention,
@@ -222,7 +224,7 @@ def update(
     with open_channel(name, url) as channel:
         with waiting_for(gateway_at(url)):
             channel.update(
-                schema=None if schema is None else schema.read(),
+                schema=_text_of(schema),
                 heartbeat=_heartbeat(patience, interval, channel.heartbeat),
                 labels=_pairs(labels, "--label"),
                 **spec,
@@ -387,6 +389,13 @@ def _heartbeat(
     return Heartbeat(interval_ms=interval_ms, timeout_ms=timeout_ms)
 
 
+def _text_of(schema: IO[str] | None) -> str | None:
+    try:
+        return None if schema is None else schema.read()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"--schema: not UTF-8 at byte {error.start + 1}.") from None
+
+
 def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str] | None:
     pairs: dict[str, str] = {}
     for text in texts:
@@ -397,33 +406,3 @@ def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str] | None:
             raise click.UsageError(f"{option} {key} is given twice.")
         pairs[key] = value
     return pairs or None
-
-
-def _channel_json(channel: Channel, *, indent: int | None = None) -> str:
-    """Return a channel's metadata, spec and status as JSON."""
-    document = {
-        "metadata": {
-            "name": channel.name,
-            "uid": channel.uid,
-            "labels": dict(channel.labels),
-            "generation": channel.generation,
-            "created_at": channel.created_at,
-        },
-        "spec": {
-            "schema": channel.schema.definition,
-            "compatibility": channel.compatibility,
-            "format": channel.format,
-            "partitions": channel.partitions,
-            "pinned": channel.pinned,
-            "replication": channel.replication,
-            "retention": asdict(channel.retention),
-            "config": dict(channel.config),
-            "heartbeat": asdict(channel.heartbeat),
-            "mirrored": channel.mirrored,
-            "delivery": channel.delivery,
-            "idle_ms": None if channel.idle is None else channel.idle // timedelta(milliseconds=1),
-            "topic": {"name": channel.status.topic.name} if channel.adopted else None,
-        },
-        "status": asdict(channel.status),
-    }
-    return json.dumps(document, indent=indent, ensure_ascii=False, default=datetime.isoformat)

@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from typing import Any
 
 import click
 
@@ -149,6 +151,12 @@ def printable(text: str) -> str:
     Causes and keys are chosen by jobs: they must not control the operator's terminal.
     """
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """Return the value as JSON, with control characters escaped, as in `printable`."""
+    lines = json.dumps(value, indent=indent, ensure_ascii=False).split("\n")
+    return "\n".join(map(printable, lines))
 
 
 def duration(

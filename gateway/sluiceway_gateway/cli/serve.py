@@ -370,18 +370,7 @@ def up(host: str, port: int, kafka_port: int | None, data: Path | None) -> None:
         migrate_database(settings.database_url.get_secret_value())
         check(settings)
         kafka = stack.enter_context(_start_broker(directory / "kafka", kafka_port, console))
-        # The environment may have settings for another broker.
-        settings = settings.model_copy(
-            update={
-                "kafka_bootstrap_servers": kafka.bootstrap_servers,
-                "kafka_cluster_id": kafka.cluster_id,
-                "kafka_advertised_servers": None,
-                "kafka_properties": Secret({}),
-                "kafka_client_properties": Secret({}),
-                "kafka_listeners": Secret({}),
-                "kafka_default_listener": None,
-            }
-        )
+        settings = with_broker(settings, kafka)
         address = url(bound, settings)
         run_server(
             settings,
@@ -390,6 +379,21 @@ def up(host: str, port: int, kafka_port: int | None, data: Path | None) -> None:
             kafka,
         )
     console.print("Stopped. The data are kept.")
+
+
+def with_broker(settings: Settings, kafka: KafkaServer) -> Settings:
+    """Return the settings for this broker; the environment may have some for another one."""
+    return settings.model_copy(
+        update={
+            "kafka_bootstrap_servers": kafka.bootstrap_servers,
+            "kafka_cluster_id": kafka.cluster_id,
+            "kafka_advertised_servers": None,
+            "kafka_properties": Secret({}),
+            "kafka_client_properties": Secret({}),
+            "kafka_listeners": Secret({}),
+            "kafka_default_listener": None,
+        }
+    )
 
 
 @contextmanager
@@ -439,8 +443,7 @@ def _welcome(console: Console, address: str, servers: str, directory: Path) -> N
         f"  gateway  {address}  (dashboard; API reference: {address}/docs)\n"
         f"  Kafka    {servers}\n"
         f"  data     {directory}\n"
-        "Try in another terminal:\n"
-        f"{export}"
+        f"Try in another terminal:\n{export}"
         "  sluiceway channels list\n"
         "  sluiceway tail NAME --from-beginning",
         soft_wrap=True,

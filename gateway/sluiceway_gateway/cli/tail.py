@@ -1,10 +1,8 @@
 """`sluiceway tail`: print the records of a channel as JSON lines."""
 
-import json
 import math
-from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
@@ -75,9 +73,5 @@ def _print(reader: ChannelReader, number: int | None, awaited: str) -> None:
             records = reader.read(int(min(left, _READ_RECORDS)), timeout=_READ_TIMEOUT_S)
             if records:
                 notice.close()
-                click.echo("\n".join(map(_line, records)))
+                click.echo("\n".join(entry.json_text(json_value(each)) for each in records))
             left -= len(records)
-
-
-def _line(record: Mapping[str, Any]) -> str:
-    return entry.printable(json.dumps(json_value(record), ensure_ascii=False, allow_nan=False))

@@ -47,9 +47,17 @@ def create(label: str, scopes: tuple[str, ...], expires_in: timedelta | None) ->
     """
     with _tokens() as tokens:
         created = tokens.create(label=label, scopes=scopes, expires_in=expires_in)
+        now = datetime.now(UTC)
+        others = sum(each.valid_at(now) and tokens.has_other_key(each) for each in tokens.every())
     click.echo(created.text.get_secret_value())
     until = format_time(created.token.expires_at, "it is revoked")
     click.echo(f"id {created.token.id}, valid until {until}. It is not shown again.", err=True)
+    if others:
+        click.echo(
+            f"warning: {others} valid {'token was' if others == 1 else 'tokens were'} created with "
+            "another SLUICEWAY_TOKEN_KEY: a gateway accepts only the tokens of its own key",
+            err=True,
+        )
 
 
 @token.command("list")
@@ -57,7 +65,8 @@ def list_() -> None:
     """List all tokens without their secrets."""
     with _tokens() as tokens:
         found = tokens.every()
-    now = datetime.now(UTC)
+        now = datetime.now(UTC)
+        states = {each.id: _state(tokens, each, now) for each in found}
     print_table(
         ("ID", "LABEL", "SCOPES", "CREATED", "EXPIRES", "STATE"),
         [
@@ -67,7 +76,7 @@ def list_() -> None:
                 " ".join(str(scope) for scope in each.scopes),
                 format_time(each.created_at),
                 format_time(each.expires_at, "never"),
-                _state(each, now),
+                states[each.id],
             )
             for each in found
         ],
@@ -95,7 +104,9 @@ def _tokens() -> Iterator[Tokens]:
         yield Tokens(database, settings.token_key)
 
 
-def _state(each: Token, now: datetime) -> str:
+def _state(tokens: Tokens, each: Token, now: datetime) -> str:
     if each.revoked_at is not None:
         return "revoked"
-    return "valid" if each.valid_at(now) else "expired"
+    if not each.valid_at(now):
+        return "expired"
+    return "of another key" if tokens.has_other_key(each) else "valid"

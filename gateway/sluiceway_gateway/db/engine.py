@@ -286,8 +286,8 @@ class Database:
     def check(self) -> None:
         """Raise DatabaseUnavailable unless writes are possible.
 
-        A full disk is known from the last writes: a transaction without a change fits on it. So it
-        does on a PostgreSQL that is a standby or set to be read-only.
+        A transaction without a change also succeeds on a full disk, which is known from the last
+        writes, and on a PostgreSQL that is a standby or read-only, which is asked.
         """
         if time.monotonic() - self._full_s < _FULL_S:
             raise DatabaseUnavailable("The database's disk is full; free some of its space.")

@@ -135,10 +135,11 @@ class CircuitBreaker:
         """Open the breaker after a timeout."""
         with self._lock:
             if self._answers.is_set() and not self._stopping.is_set():
+                _log.warning("the database does not answer")
+                # First, because it fails where no thread is left: nothing would close the breaker.
+                threading.Thread(target=self._run, name="database-probe", daemon=True).start()
                 self._tripped_s = time.monotonic()
                 self._answers.clear()
-                _log.warning("the database does not answer")
-                threading.Thread(target=self._run, name="database-probe", daemon=True).start()
 
     def close(self) -> None:
         """Stop probing and close the breaker."""
@@ -268,9 +269,15 @@ class Connector:
         if not self._slots.acquire(timeout=self._limit_s):
             raise TimeoutError
         opened: Future[_Connection] = Future()
-        threading.Thread(
+        thread = threading.Thread(
             target=self._open_into, args=(opened, arguments, options), name="connect", daemon=True
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            # No thread is left, so none releases the slot.
+            self._slots.release()
+            raise
         try:
             return opened.result(max(0.0, deadline_s - time.monotonic()))
         except TimeoutError:

@@ -360,6 +360,7 @@ tokens = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("expires_at", UtcTime),
     Column("revoked_at", UtcTime),
+    Column("key_fingerprint", Word),
 )
 
 requests = Table(

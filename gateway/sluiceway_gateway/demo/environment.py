@@ -20,7 +20,7 @@ from typing import IO, Any
 import uvicorn
 
 from sluiceway import install_command
-from sluiceway_gateway.cli.serve import bound_socket
+from sluiceway_gateway.cli.serve import bound_socket, with_broker
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.embedded import KafkaServer, OnProgress, supervisor
 from sluiceway_gateway.logs import configure_logs
@@ -87,22 +87,19 @@ def demo_environment(directory: Path, on_progress: OnProgress) -> Iterator[DemoE
     """Run a broker and a gateway on free ports, with all their data in `directory`.
 
     `on_progress` is called while Kafka's jars are fetched. Raises EmbeddedError,
-    DemoPackageMissing.
+    DemoPackageMissing, InvalidSettings.
     """
     data = directory / "gateway"
     data.mkdir()
     with KafkaServer.start(directory / "kafka", heap_mb=512, on_progress=on_progress) as kafka:
-        settings = Settings(
+        settings = Settings.load(
             host="127.0.0.1",
             port=0,
-            database_url=f"sqlite:///{data / 'gateway.db'}",  # type: ignore[arg-type]
-            kafka_bootstrap_servers=kafka.bootstrap_servers,
-            kafka_advertised_servers=None,
-            kafka_cluster_id=None,
-            token_key=None,
+            database_url=f"sqlite:///{data / 'gateway.db'}",
             log_level="error",
             log_format="console",
         )
+        settings = with_broker(settings, kafka)
         with (data / "gateway.log").open("w") as log:
             configure_logs(level=settings.log_level, format=settings.log_format, stream=log)
             migrate(settings.database_url.get_secret_value())

@@ -1,6 +1,7 @@
 """Embedded Kafka broker (KRaft): a supervised child process that listens on loopback."""
 
 import base64
+import json
 import logging
 import socket
 import subprocess
@@ -206,7 +207,9 @@ class KafkaServer:
     ) -> "KafkaServer":
         (data_dir / "broker.log").unlink(missing_ok=True)
         properties = data_dir / "server.properties"
-        properties.write_text("".join(f"{k}={v}\n" for k, v in configuration.items()))
+        # In ASCII with JSON's escapes: Java reads Latin-1, where a backslash begins an escape.
+        escaped = {name: json.dumps(value)[1:-1] for name, value in configuration.items()}
+        properties.write_text("".join(f"{k}={v}\n" for k, v in escaped.items()))
         if not (data_dir / "log" / "meta.properties").exists():
             _format(java, properties)
         with (data_dir / "broker.out").open("wb") as output:
@@ -291,13 +294,19 @@ class KafkaServer:
 
 def _format(java: list[str], properties: Path) -> None:
     tool = [*java, *SHORT_LIVED, "kafka.tools.StorageTool"]
-    done = subprocess.run(
-        [*tool, "format", "--cluster-id", _new_cluster_id(), "--config", str(properties)],
-        capture_output=True,
-        text=True,
-        timeout=_START_TIMEOUT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [*tool, "format", "--cluster-id", _new_cluster_id(), "--config", str(properties)],
+            capture_output=True,
+            text=True,
+            timeout=_START_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise BrokerStartFailed(
+            f"Kafka's storage tool did not end within {_START_TIMEOUT_S} s; start it again on a "
+            "machine that is less busy."
+        ) from error
     if done.returncode != 0:
         raise BrokerStartFailed(f"Kafka's storage tool failed:\n{done.stdout}{done.stderr}")
 

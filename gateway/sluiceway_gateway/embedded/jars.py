@@ -148,15 +148,18 @@ def fetch_jars(jars: JarSet, on_progress: OnProgress | None = None) -> Path:
     user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cache = Path(os.environ.get("SLUICEWAY_CACHE_DIR") or user_cache / "sluiceway")
     directory = cache / jars.name
-    with _locked(cache / f"{jars.name}.lock"):
-        if not directory.is_dir():
-            _fetch_into(directory, jars, on_progress)
-        wrong = differences(directory, jars.sums)
-        if wrong:
-            raise JarsUnavailable(
-                f"The jars in {directory} are not the pinned ones ({'; '.join(wrong[:3])}): "
-                "remove that directory and start again."
-            )
+    # A complete cache may be read-only.
+    if not directory.is_dir():
+        with _locked(cache / f"{jars.name}.lock"):
+            # Another process may have fetched them meanwhile.
+            if not directory.is_dir():
+                _fetch_into(directory, jars, on_progress)
+    wrong = differences(directory, jars.sums)
+    if wrong:
+        raise JarsUnavailable(
+            f"The jars in {directory} are not the pinned ones ({'; '.join(wrong[:3])}): "
+            "remove that directory and start again."
+        )
     return directory
 
 
@@ -176,8 +179,15 @@ def differences(directory: Path, pinned: Mapping[str, str]) -> list[str]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise JarsUnavailable(
+            f"Jars cannot be kept in {path.parent} ({error.strerror}): set SLUICEWAY_CACHE_DIR to "
+            "a directory that this user may write."
+        ) from error
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -20,12 +20,17 @@ _GRACE_S = 30
 def main(pid_file: str, command: list[str]) -> int:
     """Run the command until it ends or standard input closes; return its exit status."""
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-    # Ctrl-C reaches every process of the terminal; the owner handles it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    Path(pid_file).write_text(f"{child.pid}\n")
-    threading.Thread(target=_end_with_owner, args=(child,), daemon=True).start()
-    return child.wait()
+    try:
+        signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+        # Ctrl-C reaches every process of the terminal; the owner handles it.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        Path(pid_file).write_text(f"{child.pid}\n")
+        threading.Thread(target=_end_with_owner, args=(child,), daemon=True).start()
+        return child.wait()
+    except BaseException:
+        # Such as of a full disk: nothing would end the child.
+        child.kill()
+        raise
 
 
 def _end_with_owner(child: "subprocess.Popen[bytes]") -> None:

@@ -17,12 +17,11 @@ from sluiceway_gateway.auth.service import Tokens, is_loopback, is_loopback_auth
 from sluiceway_gateway.errors import DatabaseUnavailable, Forbidden, Unauthenticated
 
 HEALTH = frozenset({"/livez", "/readyz"})
-"""Paths of health: yes, or no with one word for each missing part."""
+"""Paths of the health endpoints, whose responses name failing parts, but no addresses."""
 PUBLIC = HEALTH | {
     *("/", "/ui/{file:path}", "/openapi.json", "/docs", "/docs/errors", "/docs/{file}")
 }
-"""Routes without authentication: health, and the dashboard's files and documentation, which are the
-same for everybody."""
+"""Routes without authentication: health, and files of the dashboard and the documentation."""
 
 PRINCIPAL = "sluiceway.principal"
 """Key of an authorized request's principal in its ASGI scope."""
@@ -153,6 +152,8 @@ def access(action: Action | None, *, rechecked: bool = False) -> Any:
 
 Anybody = Annotated[Principal, access(None)]
 Viewer = Annotated[Principal, access(Action.VIEW)]
+Reader = Annotated[Principal, access(Action.READ)]
+Writer = Annotated[Principal, access(Action.WRITE)]
 Manager = Annotated[Principal, access(Action.MANAGE)]
 Administrator = Annotated[Principal, access(Action.ADMIN)]
 RegistryClient = Annotated[Principal, Depends(Access(basic=True))]

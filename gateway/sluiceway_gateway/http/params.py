@@ -126,7 +126,7 @@ def each_once(key: Callable[[Any], Hashable], message: str) -> AfterValidator:
 
 def cursor_after(name: str) -> str:
     """Return the cursor after this name."""
-    return _cursor(f"1:{name}")
+    return encoded_cursor(f"1:{name}")
 
 
 def name_before(cursor: str | None) -> str:
@@ -135,7 +135,7 @@ def name_before(cursor: str | None) -> str:
         return ""
     try:
         # base64 errors are ValueErrors too.
-        name = check_name(_text_of(cursor).removeprefix("1:"))
+        name = check_name(decoded_cursor(cursor).removeprefix("1:"))
     except ValueError:
         name = ""
     if not name or cursor != cursor_after(name):
@@ -145,7 +145,7 @@ def name_before(cursor: str | None) -> str:
 
 def cursor_after_place(place: Place) -> str:
     """Return the cursor after this place."""
-    return _cursor(f"e:{place.role}/{place.group}/{place.index}")
+    return encoded_cursor(f"e:{place.role}/{place.group}/{place.index}")
 
 
 def place_before(cursor: str | None) -> Place | None:
@@ -153,7 +153,7 @@ def place_before(cursor: str | None) -> Place | None:
     if cursor is None:
         return None
     try:
-        role, _, rest = _text_of(cursor).removeprefix("e:").partition("/")
+        role, _, rest = decoded_cursor(cursor).removeprefix("e:").partition("/")
         group, _, index = rest.rpartition("/")
         place = Place(role=Role(role), group=group and check_group(group), index=int(index))
     except ValueError:
@@ -163,11 +163,12 @@ def place_before(cursor: str | None) -> Place | None:
     return place
 
 
-def _cursor(text: str) -> str:
+def encoded_cursor(text: str) -> str:
+    """Return the cursor with this text."""
     return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
 
 
-def _text_of(cursor: str) -> str:
+def decoded_cursor(cursor: str) -> str:
     """Return a cursor's text. Raises ValueError for one that is not base64."""
     padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
     return base64.b64decode(padded, b"-_", validate=True).decode()

@@ -150,13 +150,13 @@ def problems(
 ) -> dict[int | str, Any]:
     """Return a route's `responses`: these problems, and those of every route.
 
-    413 is of routes that take a body, and brings their other ones.
+    Routes that take a body name 413, which adds 400 and 415.
     """
     bodies = {400, 415} if 413 in statuses else set()
     described = {
         400: "The body is not JSON",
         401: "No valid token",
-        403: "The token's scopes do not reach that far",
+        403: "The token's scopes do not cover the request",
         404: "Not found",
         409: "The state does not allow it; `code` says why",
         412: "The precondition does not hold",
@@ -165,7 +165,7 @@ def problems(
         415: "The body is not sent as application/json",
         422: "The request is malformed",
         500: "The gateway failed",
-        503: "The database or Kafka is away, or too many wait; see Retry-After",
+        503: "The database or Kafka is unavailable, or too many requests wait; see Retry-After",
     }
     found: dict[int | str, Any] = {
         status: {

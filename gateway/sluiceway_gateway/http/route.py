@@ -52,7 +52,7 @@ _T = TypeVar("_T")
 
 
 class BoundedThreads:
-    """Separate threads, for few slow calls at a time; few wait for them, and others are refused."""
+    """Separate threads for a few slow calls at a time; a few more wait, and others are refused."""
 
     def __init__(self, what: str, *, running: int, waiting: int) -> None:
         """Bound the calls of requests `what`, such as "for messages"."""

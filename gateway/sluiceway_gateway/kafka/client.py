@@ -11,6 +11,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
+from sluiceway.kafka.config import LOCAL
 from sluiceway.kafka.diagnosis import diagnosis
 from sluiceway_gateway.errors import (
     AccessFailure,
@@ -24,43 +25,18 @@ from sluiceway_gateway.tracing import child_span
 
 #: librdkafka properties that the gateway accepts. Some of librdkafka's properties load libraries or
 #: run commands, so every property that is not listed is refused by name.
-ALLOWED = frozenset(
-    {
-        "broker.address.family",
-        "broker.address.ttl",
-        "client.dns.lookup",
-        "client.id",
-        "client.rack",
-        "connections.max.idle.ms",
-        "metadata.max.age.ms",
-        "reconnect.backoff.max.ms",
-        "reconnect.backoff.ms",
-        "sasl.mechanism",
-        "sasl.mechanisms",
-        "sasl.oauthbearer.client.id",
-        "sasl.oauthbearer.client.secret",
-        "sasl.oauthbearer.extensions",
-        "sasl.oauthbearer.method",
-        "sasl.oauthbearer.scope",
-        "sasl.oauthbearer.token.endpoint.url",
-        "sasl.password",
-        "sasl.username",
-        "security.protocol",
-        "socket.connection.setup.timeout.ms",
-        "socket.keepalive.enable",
-        "ssl.ca.location",
-        "ssl.ca.pem",
-        "ssl.certificate.location",
-        "ssl.certificate.pem",
-        "ssl.cipher.suites",
-        "ssl.endpoint.identification.algorithm",
-        "ssl.key.location",
-        "ssl.key.password",
-        "ssl.key.pem",
-        "ssl.keystore.location",
-        "ssl.keystore.password",
-    }
-)
+ALLOWED = (LOCAL - {"bootstrap.servers", "debug", "socket.timeout.ms"}) | {
+    "broker.address.ttl",
+    "client.rack",
+    "connections.max.idle.ms",
+    "metadata.max.age.ms",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.extensions",
+    "sasl.oauthbearer.method",
+    "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.token.endpoint.url",
+}
 
 #: Codes after which the same request may succeed later, although librdkafka treats most of them as
 #: not retriable. Leading underscores are librdkafka's own codes.
@@ -233,6 +209,9 @@ class Client:
                     )
                 except BufferError:
                     producer.poll(0.1)
+                except KafkaException as error:
+                    # Too large with its key: librdkafka refuses it without a delivery report.
+                    failures.append(error.args[0])
                 else:
                     break
             producer.poll(0)

@@ -56,10 +56,10 @@ class ClusterIdentity:
     def require(self, describe: Callable[[bool], str | None]) -> None:
         """Raise KafkaUnavailable if the last comparison refused the cluster.
 
-        Compares at first, and again after ten seconds: then in one thread, while others rely on
-        the last result. `describe` returns the cluster's id. It gets whether Kafka must answer;
-        otherwise an error keeps the last result, and the caller's own request finds the cause.
-        Raises DatabaseUnavailable.
+        Compares at first, and again every ten seconds, then in one thread, while others rely on
+        the last result. `describe` returns the cluster's id; its argument is whether Kafka must
+        answer. If it need not, an error keeps the last result, and the caller's own request finds
+        the cause. Raises DatabaseUnavailable.
         """
         if self._compared_s == -math.inf:
             self.compare(describe(True))

@@ -67,16 +67,8 @@ _ENDED = (
     .limit(bindparam("most"))
 )
 _OF_END = ("state", "ending", "number", "records", "counts", "digest", "cause", "ended_at")
-_END = (
-    update(batches)
-    .where(_OF_CHANNEL, batches.c.id == bindparam("batch"), _IS_OPEN)
-    .values({each: bindparam(f"new_{each}", type_=batches.c[each].type) for each in _OF_END})
-)
-_RENEW = (
-    update(batches)
-    .where(_OF_CHANNEL, batches.c.id == bindparam("batch"), _IS_OPEN)
-    .values(lease_until=bindparam("until", type_=batches.c.lease_until.type))
-)
+# Sets the columns that its parameters name.
+_CHANGE = update(batches).where(_OF_CHANNEL, batches.c.id == bindparam("batch"), _IS_OPEN)
 _OF_INSTANCES = (
     select(channels.c.name, batches.c.channel_uid, batches.c.id, batches.c.instance)
     .join(channels, channels.c.uid == batches.c.channel_uid)
@@ -169,20 +161,19 @@ def insert(tx: WriteTransaction, uid: str, batch: Batch) -> None:
 
 def end(tx: WriteTransaction, uid: str, batch: Batch) -> None:
     """Store the end of an open batch."""
-    values = {f"new_{each}": getattr(batch, each) for each in _OF_END} | {
-        "uid": uid,
-        "batch": batch.id,
-        "new_state": str(batch.state),
-        "new_ending": None if batch.ending is None else str(batch.ending),
-    }
-    require_held(tx.execute(_END, values).rowcount == 1, "batch")
+    ending = {"state": str(batch.state), "ending": batch.ending and str(batch.ending)}
+    _change(tx, uid, batch.id, {each: getattr(batch, each) for each in _OF_END} | ending)
     tx.execute(delete(manifest_slices).where(manifest_slices.c.batch_id == batch.id))
 
 
 def renew(tx: WriteTransaction, uid: str, batch: Batch) -> None:
     """Store the lease of an open batch."""
-    values = {"uid": uid, "batch": batch.id, "until": batch.lease_until}
-    require_held(tx.execute(_RENEW, values).rowcount == 1, "batch")
+    _change(tx, uid, batch.id, {"lease_until": batch.lease_until})
+
+
+def _change(tx: WriteTransaction, uid: str, id_: str, columns: Mapping[str, Any]) -> None:
+    changed = tx.execute(_CHANGE, {"uid": uid, "batch": id_, **columns}).rowcount
+    require_held(changed == 1, "batch")
 
 
 def _batch_of(row: Row[Any]) -> Batch:

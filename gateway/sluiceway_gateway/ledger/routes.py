@@ -7,13 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.wire import Count, PartitionText
 from sluiceway_gateway.errors import InvalidRequest
-from sluiceway_gateway.http.auth import Viewer, access
+from sluiceway_gateway.http.auth import Manager, Viewer, Writer
 from sluiceway_gateway.http.json import body_of, json_response
 from sluiceway_gateway.http.middleware import long_poll
 from sluiceway_gateway.http.params import INT64_MAX, Conditions, Name, Time, Wait
@@ -54,7 +54,6 @@ MAX_STARTS = 5_000
 
 router = APIRouter(prefix="/v1/channels/{name}", tags=["ledger"], route_class=GatewayRoute)
 
-Writer = Annotated[Principal, access(Action.WRITE)]
 BatchId = Annotated[Uid, Path(description="The batch's id")]
 SliceNumber = Annotated[int, Path(ge=0, lt=MAX_SLICES, description="From 0")]
 OfChannel = Annotated[Uid, Query(description="Of the channel")]
@@ -127,7 +126,7 @@ def commit_batch(
     """
     change = None
     if body.positions is not None:
-        topic_id = gateway.ledgers.topic_id(name, uid=body.uid)
+        topic_id = body.positions.topic_id or gateway.ledgers.topic_id(name, uid=body.uid)
         change = position_change(name, body.uid, topic_id, body.positions)
     request = CommitRequest(
         batch=id,
@@ -195,8 +194,8 @@ async def get_committed(
         Query(
             alias="from",
             max_length=MAX_STARTS,
-            description="0:120,1:7: by partition, an offset; others are left out. Ask for some "
-            "hundred partitions at a time: URLs are bounded",
+            description="0:120,1:7: by partition, the first offset; other partitions are left out. "
+            "Request a few hundred at a time, because URLs are limited",
         ),
     ] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_INTERVALS)] = MAX_INTERVALS,
@@ -256,9 +255,6 @@ def list_commits(
     """Return ended batches (commits, aborts, reaped batches), repairs, and open batches."""
     found = gateway.ledger_reads.commits(name, uid=uid, before=before, limit=limit)
     return json_response(commits_json(found))
-
-
-Manager = Annotated[Principal, access(Action.MANAGE)]
 
 
 class RepairPlanBody(BaseModel):

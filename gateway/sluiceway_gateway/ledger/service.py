@@ -124,14 +124,14 @@ class Ledgers:
             if previous is not None:
                 times = store.times_of(tx, uid, [previous.number])
                 require_previous(grown, previous, times.get(previous.number))
-            found = batch_store.latest(tx, uid, request.key)
+            now = self._clock()
             decision = open_batch(
                 grown,
                 batch_store.owner(tx, uid, request.owner),
-                found,
+                batch_store.latest(tx, uid, request.key),
                 batch_store.open_batches(tx, uid),
                 request,
-                self._clock(),
+                now,
                 new_id=uuid.uuid4().hex,
                 max_age=self._max_age,
                 instance_epoch=batch_store.instance_epoch(tx, uid, request.owner, request.instance),
@@ -141,7 +141,7 @@ class Ledgers:
             if not decision.replayed:
                 batch_store.put_owner(tx, uid, decision.owner)
                 batch_store.insert(tx, uid, decision.batch)
-            store.save(tx, decision.ledger, was=was, now=self._clock())
+            store.save(tx, decision.ledger, was=was, now=now)
         self._usage.record(channel)
         if decision.aborted:
             self._publish(decision.ledger)
@@ -246,7 +246,8 @@ class Ledgers:
     ) -> BatchInTopic:
         """Abort a batch; a repeat changes nothing.
 
-        Without an instance it is anybody's, and the audit trail has an entry that names `by`.
+        Without an instance, the batch may be any instance's, and the audit trail has an entry that
+        names `by`.
 
         Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound, BatchFenced and
         BatchCommitted.
@@ -255,17 +256,17 @@ class Ledgers:
             channel = self._channel(tx, name, uid)
             was = store.hold(tx, channel)
             batch = _require_batch(tx, channel, batch_id)
-            decision = abort_batch(
-                was, batch, batch_store.open_batches(tx, uid), cause, self._clock(), instance
-            )
-            save_aborted(tx, decision, was=was, now=self._clock())
+            now = self._clock()
+            open_batches = batch_store.open_batches(tx, uid)
+            decision = abort_batch(was, batch, open_batches, cause, now, instance)
+            save_aborted(tx, decision, was=was, now=now)
             if instance is None and decision.aborted:
                 audit_store.add(
                     tx,
                     channel,
                     AuditedAction.ABORT_BATCH,
                     by=by,
-                    at=self._clock(),
+                    at=now,
                     target=batch.key,
                     reason=cause,
                     old={f"batch of {batch.owner}": str(BatchState.OPEN)},

@@ -195,9 +195,7 @@ _RUNS = (
 _RUNS_BETWEEN = _RUNS.where(visible_runs.c.first_offset < bindparam("end")).limit(bindparam("most"))
 _LAST_RUNS_BETWEEN = _RUNS_BETWEEN.order_by(None).order_by(visible_runs.c.end_offset.desc())
 _REMOVE_RUN = PreparedDml(
-    delete(visible_runs).where(
-        *(visible_runs.c[name] == bindparam(f"the_{name}") for name in visible_runs.c.keys())  # noqa: SIM118
-    )
+    delete(visible_runs).where(*(each == bindparam(each.name) for each in visible_runs.c))
 )
 _ADD_RUN = PreparedDml(visible_runs.insert(), columns=visible_runs.c.keys())
 _OF_PARTITION = (
@@ -280,9 +278,7 @@ def runs_between(
 
 def replace_runs(tx: WriteTransaction, uid: str, *, removed: Runs, added: Runs) -> None:
     """Delete runs, and insert their replacements."""
-    gone = [
-        {f"the_{name}": value for name, value in row.items()} for row in _run_rows(uid, removed)
-    ]
+    gone = list(_run_rows(uid, removed))
     require_held(tx.run_each(_REMOVE_RUN, gone) == len(gone), "ledger")
     tx.run_each(_ADD_RUN, list(_run_rows(uid, added)))
 

@@ -311,7 +311,7 @@ def checked_manifest(intervals: Mapping[str, list[list[int]]]) -> Manifest:
 
 
 def position_change(name: str, uid: str, topic_id: str, body: PositionsPost) -> PositionChange:
-    """Return the change of positions; by default of the batch's own channel and topic."""
+    """Return the change of positions, by default in the batch's own channel."""
     if body.channel is not None and (body.uid is None or body.topic_id is None):
         raise InvalidRequest.at("/positions", "a channel is given with its uid and topic_id")
     moved = tuple(_position(each.partition, each.to) for each in body.positions)
@@ -323,7 +323,7 @@ def position_change(name: str, uid: str, topic_id: str, body: PositionsPost) -> 
             endpoint=body.id,
             epoch=body.epoch,
             generation=body.generation,
-            topic_id=body.topic_id or topic_id,
+            topic_id=topic_id,
             number=body.number,
             positions=moved,
         ),

@@ -24,14 +24,13 @@ from sluiceway_gateway.endpoints.model import Event
 from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.kafka.client import log_unavailable
-from sluiceway_gateway.lifecycle.model import apply_idle_limit, is_quiet, watch_period
-from sluiceway_gateway.lifecycle.store import (
-    USE_INTERVAL,
-    LastUse,
-    last_use,
-    last_uses,
-    record_use,
+from sluiceway_gateway.lifecycle.model import (
+    apply_idle_limit,
+    is_quiet,
+    use_interval,
+    watch_period,
 )
+from sluiceway_gateway.lifecycle.store import LastUse, last_use, last_uses, record_use
 
 _log = structlog.get_logger(__name__)
 
@@ -90,8 +89,13 @@ class TtlReaper:
         if apart - self._apart > _CLOCK_JUMP:
             found = self._postpone(found, apart - self._apart)
         self._apart = apart
-        used = [each for each in found if each.lives and each.used_at < now - USE_INTERVAL]
-        self._record([replace(each, used_at=now) for each in used], interval=USE_INTERVAL)
+        self._record(
+            [
+                replace(each, used_at=now)
+                for each in found
+                if each.lives and each.used_at < now - use_interval(each.channel)
+            ]
+        )
         quiet = [
             each
             for each in found
@@ -110,24 +114,28 @@ class TtlReaper:
             changed=len(phases),
         )
 
-    def _record(self, uses: list[LastUse], *, interval: timedelta) -> None:
+    def _record(self, uses: list[LastUse]) -> None:
         for some in chunks(uses, _BATCH_SIZE):
             with self._database.write() as tx:
                 for each in some:
-                    record_use(tx, each.channel.uid, each.used_at, interval=interval)
+                    record_use(tx, each.channel.uid, each.used_at)
 
     def _postpone(self, found: list[LastUse], by: timedelta) -> list[LastUse]:
         """Move all last uses forward, and return them."""
         _log.warning("the clock was set forward; idle channels are kept for longer", by=str(by))
         later = [replace(each, used_at=each.used_at + by) for each in found]
-        self._record(later, interval=timedelta(0))
+        self._record(later)
         return later
 
     def _check_topic(self, quiet: LastUse, now: datetime) -> bool:
-        """Save a use if the topic has grown; returns whether the check was due."""
+        """Save a use if the topic has grown; returns whether the check was due.
+
+        It is due twice in a watch period, and right before the channel is closed or removed.
+        """
         channel, now_s = quiet.channel, self._monotonic()
         every_s = watch_period(channel).total_seconds() / 2
-        if now_s - self._asked_s.get(channel.uid, float("-inf")) < every_s:
+        is_ending = self._updated(quiet, now).phase is not channel.phase
+        if not is_ending and now_s - self._asked_s.get(channel.uid, float("-inf")) < every_s:
             return False
         self._asked_s[channel.uid] = now_s
         partitions = range(channel.topic.partitions or 0)
@@ -146,7 +154,7 @@ class TtlReaper:
             self._seen[channel.uid] = _TopicEnds(ends=ends, since_s=now_s)
             if grown_at is not None and grown_at > quiet.used_at:
                 with self._database.write() as tx:
-                    record_use(tx, channel.uid, min(grown_at, now), interval=timedelta(0))
+                    record_use(tx, channel.uid, min(grown_at, now))
         return True
 
     def _update(self, found: LastUse, now: datetime) -> Channel | None:
@@ -199,27 +207,29 @@ class TtlReaper:
 
 
 class UsageRecorder:
-    """Saves requests for a channel's connection as uses, at most one a minute per channel."""
+    """Saves requests for a channel's connection as uses, several within a short time once."""
 
     def __init__(self, database: Database, *, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._recorded: dict[str, datetime] = {}
+        self._saved_until: dict[str, datetime] = {}
+        """By channel, the time until which further uses are not saved."""
 
     def record(self, channel: Channel) -> None:
         """Save a use of a channel with an idle limit."""
-        now = self._clock()
-        before = self._recorded.get(channel.uid)
-        if channel.spec.idle_ms is None or (
-            before is not None and abs(now - before) < USE_INTERVAL
-        ):
+        if channel.spec.idle_ms is None:
+            return
+        now, interval = self._clock(), use_interval(channel)
+        until = self._saved_until.get(channel.uid)
+        # A later end means that the clock was set back.
+        if until is not None and now < until <= now + interval:
             return
         try:
             with self._database.write() as tx:
-                record_use(tx, channel.uid, now)
+                record_use(tx, channel.uid, now, interval=interval)
         except DatabaseUnavailable as error:
             # The request succeeds anyway: later uses of its client are recorded.
             _log.warning("a use is not saved", channel=channel.name, **reason_of(error))
             return
-        recent = {uid: at for uid, at in self._recorded.items() if abs(now - at) < USE_INTERVAL}
-        self._recorded = recent | {channel.uid: now}
+        recent = {uid: until for uid, until in self._saved_until.items() if until > now}
+        self._saved_until = recent | {channel.uid: now + interval}

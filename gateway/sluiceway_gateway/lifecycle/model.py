@@ -198,6 +198,7 @@ IDLE = "Idle"
 PHASES = frozenset({Phase.READY, Phase.CLOSING, Phase.CLOSED})
 """Phases in which the idle limit applies; in others, the channel's owner has to act."""
 _LONGEST_WATCH = timedelta(hours=1)
+_LONGEST_USE_INTERVAL = timedelta(minutes=1)
 
 
 def idle_limit(channel: Channel) -> timedelta:
@@ -209,6 +210,11 @@ def idle_limit(channel: Channel) -> timedelta:
 def watch_period(channel: Channel) -> timedelta:
     """Return the time for which the topic must not grow before the channel is closed or removed."""
     return min(idle_limit(channel) / 10, _LONGEST_WATCH)
+
+
+def use_interval(channel: Channel) -> timedelta:
+    """Return the time in which several uses are saved once."""
+    return min(idle_limit(channel) / 10, _LONGEST_USE_INTERVAL)
 
 
 def is_quiet(channel: Channel, *, used_at: datetime, now: datetime) -> bool:

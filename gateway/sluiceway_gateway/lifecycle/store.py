@@ -140,9 +140,6 @@ def _place(row: Row[Any]) -> str:
     return f"{row.group_name}[{row.member_index}]" if row.group_name else f"{row.role} {row.id[:8]}"
 
 
-#: Uses within this time are saved once.
-USE_INTERVAL = timedelta(minutes=1)
-
 _OWN = endpoints.c.channel_uid == channels.c.uid
 _LIVING = exists().where(_OWN, LIVES)
 _CHANGED = select(func.max(endpoints.c.changed_at)).where(_OWN).scalar_subquery()
@@ -186,7 +183,7 @@ def last_use(tx: ReadTransaction, uid: str) -> LastUse | None:
 
 
 def record_use(
-    tx: WriteTransaction, uid: str, at: datetime, *, interval: timedelta = USE_INTERVAL
+    tx: WriteTransaction, uid: str, at: datetime, *, interval: timedelta = timedelta(0)
 ) -> None:
     """Save a use, unless a later one, or one at most `interval` earlier, is saved."""
     tx.execute(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import re
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -17,7 +15,7 @@ from sluiceway_gateway.ledger.model import Interval
 
 MAX_MESSAGES = 500
 """Maximum of a response."""
-MAX_PARTITIONS = 200
+MAX_READ_PARTITIONS = 200
 """Maximum partitions of a request; their offsets must fit into a cursor."""
 MAX_BYTES = 8 * 1024 * 1024
 """Maximum total size of keys and values in a response with several messages."""
@@ -64,31 +62,6 @@ class StartPoint:
     offset: int | None = None
     since: datetime | None = None
     bounds: Mapping[int, int] | None = None
-
-
-_CURSOR = re.compile(r"([no])((?:,(?:0|[1-9][0-9]{0,5}):(?:0|[1-9][0-9]{0,18}))+)")
-
-
-def cursor_of(start: StartPoint) -> str:
-    """Return the text of a start point with bounds."""
-    bounds = "".join(f",{each}:{offset}" for each, offset in sorted((start.bounds or {}).items()))
-    text = f"{'n' if start.newest_first else 'o'}{bounds}"
-    return base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
-
-
-def start_of_cursor(cursor: str) -> StartPoint | None:
-    """Return the start point of a cursor; None for another text."""
-    try:
-        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True).decode()
-    except ValueError:
-        return None
-    found = _CURSOR.fullmatch(text)
-    if found is None:
-        return None
-    pairs = [each.split(":") for each in found[2].removeprefix(",").split(",")]
-    bounds = {int(partition): int(offset) for partition, offset in pairs}
-    start = StartPoint(newest_first=found[1] == "n", bounds=bounds)
-    return start if cursor_of(start) == cursor and len(bounds) <= MAX_PARTITIONS else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,16 +163,17 @@ class MessageSelection:
     def _drop(self) -> None:
         present = [messages for messages in self._kept.values() if messages]
         if self._newest:
-            message = min(present, key=lambda each: _time(each[0])).popleft()
+            message = min(present, key=lambda each: _order(each[0], newest=True)).popleft()
         else:
-            message = max(present, key=lambda each: _time(each[-1])).pop()
+            message = max(present, key=lambda each: _order(each[-1], newest=False)).pop()
         self.count -= 1
         self.size_bytes -= message.size_bytes
         self.dropped[message.partition] = message.offset
 
 
-def _time(message: ReadMessage) -> tuple[int, int]:
-    return (message.timestamp_ms or 0, -message.partition)
+def _order(message: ReadMessage, *, newest: bool) -> tuple[int, int]:
+    """Return the time; of messages of one time, those of lower partitions are shown first."""
+    return (message.timestamp_ms or 0, -message.partition if newest else message.partition)
 
 
 def merged(by_partition: Mapping[int, Sequence[ReadMessage]], *, newest: bool) -> list[ReadMessage]:
@@ -208,10 +182,10 @@ def merged(by_partition: Mapping[int, Sequence[ReadMessage]], *, newest: bool) -
     found = []
     while rest:
         if newest:
-            partition = max(rest, key=lambda each: _time(rest[each][-1]))
+            partition = max(rest, key=lambda each: _order(rest[each][-1], newest=True))
             found.append(rest[partition].pop())
         else:
-            partition = min(rest, key=lambda each: (rest[each][0].timestamp_ms or 0, each))
+            partition = min(rest, key=lambda each: _order(rest[each][0], newest=False))
             found.append(rest[partition].popleft())
         if not rest[partition]:
             del rest[partition]

@@ -18,7 +18,7 @@ from sluiceway_gateway.kafka.window_reader import window_reader
 from sluiceway_gateway.ledger import store as ledger_store
 from sluiceway_gateway.ledger.model import Interval, visible_below
 from sluiceway_gateway.messages.model import (
-    MAX_PARTITIONS,
+    MAX_READ_PARTITIONS,
     READ_S,
     PartitionView,
     ReadMessage,
@@ -144,9 +144,9 @@ class MessageReads:
         filled = [
             each for each in sorted(at) if bounds[each].begin_offset < bounds[each].end_offset
         ]
-        chosen = filled[:MAX_PARTITIONS] or sorted(bounds)[:1]
+        chosen = filled[:MAX_READ_PARTITIONS] or sorted(bounds)[:1]
         starts = {each: at.get(each, bounds[each].end_offset) for each in chosen}
-        return starts, len(filled) - len(filled[:MAX_PARTITIONS])
+        return starts, len(filled) - len(filled[:MAX_READ_PARTITIONS])
 
     def _views(
         self,

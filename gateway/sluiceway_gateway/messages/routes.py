@@ -1,11 +1,8 @@
 """Routes of messages: read a few of a channel's, and write a few by hand."""
 
-from typing import Annotated
-
 from fastapi import APIRouter, Response
 
-from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.http.auth import access
+from sluiceway_gateway.http.auth import Reader, Writer
 from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.params import Name
 from sluiceway_gateway.http.problems import problems
@@ -29,9 +26,6 @@ from sluiceway_gateway.messages.wire import (
 router = APIRouter(
     prefix="/v1/channels/{name}/messages", tags=["messages"], route_class=GatewayRoute
 )
-
-Reader = Annotated[Principal, access(Action.READ)]
-Writer = Annotated[Principal, access(Action.WRITE)]
 
 
 @router.get(

@@ -1,6 +1,7 @@
 """JSON of messages: parameters, request bodies and responses."""
 
 import base64
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -11,14 +12,13 @@ from sluiceway_gateway.channels.model import MAX_PARTITIONS, Format
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.errors import InvalidRequest
 from sluiceway_gateway.http.json import body_of, time_json
-from sluiceway_gateway.http.params import INT64_MAX, Time
+from sluiceway_gateway.http.params import INT64_MAX, Time, decoded_cursor, encoded_cursor
 from sluiceway_gateway.ledger.wire import BatchText
 from sluiceway_gateway.messages.model import (
     MAX_MESSAGES,
+    MAX_READ_PARTITIONS,
     StartPoint,
-    cursor_of,
     shortened,
-    start_of_cursor,
 )
 from sluiceway_gateway.messages.reading import MessagePage, ShownMessage
 from sluiceway_gateway.messages.writing import WriteRequest, WrittenMessages
@@ -60,6 +60,29 @@ Limit = Annotated[int, Query(ge=1, le=MAX_MESSAGES)]
 Uncommitted = Annotated[
     bool, Query(description="On exactly-once channels: also uncommitted messages")
 ]
+
+
+_CURSOR = re.compile(r"([no])((?:,(?:0|[1-9][0-9]{0,5}):(?:0|[1-9][0-9]{0,18}))+)")
+
+
+def cursor_of(start: StartPoint) -> str:
+    """Return the text of a start point with bounds."""
+    bounds = "".join(f",{each}:{offset}" for each, offset in sorted((start.bounds or {}).items()))
+    return encoded_cursor(f"{'n' if start.newest_first else 'o'}{bounds}")
+
+
+def start_of_cursor(cursor: str) -> StartPoint | None:
+    """Return the start point of a cursor; None for another text."""
+    try:
+        found = _CURSOR.fullmatch(decoded_cursor(cursor))
+    except ValueError:
+        return None
+    if found is None:
+        return None
+    pairs = [each.split(":") for each in found[2].removeprefix(",").split(",")]
+    bounds = {int(partition): int(offset) for partition, offset in pairs}
+    start = StartPoint(newest_first=found[1] == "n", bounds=bounds)
+    return start if cursor_of(start) == cursor and len(bounds) <= MAX_READ_PARTITIONS else None
 
 
 def start_point(

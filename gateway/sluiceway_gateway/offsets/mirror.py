@@ -24,6 +24,9 @@ _RETRY_S = 15.0
 #: Interval at which all positions are read, instead of recent ones only. Replicas' clocks, which
 #: date positions, must differ by less.
 _FULL_S = 60.0
+#: Interval at which all positions are written again. Kafka removes the offsets of groups without
+#: members `offsets.retention.minutes` after they were written, a week by default.
+_REWRITE_S = 3600.0
 
 _Offsets = dict[tuple[str, int], int]
 
@@ -59,15 +62,21 @@ class Mirror:
         self._refused: dict[str, float] = {}
         self._passed_s: float | None = None
         self._full_s: float | None = None
+        self._rewritten_s: float | None = None
         self._since: datetime | None = None
 
     def run_once(self) -> MirrorCounts:
-        """Write what has changed since the last pass. Raises DatabaseUnavailable."""
+        """Write what has changed since the last pass, hourly everything.
+
+        Raises DatabaseUnavailable.
+        """
         now_s = self._monotonic()
-        if self._passed_s is None or now_s - self._passed_s > _FULL_S:
-            # Another replica may have written in the meantime, so this one's record is outdated.
+        # After a pause another replica may have written, so this one's record is outdated.
+        paused = self._passed_s is None or now_s - self._passed_s > _FULL_S
+        if paused or self._rewritten_s is None or now_s - self._rewritten_s >= _REWRITE_S:
             self._written.clear()
             self._full_s = None
+            self._rewritten_s = now_s
         self._passed_s = now_s
         full = self._full_s is None or now_s - self._full_s >= _FULL_S
         if full:

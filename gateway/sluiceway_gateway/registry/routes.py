@@ -21,7 +21,6 @@ from sluiceway_gateway.registry.service import (
     KEY_SUFFIX,
     SCHEMA_NOT_FOUND,
     SUBJECT_NOT_FOUND,
-    SubjectVersion,
 )
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -113,12 +112,6 @@ def _number(status: int) -> int:
 
 def _json(content: Any, status: int = 200, *, headers: dict[str, str] | None = None) -> Response:
     return JSONResponse(content, status, headers=headers, media_type=MEDIA_TYPE)
-
-
-def _version_json(found: SubjectVersion) -> dict[str, Any]:
-    schema = found.schema
-    shown = {"version": schema.version, "id": schema.id, "schema": schema.definition}
-    return {"subject": found.subject} | shown
 
 
 @router.get("")
@@ -218,7 +211,7 @@ def list_versions(subject: str, client: RegistryClient, gateway: Gateway, part: 
 @router.get("/subjects/{subject}/versions/{version}")
 def get_version(subject: str, version: str, client: RegistryClient, gateway: Gateway) -> Response:
     """Return a version; `latest` is the version that writers use."""
-    return _json(_version_json(gateway.registry.version(subject, version, client)))
+    return _json(vars(gateway.registry.version(subject, version, client)))
 
 
 @router.get("/subjects/{subject}/versions/{version}/schema")
@@ -227,7 +220,7 @@ def get_definition(
 ) -> Response:
     """Return the schema of a version alone."""
     found = gateway.registry.version(subject, version, client)
-    return Response(found.schema.definition, media_type=MEDIA_TYPE)
+    return Response(found.schema, media_type=MEDIA_TYPE)
 
 
 @router.get("/subjects/{subject}/versions/{version}/referencedby")
@@ -244,7 +237,7 @@ def lookup_schema(
     subject: str, client: RegistryClient, gateway: Gateway, body: SchemaText
 ) -> Response:
     """Return the version that has this schema."""
-    return _json(_version_json(gateway.registry.lookup(subject, body.avro(), client)))
+    return _json(vars(gateway.registry.lookup(subject, body.avro(), client)))
 
 
 @router.post("/subjects/{subject}/versions")
@@ -264,7 +257,7 @@ def register_schema(
             "schema=…)`, `channel.update(schema=…)` or PUT /v1/channels/NAME, and set "
             "auto.register.schemas=false in the serializer."
         ) from error
-    return _json({"id": found.schema.id})
+    return _json({"id": found.id})
 
 
 @router.post("/compatibility/subjects/{subject}/versions")

@@ -6,7 +6,7 @@ of other formats do not, so those channels have no subject.
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from sluiceway.errors import SchemaError
 from sluiceway.schema import Schema
@@ -15,7 +15,7 @@ from sluiceway_gateway.channels.model import TOPIC_PATTERN, Compatibility, Schem
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import RegistryError
 from sluiceway_gateway.schemas import store as schemas_store
-from sluiceway_gateway.schemas.service import differences, is_same
+from sluiceway_gateway.schemas.service import differences
 from sluiceway_gateway.schemas.store import Subject
 
 _SUFFIX: Final = "-value"
@@ -37,15 +37,7 @@ _NAME: Final = re.compile(TOPIC_PATTERN)
 
 @dataclass(frozen=True, kw_only=True)
 class SubjectVersion:
-    """A version of a subject's schema."""
-
-    subject: str
-    schema: SchemaVersion
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListedVersion:
-    """A version in the list of all subjects."""
+    """A version of a subject, as responses have it."""
 
     subject: str
     version: int
@@ -53,6 +45,13 @@ class ListedVersion:
     """The id of its schema."""
     schema: str
     """Its definition."""
+
+    @classmethod
+    def of(cls, subject: str, version: SchemaVersion) -> Self:
+        """Return the subject's version with this schema."""
+        return cls(
+            subject=subject, version=version.version, id=version.id, schema=version.definition
+        )
 
 
 class Registry:
@@ -95,7 +94,7 @@ class Registry:
 
     def listed(
         self, principal: Principal, *, prefix: str, latest: bool, part: slice
-    ) -> list[ListedVersion]:
+    ) -> list[SubjectVersion]:
         """Return this part of all versions of all subjects, or of those that writers use."""
         with self._database.read() as tx:
             found = schemas_store.subject_versions(tx, prefixes=principal.prefixes(Action.VIEW))
@@ -109,7 +108,7 @@ class Registry:
             shown = sorted(every)[part]
             texts = schemas_store.definitions(tx, {schema_id for _, _, schema_id in shown})
         return [
-            ListedVersion(subject=name, version=version, id=id_, schema=texts[id_])
+            SubjectVersion(subject=name, version=version, id=id_, schema=texts[id_])
             for name, version, id_ in shown
         ]
 
@@ -135,7 +134,7 @@ class Registry:
             number = found.version if latest else int(version)
             for each in schemas_store.versions(tx, found.channel_uid):
                 if each.version == number:
-                    return SubjectVersion(subject=subject, schema=each)
+                    return SubjectVersion.of(subject, each)
         raise RegistryError(f"The subject {subject!r} has no version {number}.", VERSION_NOT_FOUND)
 
     def lookup(self, subject: str, definition: str, principal: Principal) -> SubjectVersion:
@@ -146,8 +145,8 @@ class Registry:
         versions = self.versions(subject, principal)
         given = _parsed(definition)
         for each in versions:
-            if is_same(each.definition, given):
-                return SubjectVersion(subject=subject, schema=each)
+            if each.definition == given.canonical:
+                return SubjectVersion.of(subject, each)
         raise RegistryError(
             f"None of the {len(versions)} versions of {subject!r} is this schema.",
             SCHEMA_NOT_FOUND,
@@ -162,10 +161,10 @@ class Registry:
         """
         given = _parsed(definition)
         rule = self.compatibility(subject, principal)
-        if version is None:
-            kept = self.versions(subject, principal)
-        else:
-            kept = (self.version(subject, version, principal).schema,)
+        kept = self.versions(subject, principal)
+        if version is not None:
+            number = self.version(subject, version, principal).version
+            kept = tuple(each for each in kept if each.version == number)
         return differences(given, kept, rule)
 
     def compatibility(self, subject: str, principal: Principal) -> Compatibility:

@@ -105,11 +105,10 @@ def version_of(
 
     Raises SchemaIncompatible and TooManySchemas.
     """
-    parsed = [(each, _parsed(each.definition)) for each in kept]
-    same = next((each for each, schema in parsed if schema == given), None)
+    same = next((each for each in kept if each.definition == given.canonical), None)
     if same is None:
         _require_room(given, kept)
-    _require_compatible(given, [each for each in parsed if each[1] != given], rule)
+    _require_compatible(given, [each for each in kept if each is not same], rule)
     if same is not None:
         return same
     return SchemaVersion(
@@ -120,11 +119,6 @@ def version_of(
         definition=given.canonical,
         created_at=now,
     )
-
-
-def is_same(definition: str, given: Schema) -> bool:
-    """Return whether the stored definition is this schema."""
-    return _parsed(definition) == given
 
 
 def _require_room(schema: Schema, kept: Sequence[SchemaVersion]) -> None:
@@ -140,10 +134,10 @@ def _require_room(schema: Schema, kept: Sequence[SchemaVersion]) -> None:
 
 
 def _require_compatible(
-    schema: Schema, others: Sequence[tuple[SchemaVersion, Schema]], rule: Compatibility
+    schema: Schema, others: Sequence[SchemaVersion], rule: Compatibility
 ) -> None:
     broken = [
-        Violation(pointer=_POINTER, message=reason) for reason in _broken(schema, others, rule)
+        Violation(pointer=_POINTER, message=reason) for reason in differences(schema, others, rule)
     ]
     if not broken:
         return
@@ -160,23 +154,18 @@ def _require_compatible(
 
 def differences(given: Schema, versions: Sequence[SchemaVersion], rule: Compatibility) -> list[str]:
     """Return the violations of the rule by a schema, against these versions."""
-    return _broken(given, [(each, _parsed(each.definition)) for each in versions], rule)
-
-
-def _broken(
-    schema: Schema, others: Sequence[tuple[SchemaVersion, Schema]], rule: Compatibility
-) -> list[str]:
     found = []
-    for version, before in others:
+    for version in versions:
+        before = _parsed(version.definition)
         if rule in (Compatibility.BACKWARD, Compatibility.FULL):
             found += [
                 f"records of version {version.version} cannot be read with it: {reason}"
-                for reason in incompatibilities(schema, before)
+                for reason in incompatibilities(given, before)
             ]
         if rule in (Compatibility.FORWARD, Compatibility.FULL):
             found += [
                 f"its records cannot be read with version {version.version}: {reason}"
-                for reason in incompatibilities(before, schema)
+                for reason in incompatibilities(before, given)
             ]
     return found
 

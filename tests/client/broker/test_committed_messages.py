@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from broker_calls import encode, fetch, fetch_offset, produce_values
+from broker_calls import broker_at, encode, fetch, fetch_offset, produce_values
 from ledger_view import LedgerView
 from sluiceway import Channel
 from sluiceway.broker import Broker, Message, OffsetType, ProduceRequest
 from sluiceway.broker.exceptions import OffsetOutOfRangeError
 from sluiceway.errors import OptionError
+from sluiceway.rest.ledger import LedgerCalls
 from topics import Topics, readings
 
 NewChannel = Callable[..., Channel]
@@ -118,3 +119,37 @@ def test_an_offset_past_the_committed_end_is_out_of_range(broker: Broker, channe
     response = fetch(broker, channel, 3, timeout=50)
     assert response.err == OffsetOutOfRangeError.ERROR_CODE
     assert "range is 0 to 2" in response.reason
+
+
+def test_a_short_socket_timeout_is_accepted(gateway_url: str, channel: Channel) -> None:
+    with broker_at(gateway_url, socket_timeout_ms=900) as impatient:
+        assert values(fetch(impatient, channel, timeout=50)) == []
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_an_interrupted_commit_leaves_no_batch_open(
+    broker: Broker,
+    new_channel: NewChannel,
+    ledger: LedgerView,
+    monkeypatch: pytest.MonkeyPatch,
+    arrives: bool,
+) -> None:
+    channels = [new_channel(partitions=1, delivery="exactly_once") for _ in range(2)]
+    commit = LedgerCalls.commit
+
+    def interrupt(*arguments: Any, **options: Any) -> None:
+        if arrives:
+            commit(*arguments, **options)
+        raise KeyboardInterrupt
+
+    request = ProduceRequest(required_acks=-1)
+    for channel in channels:
+        request.add_message(Message(encode(channel, 1)[0]), channel.name, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(LedgerCalls, "commit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            broker.produce_messages(request)
+    assert [ledger.open_keys(channel) for channel in channels] == [[], []]
+    for channel, ids in zip(channels, ([0, 1] if arrives else [1], [1]), strict=True):
+        assert produce_values(broker, channel, encode(channel, 1, 1)).err == 0
+        assert ledger.ids(channel) == ids

@@ -4,7 +4,10 @@ import logging
 import os
 import subprocess
 import sys
+import textwrap
+import uuid
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -18,7 +21,7 @@ from broker_calls import (
     produce_values,
 )
 from scripted_gateway import Script
-from sluiceway import Channel
+from sluiceway import Channel, Gateway
 from sluiceway.broker import Broker, BrokerMetadata, OffsetType, SslConfig, produce
 from sluiceway.broker.exceptions import (
     ERROR_CODES,
@@ -190,3 +193,68 @@ def test_a_program_ended_by_an_exception_fails_its_writers(
     (writer,) = channel.endpoints()
     assert (writer.state, writer.cause) == ("error", "RuntimeError")
     broker.close()
+
+
+FORKING = """
+    import os, sys, traceback, warnings
+    from sluiceway.broker import Broker, Message, PartitionFetchRequest, ProduceRequest
+    from sluiceway.broker.exceptions import SocketDisconnectedError
+
+    # The process has threads on purpose.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    host, port, name = sys.argv[1:]
+    broker = Broker(1, host, int(port))
+
+    def produce(value):
+        request = ProduceRequest(required_acks=-1)
+        request.add_message(Message(value), name, 0)
+        response = broker.produce_messages(request).topics[name][0]
+        assert response.err == 0, response.reason
+
+    def fetched():
+        response = broker.fetch_messages([PartitionFetchRequest(name, 0, 0)]).topics[name][0]
+        return [each.value for each in response.messages]
+
+    def in_child():
+        for refused in (fetched, lambda: produce(b"refused"), broker.request_metadata):
+            try:
+                refused()
+            except SocketDisconnectedError as error:
+                assert "call connect()" in str(error)
+            else:
+                raise AssertionError(refused)
+        broker.connect()
+        produce(b"child")
+        assert fetched() == [b"parent", b"child"]
+        broker.close()
+
+    produce(b"parent")
+    assert fetched() == [b"parent"]
+    for use in (in_child, broker.close):
+        child = os.fork()
+        if child == 0:
+            try:
+                use()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    produce(b"again")
+    broker.close()
+"""
+
+
+def test_a_forked_process_connects_again(gateway_url: str, gateway: Gateway) -> None:
+    channel = gateway.channel(f"forked-{uuid.uuid4().hex[:8]}", format="bytes")
+    address = urlsplit(gateway_url)
+    program = [sys.executable, "-c", textwrap.dedent(FORKING)]
+    done = subprocess.run(
+        [*program, str(address.hostname), str(address.port), channel.name],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert {each.state for each in channel.endpoints()} == {"closed"}

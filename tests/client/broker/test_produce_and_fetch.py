@@ -29,6 +29,7 @@ from sluiceway.broker.exceptions import (
 )
 from sluiceway.broker.fetch_sources import FetchedPartition
 from sluiceway.errors import OptionError
+from sluiceway.kafka.errors import create_client
 from topics import Topics, readings
 from waiting import until
 
@@ -398,6 +399,51 @@ def test_invalid_arguments_raise(
 ) -> None:
     with pytest.raises(OptionError, match=words):
         ask(broker)
+
+
+class InterruptedProducer:
+    """A producer whose binding replaces an interrupt within a callback, once."""
+
+    def __init__(self, producer: Any) -> None:
+        self._producer, self._interrupted = producer, False
+        self.produce = producer.produce
+
+    def poll(self, timeout_s: float) -> int:
+        return self._call(self._producer.poll, timeout_s)
+
+    def flush(self, timeout_s: float) -> int:
+        return self._call(self._producer.flush, timeout_s)
+
+    def _call(self, call: Callable[[float], int], timeout_s: float) -> int:
+        if self._interrupted:
+            return call(timeout_s)
+        self._interrupted = True
+        raise SystemError("a result with an exception set") from KeyboardInterrupt()
+
+
+@pytest.mark.parametrize("acks", [0, -1])
+def test_an_interrupt_within_a_delivery_report_ends_the_call(
+    gateway_url: str, channel: Channel, monkeypatch: pytest.MonkeyPatch, acks: int
+) -> None:
+    def create(kind: Any, properties: Any) -> InterruptedProducer:
+        return InterruptedProducer(create_client(kind, properties))
+
+    monkeypatch.setattr("sluiceway.broker.produce.create_client", create)
+    broker = broker_at(gateway_url)
+
+    def produce() -> None:
+        produce_values(broker, channel, encode(channel, 100), required_acks=acks)
+        broker.close()
+
+    with pytest.raises(KeyboardInterrupt):
+        produce()
+    broker.close()
+    (writer,) = channel.endpoints()
+    if acks:
+        assert (writer.state, writer.ends) == ("closed", {0: 100})
+    else:
+        # The interrupt ended the wait for acknowledgements.
+        assert (writer.state, writer.cause) == ("error", "KeyboardInterrupt")
 
 
 def test_new_partitions_are_read_to_their_ends(gateway_url: str, new_channel: NewChannel) -> None:

@@ -1,15 +1,18 @@
 """sluiceway.confluent.Consumer on exactly-once channels: committed messages only."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
-from confluent_facade import NUMBER, Facade, at, offsets, poll_messages
+from confluent_facade import NUMBER, Facade, at, codes, offsets, poll_messages
 from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError
+from sluiceway.confluent.committed_messages import CommittedMessages
 from sluiceway.kafka.consumer import FetchedMessages
 from sluiceway.ledger.committed_stream import CommittedStream
+from topics import Topics
 
 MakeConsumer = Callable[..., Consumer]
 
@@ -53,6 +56,65 @@ def test_only_committed_messages_are_returned(channel: Channel, consumer: MakeCo
     assert reader.poll(0.2) is None
     reader.commit(asynchronous=False)
     assert reader.committed([at(channel.name)])[0].offset == read[-1] + 1
+
+
+def test_a_channel_may_be_added_while_another_thread_polls(
+    channel: Channel,
+    site: Facade,
+    consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write(channel, 1)
+    other = site.channel(delivery="exactly_once", format="avro", schema=NUMBER)
+    reader = consumer(**{"auto.offset.reset": "earliest"})
+    reader.subscribe([channel.name])
+    assert offsets(poll_messages(reader, 1)) == {0: [0]}
+    assigned, added = CommittedMessages.assigned, []
+
+    def add_then(messages: CommittedMessages) -> bool:
+        if not added:
+            added.append(other)
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(reader.get_watermark_offsets, at(other), 30).result()
+        return bool(assigned.fget(messages))  # type: ignore[attr-defined]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CommittedMessages, "assigned", property(add_then))
+        write(channel, 2)
+        assert len(poll_messages(reader, 1)) == 1
+    assert added == [other]
+
+
+@pytest.mark.parametrize("reset", ["earliest", "error"])
+def test_all_partitions_whose_offsets_are_gone_continue_by_the_policy(
+    channel: Channel, topics: Topics, consumer: MakeConsumer, reset: str
+) -> None:
+    for partition in (0, 1):
+        write(channel, 1, 2, 3, partition=partition)
+        topics.truncate(channel.status.topic.name, partition, 2)
+    reader = consumer(**{"auto.offset.reset": reset})
+    reader.assign([at(channel.name, 0, 0), at(channel.name, 1, 0)])
+    found = poll_messages(reader, 2)
+    if reset == "earliest":
+        assert offsets(found) == {0: [2], 1: [2]}
+    else:
+        assert codes(found) == [KafkaError._AUTO_OFFSET_RESET] * 2
+        assert {each.partition() for each in found} == {0, 1}
+
+
+def test_a_late_error_for_an_earlier_offset_repeats_no_messages(
+    channel: Channel, consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(channel, 1, 2, 3)
+    reader = consumer(**{"auto.offset.reset": "earliest"})
+    reader.assign([at(channel.name, 0, 1)])
+    assert offsets(poll_messages(reader, 2)) == {0: [1, 2]}
+    late = FetchedMessages(messages=[], ends={}, out_of_range={0})
+    with monkeypatch.context() as patched:
+        patched.setattr(CommittedStream, "poll", lambda *_: late)
+        assert reader.poll(0) is None
+    write(channel, 4)
+    assert offsets(poll_messages(reader, 1)) == {0: [3]}
 
 
 def test_messages_that_an_interrupted_poll_has_taken_are_returned(

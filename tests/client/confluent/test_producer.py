@@ -10,6 +10,7 @@ import uuid
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import confluent_kafka
@@ -19,6 +20,8 @@ from confluent_kafka.aio import AIOProducer
 
 from confluent_facade import NUMBER, Facade, KafkaError, error_code_of, offsets, poll_messages
 from sluiceway.confluent import Message, Producer, TopicPartition
+from sluiceway.errors import SluicewayTimeout
+from topics import Topics
 from waiting import until
 
 Reported = list[tuple[int | None, str, int | None, int | None]]
@@ -388,6 +391,41 @@ def test_topics_are_listed_by_the_channels_names(site: Facade, name: str) -> Non
         assert absent.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
         assert producer.cluster_id(30) == consumer.cluster_id(30) == one.cluster_id
         assert list(consumer.list_topics(name, timeout=30).topics[name].partitions) == [0, 1]
+
+
+def test_a_message_without_a_thread_to_attach_its_channel_is_refused(
+    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith("sluiceway-attach"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    reported: Reported = []
+    with site.producer() as producer:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="new thread"):
+                producer.produce(name, b"one", partition=0)
+        assert len(producer) == 0
+        producer.produce(name, b"two", partition=0, on_delivery=noting(reported))
+        assert producer.flush(30) == 0
+    assert reported == [(None, name, 0, 0)]
+
+
+def test_topics_are_listed_while_the_first_channel_has_failed(
+    site: Facade, topics: Topics, name: str
+) -> None:
+    failed = site.gateway.channel(f"0-{uuid.uuid4().hex}", format="bytes")
+    topics.delete(failed.status.topic.name)
+    with suppress(SluicewayTimeout):
+        failed.update(partitions=2, wait_s=0)
+    until(lambda: failed.refresh().status.phase == "failed")
+    with site.producer() as producer:
+        assert name in producer.list_topics(timeout=30).topics
+    failed.delete(force=True)
 
 
 def test_partitioners_place_keys_as_librdkafka_does(site: Facade) -> None:

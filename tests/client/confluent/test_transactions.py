@@ -3,6 +3,7 @@
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -91,6 +92,33 @@ def test_flush_commits_and_nothing_is_visible_before(
         producer.flush(30)
     assert len(values(site, name)) == 101
     assert kinds(ledger, site, name) == ["commit", "commit"]
+
+
+def test_a_channel_may_be_attached_while_another_thread_flushes(
+    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, flushing = site.channel(delivery="exactly_once"), threading.Event()
+
+    def attach_then(channel: ChannelProducer) -> Any:
+        if flushing.is_set() and threading.current_thread() is threading.main_thread():
+            flushing.clear()
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(producer.produce, other, b"other").result()
+            until(lambda: producer._sender.attached(other))
+        return vars(channel)["batches"]
+
+    def store(channel: ChannelProducer, batches: object) -> None:
+        vars(channel)["batches"] = batches
+
+    hooked = property(attach_then, store)
+    monkeypatch.setattr(ChannelProducer, "batches", hooked, raising=False)
+    with site.producer() as producer:
+        producer.produce(name, b"one")
+        assert producer.flush(30) == 0
+        flushing.set()
+        producer.flush(30)
+        assert not flushing.is_set()
+    assert (values(site, name), values(site, other)) == ([b"one"], [b"other"])
 
 
 def test_closing_commits_and_leaving_by_an_exception_aborts(

@@ -3,6 +3,7 @@
 import gc
 import logging
 import socket
+import sys
 import threading
 import weakref
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from sluiceway.errors import GatewayError, GatewayUnavailable
 from sluiceway.rest.endpoints import EndpointCalls, HeartbeatResult
 from sluiceway.rest.parsing import JsonNode
 from sluiceway.rest.transport import Transport
+from waiting import until
 
 
 class RecordingEndpoint:
@@ -110,6 +112,49 @@ def test_more_endpoints_than_fit_a_request_take_several_requests(
         script.response(200, {"next_ms": 700, "endpoints": [word(each) for each in members]})
     session.send(calls)
     assert [(body["beat"], len(body["endpoints"])) for body in script.bodies] == [(1, 1000), (2, 1)]
+
+
+def test_endpoints_may_register_while_a_heartbeat_is_sent(
+    session: HeartbeatSession, calls: EndpointCalls
+) -> None:
+    members = [RecordingEndpoint(number) for number in range(2000)]
+
+    def register() -> None:
+        for member in members:
+            member.silent = True
+            session.register(member)
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        registering = threading.Thread(target=register)
+        registering.start()
+        while registering.is_alive():
+            session.send(calls)
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert len(session.ids) == 2000
+
+
+def test_after_a_start_without_threads_the_next_endpoint_sends_heartbeats(
+    calls: EndpointCalls, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = HeartbeatSession(calls, grace_s=60)
+    first, second = RecordingEndpoint(1), RecordingEndpoint(2)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            session.register(first)
+    script.response(200, {"next_ms": 60_000, "endpoints": [word(second)]})
+    session.register(second)
+    session.wake()
+    until(lambda: second.results)
+    assert session.ids == {second.id}
+    session.unregister(second)
 
 
 def test_a_heartbeat_request_is_not_larger_than_the_gateway_accepts(

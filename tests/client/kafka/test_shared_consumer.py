@@ -1,5 +1,8 @@
 """Shared consumer: readers of one process with one Kafka consumer."""
 
+import signal
+import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -226,6 +229,40 @@ def test_an_interrupt_loses_no_messages_of_any_reader(topics: Topics) -> None:
         consumer._consumer = Between(consumer._consumer, interrupt)  # type: ignore[assignment]
         with pytest.raises(KeyboardInterrupt):
             second.read(1, timeout=None)
+        assert list(first) == list(second) == readings(15, 5)
+
+
+def test_an_interrupt_while_a_poll_takes_the_lock_back_stops_no_reader(topics: Topics) -> None:
+    one, two = written(topics, 20), written(topics, 20)
+    held, main = threading.Event(), threading.get_ident()
+
+    def interrupt(consumer: SharedConsumer) -> None:
+        with consumer._lock:
+            held.set()
+            until(lambda: sys._current_frames()[main].f_code.co_name == "_unlocked")
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    with (
+        ThreadPoolExecutor(1) as pool,
+        shared(one, until="now") as first,
+        shared(two, until="now") as second,
+    ):
+        assert first.read(5, timeout=None) == readings(5)
+        consumer = consumer_of(first)
+        for reader in (first, second):
+            reader.seek({0: 5})
+
+        def then(_: list[Message]) -> None:
+            pool.submit(interrupt, consumer)
+            assert held.wait(60)
+
+        consumer._consumer = Between(consumer._consumer, then)  # type: ignore[assignment]
+        before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                second.read(1, timeout=None)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
         assert list(first) == list(second) == readings(15, 5)
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sluiceway.errors import KafkaUnavailable, TopicGone
+from sluiceway.kafka.consumer import MessageStream, OwnStream
+from sluiceway.kafka.shared_stream import SharedStream
 from sluiceway.kafka.topic import TopicIdentity
 from topics import Topics
 
@@ -67,3 +69,20 @@ def test_after_a_failure_a_new_check_starts(topics: Topics) -> None:
     with pytest.raises(KafkaUnavailable):
         first.verify(timeout_s=0.3)
     assert TopicIdentity(nowhere)._admin is not first._admin
+
+
+@pytest.mark.parametrize("stream", [OwnStream, SharedStream])
+def test_a_topic_that_a_broker_does_not_know_has_no_end(
+    topics: Topics, stream: type[MessageStream]
+) -> None:
+    connection = topics.connect(partitions=3)
+    opened = stream(connection, timeout_s=30)
+    opened.verify()
+    topics.delete(connection.topic_name)
+    with pytest.raises(TopicGone):
+        opened.verify()
+    # Otherwise a reader would take the topic for one that it has read completely.
+    assert opened.discover_partitions() == 3
+    with pytest.raises(TopicGone):
+        opened.final_ends(range(opened.discover_partitions()))
+    opened.close()

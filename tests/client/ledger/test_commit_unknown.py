@@ -9,8 +9,8 @@ import pytest
 
 from ledger_view import LedgerView
 from relay import Relay
-from sluiceway import Channel, Gateway
-from sluiceway.errors import CommitUnknown, EndpointClosed
+from sluiceway import Channel, ChannelReader, Gateway
+from sluiceway.errors import CommitUnknown, EndpointClosed, SluicewayError
 from sluiceway.rest.ledger import LedgerCalls
 from topics import readings
 
@@ -153,6 +153,47 @@ def test_a_transaction_without_an_answer_is_resolved_for_reader_and_writer(
         while copy():
             pass
     assert ledger.ids(sink) == list(range(100))
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_an_interrupted_resolve_is_repeated_for_reader_and_writer(
+    relayed_gateway: Gateway,
+    relay: Relay,
+    new_channel: NewChannel,
+    new_ledgered: NewChannel,
+    ledger: LedgerView,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    arrives: bool,
+) -> None:
+    source, sink = new_channel(partitions=1), new_ledgered()
+    with source.writer() as writer:
+        writer.write(readings(20))
+    with (
+        relayed_gateway.channel(source.name).reader(group="copy") as reader,
+        relayed_gateway.channel(sink.name).writer() as writer,
+    ):
+
+        def copy() -> int:
+            with relayed_gateway.transaction(reader, writer):
+                records = reader.read(10, timeout=None)
+                writer.write(records)
+            return len(records)
+
+        def interrupt(_reader: ChannelReader, _error: SluicewayError | None) -> None:
+            raise KeyboardInterrupt
+
+        relay.drop_at(COMMIT, forward=arrives)
+        with pytest.raises(CommitUnknown):
+            copy()
+        with monkeypatch.context() as patched:
+            patched.setattr(ChannelReader, "suspend", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                writer.resolve()
+        assert writer.resolve() is arrives
+        while copy():
+            pass
+    assert ledger.ids(sink) == list(range(20))
 
 
 def test_a_commit_that_never_arrived_holds_readers_back_no_longer_than_its_lease(

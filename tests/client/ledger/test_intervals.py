@@ -3,6 +3,7 @@
 import itertools
 import pickle
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluiceway.errors import DeliveryFailed
+from sluiceway.ledger.facade_batches import ReportedOffsets
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.rest.ledger_models import Interval
 
@@ -137,6 +140,36 @@ def test_the_intervals_hold_exactly_the_reported_offsets(offsets: dict[int, list
     assert sorted(listed) == sorted(reported)
     for intervals in written.manifest.values():
         assert all(a.end < b.first for a, b in itertools.pairwise(intervals))
+
+
+@given(
+    st.dictionaries(st.integers(0, 3), st.sets(st.integers(0, 60), min_size=1), max_size=3),
+    st.randoms(use_true_random=False),
+)
+def test_offsets_reported_in_any_order_are_the_same_intervals(
+    offsets: dict[int, set[int]], random: Random
+) -> None:
+    reported = [(partition, each) for partition in offsets for each in sorted(offsets[partition])]
+    expected = delivered(reported)
+    random.shuffle(reported)
+    found = ReportedOffsets()
+    for partition, offset in reported:
+        found.add(partition, offset)
+    assert len(found) == len(reported)
+    assert found.take() == expected
+    assert found.take() == WrittenRecords()
+
+
+@pytest.mark.parametrize("offsets", [(-1,), (-1001, 5), (5, 4, 5), (6, -1, 7)], ids=str)
+def test_missing_and_repeated_offsets_in_any_order_are_failed_deliveries(
+    offsets: tuple[int, ...],
+) -> None:
+    found = ReportedOffsets()
+    found.add(1, 9)
+    for offset in offsets:
+        found.add(0, offset)
+    with pytest.raises(DeliveryFailed, match="lack the offsets"):
+        found.take()
 
 
 def test_the_parts_of_several_attempts_are_merged() -> None:

@@ -8,8 +8,15 @@ import pytest
 
 from ledger_view import LedgerView
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Position
-from sluiceway.errors import Conflict, EndpointClosed, OptionError, StaleGeneration
+from sluiceway.errors import (
+    Conflict,
+    EndpointClosed,
+    GatewayUnavailable,
+    OptionError,
+    StaleGeneration,
+)
 from sluiceway.kafka.producer import IdempotentProducer
+from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.ledger import LedgerCalls
 from topics import readings
 from waiting import until
@@ -297,6 +304,33 @@ def test_positions_of_a_block_without_output_are_committed(
             reader.read(10, timeout=None)
         assert source.committed("copy") == reader.position()
     assert ledger.ids(sink) == []
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_transaction_continues_after_a_commit_without_a_response(
+    gateway: Gateway,
+    source: Channel,
+    sink: Channel,
+    ledger: LedgerView,
+    arrives: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commit = EndpointCalls.commit
+
+    def lost(*arguments: Any, **options: Any) -> None:
+        if arrives:
+            commit(*arguments, **options)
+        raise GatewayUnavailable("no response")
+
+    with source.reader(group="copy") as reader, sink.writer() as writer:
+        reader.read(10, timeout=None)
+        with monkeypatch.context() as patched:
+            patched.setattr(EndpointCalls, "commit", lost)
+            with pytest.raises(GatewayUnavailable):
+                reader.commit()
+        copy(gateway, reader, writer, 20)
+        assert source.committed("copy") == reader.position()
+    assert ledger.ids(sink) == list(range(10, 30))
 
 
 def test_positions_that_were_moved_meanwhile_refuse_the_output(

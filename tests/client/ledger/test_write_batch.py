@@ -1,6 +1,7 @@
 """Batches without a writer: several processes write parts, one commits."""
 
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -176,18 +177,45 @@ def test_leases_are_renewed_until_the_batch_ends(channel: Channel, ledger: Ledge
     leases.close()
 
 
+def is_renewed(ledger: LedgerView, batch: WriteBatch) -> bool:
+    first, now = batch.opened, ledger.calls.open(batch.request)
+    assert now.id == first.id
+    assert now.lease_until is not None
+    assert first.lease_until is not None
+    return now.lease_until > first.lease_until
+
+
 def test_a_lease_is_renewed_in_the_background(channel: Channel, ledger: LedgerView) -> None:
     batch = WriteBatch(ledger.calls, request(channel, lease_ms=1_000))
-    opened = batch.open()
-    first = opened.lease_until
-
-    def renewed() -> bool:
-        now = ledger.calls.open(request(channel, lease_ms=1_000))
-        assert now.id == opened.id
-        return now.lease_until is not None and first is not None and now.lease_until > first
-
-    until(renewed)
+    batch.open()
+    until(lambda: is_renewed(ledger, batch))
     batch.abort(ZeroDivisionError())
+
+
+def test_after_a_failed_start_of_its_thread_the_next_batch_is_renewed(
+    channel: Channel, ledger: LedgerView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        if thread.name == "sluiceway-leases":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    leases = LeaseKeeper(ledger.calls, channel.name, channel.uid, lease_ms=1_000)
+    failed, batch = (
+        WriteBatch(ledger.calls, request(channel, key, lease_ms=1_000), leases=leases)
+        for key in ("q-1", "q-2")
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError):
+            failed.open()
+    failed.abort("no thread")
+    batch.open()
+    until(lambda: is_renewed(ledger, batch))
+    batch.abort("done")
+    leases.close()
 
 
 def test_the_lease_of_a_dropped_batch_is_not_renewed(channel: Channel, ledger: LedgerView) -> None:

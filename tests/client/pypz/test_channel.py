@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pypz_rig import SCHEMA, Bench, QuickReader, StandinPort, demo, take
+from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
     CommitBeyondRead,
     Conflict,
@@ -133,6 +134,28 @@ def test_an_interrupted_call_loses_no_records(
             take(reader, 6)
     assert reader.get_read_record_count() == 0
     assert take(reader, 5) == demo(5)
+
+
+@pytest.mark.parametrize("role", ["reader", "writer"])
+def test_an_interrupted_opening_can_be_repeated(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    channel = bench.create_channel()
+    reader, writer = bench.reader(), bench.writer()
+    opening, other = (reader, writer) if role == "reader" else (writer, reader)
+    with monkeypatch.context() as patched:
+        patched.setattr(EndpointHandle, "subscribe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            opening.invoke_open_channel()
+    assert [each.state for each in channel.endpoints()] == ["error"]
+    until(other.invoke_open_channel)
+    until(opening.invoke_open_channel)
+    until(lambda: opening._counterparts)
+    writer.invoke_write_records(demo(3))
+    assert take(reader, 3) == demo(3)
 
 
 class PatientReader(KafkaChannelReader):

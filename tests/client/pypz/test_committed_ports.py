@@ -6,6 +6,8 @@ import pytest
 
 from pypz_rig import SCHEMA, Bench, demo, take
 from sluiceway import Channel, Gateway
+from sluiceway.errors import CommitUnknown
+from sluiceway.rest.ledger import LedgerCalls
 from waiting import until
 
 
@@ -50,3 +52,19 @@ def test_uncommitted_messages_of_others_do_not_delay_the_acknowledgement(
     assert take(reader, 5) == demo(5)
     reader.acknowledge_input()
     until(writer.is_all_connected_input_channels_acknowledged)
+
+
+def test_closing_ends_although_the_commit_has_no_answer(
+    bench: Bench, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(*_: object, **__: object) -> None:
+        raise CommitUnknown(channel=channel.name, key="lost")
+
+    _, writer = bench.pair()
+    writer.invoke_write_records(demo(5))
+    monkeypatch.setattr(LedgerCalls, "commit", lose)
+    assert not writer.invoke_close_channel()
+    with pytest.raises(CommitUnknown):
+        writer.invoke_close_channel()
+    assert not writer.is_channel_open()
+    assert writer.invoke_close_channel()

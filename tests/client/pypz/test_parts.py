@@ -92,6 +92,20 @@ def test_only_opened_and_started_clear_an_error() -> None:
         assert seen[0].is_channel_error() == error, status
 
 
+def test_a_failing_callback_of_a_monitor_loses_no_later_status(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen: list[ChannelStatusMonitor] = []
+    there, payloads = connected(seen), StatusPayload("pipeline.w", None)
+    statuses(there, replace(WRITER, payload=payloads.add(OurStatus.Opened, None)))
+    seen[0].on_status_update(lambda message: {}[message.status])
+    payloads.add(OurStatus.Started, None)
+    both = replace(WRITER, payload=payloads.add(OurStatus.Stopped, None))
+    assert statuses(there, both) == ["Started", "Stopped"]
+    assert seen[0].is_channel_stopped()
+    assert caplog.text.count("Error at status message callback") == 2
+
+
 def test_native_endpoints_are_received_by_their_states() -> None:
     there = connected()
     plain = replace(WRITER, group="loader", size=3, index=2)

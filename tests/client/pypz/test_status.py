@@ -213,6 +213,17 @@ def test_a_failing_callback_is_logged(bench: Bench, caplog: pytest.LogCaptureFix
     assert "no use for them" in caplog.text
 
 
+def test_the_callback_of_a_monitor_may_request_an_update(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    until(lambda: reader._peers.monitors)
+    (monitor,) = reader._peers.monitors
+    monitor.on_status_update(lambda _: reader.invoke_sync_status_update())
+    writer.start_channel()
+    until(lambda: monitor.is_channel_started())
+    writer.stop_channel()
+    until(lambda: monitor.is_channel_stopped())
+
+
 def test_an_acknowledgement_covers_only_records_read_before_it(bench: Bench) -> None:
     reader, writer = bench.pair()
     until(lambda: writer.is_any_connected_channels_healthy())

@@ -119,6 +119,7 @@ def test_values_of_related_types_are_accepted(type_, value, comes_back):
         ("double", 2**53 + 1),
         ("double", 10**400),
         ("double", np.uint64(2**64 - 1)),
+        ("double", np.uint64(2**64 - 2**11)),
         ("double", np.longdouble("1e400")),
         ("float", 1e300),
         ("float", 2**24 + 1),

@@ -235,8 +235,11 @@ def test_each_broken_rule_is_reported_with_its_path_and_a_remedy(
 def witnesses(type_: Type) -> list[object]:
     """Values that together use every branch and item of `type_`."""
     match type_:
+        case Nullable(item=Union() as union):
+            return [None, *witnesses(union)]
         case Nullable(item=item):
-            return [None, *witnesses(item)]
+            # Of branches without a name, fastavro takes none with a named branch within.
+            return [None, *((branch_name(item), value) for value in witnesses(item))]
         case Union(branches=branches):
             return [(branch_name(each), value) for each in branches for value in witnesses(each)]
         case Array(items=items):

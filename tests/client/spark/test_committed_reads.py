@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -14,14 +15,23 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sluiceway import Gateway
 from sluiceway.channel import Channel
-from sluiceway.errors import OffsetOutOfRange, OptionError, RecordsLost, SluicewayTimeout
+from sluiceway.errors import (
+    GatewayAccessFailed,
+    OffsetOutOfRange,
+    OptionError,
+    RecordsLost,
+    SluicewayTimeout,
+)
 from sluiceway.ledger.visibility import CommittedRuns
 from sluiceway.rest.ledger_models import Interval
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import InputSplit
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.offsets import OffsetRange
+from sluiceway.spark.options import ReadOptions
+from sluiceway.spark.readable_offsets import ReadableOffsets
 from sluiceway.spark.types import struct_of
+from sluiceway.spark.worker import RefreshableConnection
 from sluiceway.writer import ChannelWriter
 from spark_tasks import SCHEMA, Produce, fill
 from topics import Topics
@@ -301,3 +311,15 @@ def test_records_that_expire_after_planning_fail_the_task(
     with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 0"):
         tasks_of(strict, *plans[0])
     assert tasks_of(lenient, *plans[1]) == [[4, 5]]
+
+
+def test_a_gateway_that_does_not_speak_tls_fails_a_plan_at_once(
+    channel: Channel, gateway_url: str
+) -> None:
+    url = gateway_url.replace("http:", "https:")
+    source = RefreshableConnection(channel.connection("read"), "read", gateway_url=url)
+    options = ReadOptions.parse({"path": channel.name})
+    began_s = time.monotonic()
+    with pytest.raises(GatewayAccessFailed):
+        ReadableOffsets(source, options, {}, timeout_s=30, gateway_timeout_s=3)
+    assert time.monotonic() - began_s < 15

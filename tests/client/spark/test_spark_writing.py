@@ -131,10 +131,10 @@ def test_a_record_larger_than_a_message_is_an_error(gateway: Gateway, name: str)
 
 def test_tasks_reuse_a_producer(channel: Channel) -> None:
     writer_ = writer(channel.connection("write"))
-    before = {id(each) for idle in writer_module.PRODUCERS._idle.values() for each in idle}
+    before = {id(each) for idle in writer_module.PRODUCERS._idle.values() for _, each in idle}
     writer_.write(iter([batch(1)]))
     writer_.write(iter([batch(2)]))
-    after = {id(each) for idle in writer_module.PRODUCERS._idle.values() for each in idle}
+    after = {id(each) for idle in writer_module.PRODUCERS._idle.values() for _, each in idle}
 
     assert len(after - before) == 1
     assert all_ids(channel) == [1, 2]

@@ -217,12 +217,13 @@ def test_before_spark_4_2_the_end_of_the_first_batch_contains_its_start(
     channel: Channel, queries: Any
 ) -> None:
     def run() -> UnlimitedStreamReader:
-        made = queries(startingOffsets="latest").reader
-        return UnlimitedStreamReader(made._source, made._options, made._columns)
+        return unlimited(queries(startingOffsets="latest"))
 
     fill(channel, range(3))
     first = run()
     empty = first.latestOffset()
+    # Otherwise Spark would run an empty batch.
+    assert first.initialOffset() == empty
     fill(channel, range(3, 5))
     assert first.partitions(first.initialOffset(), empty) == []
     end = first.latestOffset()
@@ -242,6 +243,28 @@ def test_before_spark_4_2_the_end_of_the_first_batch_contains_its_start(
     (split,) = third.partitions(empty, third.latestOffset())
     assert (split.value.offsets.start, split.value.offsets.end) == (3, 6)
     third.stop()
+
+
+def test_before_spark_4_2_the_replay_of_a_first_batch_without_its_records_fails(
+    channel: Channel, queries: Any
+) -> None:
+    fill(channel, range(5))
+    first = unlimited(queries())
+    end = first.latestOffset()
+    first.stop()
+    delete_before(channel, 3)
+    second = unlimited(queries())
+
+    assert second.partitions(end, end) == []
+    with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 0: its range is 3 to 5"):
+        second.partitions(second.initialOffset(), end)
+    second.stop()
+
+
+def unlimited(query: Query) -> UnlimitedStreamReader:
+    """Return the query's reader as before Spark 4.2."""
+    made = query.reader
+    return UnlimitedStreamReader(made._source, made._options, made._columns)
 
 
 def test_an_idle_query_has_no_new_end(channel: Channel, queries: Any) -> None:

@@ -43,6 +43,18 @@ def test_a_failed_borrowers_client_is_closed(pool: ClientPool[Client]) -> None:
     assert failed.closed
 
 
+def test_the_longest_unused_of_many_clients_is_closed(pool: ClientPool[Client]) -> None:
+    clients = []
+    for key in (*range(40), 20):
+        with pool.borrow(key, Client) as client:
+            clients.append(client)
+    assert clients[-1] is clients[20]
+    assert [each.closed for each in clients[:40]] == [True] * 8 + [False] * 32
+    with pool.borrow("new", Client):
+        pass
+    assert clients[8].closed
+
+
 def test_a_forked_child_never_touches_its_parents_clients(pool: ClientPool[Client]) -> None:
     with pool.borrow("a", Client) as parents:
         pass

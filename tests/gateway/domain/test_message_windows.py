@@ -14,10 +14,9 @@ from sluiceway_gateway.messages.model import (
     ReadMessage,
     ReadProgress,
     StartPoint,
-    cursor_of,
     shortened,
-    start_of_cursor,
 )
+from sluiceway_gateway.messages.wire import cursor_of, start_of_cursor
 
 
 def message(partition: int, offset: int, timestamp_ms: int | None = 0) -> ReadMessage:
@@ -125,6 +124,24 @@ def test_a_page_has_the_newest_messages_of_all_partitions(log: dict[int, Any], l
     times = [each.timestamp_ms or 0 for each in progress.messages()]
     everything = [each.timestamp_ms for messages, _ in whole.values() for each in messages]
     assert times == sorted(everything, reverse=True)[:limit]
+
+
+@pytest.mark.parametrize("newest", [False, True])
+def test_messages_of_one_time_have_the_same_order_on_pages_of_any_size(newest: bool) -> None:
+    log = {each: ([message(each, 0), message(each, 1)], (Interval(0, 2),)) for each in range(3)}
+
+    def shown(limit: int) -> list[tuple[int, int]]:
+        found: list[ReadMessage] = []
+        start: StartPoint | None = StartPoint(bounds=dict.fromkeys(log, 2 if newest else 0))
+        while start is not None:
+            at = dict(start.bounds or {})
+            progress = ReadProgress(views=views_of(log), at=at, newest=newest, limit=limit)
+            run(progress, log, ())
+            found += progress.messages()
+            start = progress.following()
+        return [(each.partition, each.offset) for each in found]
+
+    assert shown(1) == shown(10)
 
 
 def test_a_truncated_round_is_reported_and_the_next_page_continues() -> None:

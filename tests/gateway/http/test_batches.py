@@ -5,13 +5,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import httpx
 import pytest
 
 from endpoints import Site
-from gateways import Rig, code
+from gateways import ManualClock, Rig, code
 from ledger_sites import FEATURES, LedgerSite, digest, ledger_site, use_topic
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels import store as channels_store
@@ -111,6 +112,23 @@ def test_a_takeover_aborts_the_previous_run(ledger: LedgerSite) -> None:
     assert code(ledger.post_open("7", "query", ordinal=7, takeover=True)) == "batch_fenced"
     ledger.commit(after, {0: [(5, 10)]}, instance="run-2")
     assert ledger.committed()["runs"]["0"] == [[5, 10]]
+
+
+def test_the_state_at_the_time_of_an_end_includes_it(
+    ledger: LedgerSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tick(clock: ManualClock) -> datetime:
+        clock.advance(1)
+        return clock.now
+
+    monkeypatch.setattr(ManualClock, "__call__", tick)
+    ledger.post_abort(ledger.open())
+    ledger.open(instance="run-2")
+    ledger.open(instance="run-3", takeover=True)
+    ended = ledger.rig.http.get(f"{ledger.path}/commits").json()["commits"]
+    assert [(each["number"], each["state"]) for each in ended] == [(2, "aborted"), (1, "aborted")]
+    for each in ended:
+        assert ledger.committed(snapshot_at=each["at"])["number"] == each["number"]
 
 
 def test_a_job_waits_for_the_lease_of_another(ledger: LedgerSite) -> None:

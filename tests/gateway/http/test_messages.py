@@ -516,6 +516,23 @@ def test_messages_that_kafka_refuses_are_invalid_and_kafka_counts_as_up(
         assert "sluiceway_kafka_up 1.0" in http.get("/metrics").text
 
 
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_a_key_that_is_larger_than_a_message_is_refused_and_leaves_no_batch_open(
+    http: httpx.Client, gateway: Gateway, delivery: str
+) -> None:
+    config = {"max.message.bytes": "1024"}
+    channel = channel_of(gateway, None, format="bytes", config=config, delivery=delivery)
+    path = f"/v1/channels/{channel.name}"
+    body = {"records": [{"value": None}], "key": "k" * 2000}
+    response = http.post(f"{path}/messages", json=body)
+    assert (response.status_code, code(response)) == (422, "invalid_request"), response.text
+    assert "raise the topic's max.message.bytes" in response.json()["detail"]
+    if delivery == "exactly_once":
+        commits = http.get(f"{path}/commits").json()
+        assert [each["state"] for each in commits["commits"]] == ["aborted"]
+        assert commits["open"] == []
+
+
 def test_tombstones_and_bytes_are_written_to_channels_of_bytes(
     http: httpx.Client, gateway: Gateway
 ) -> None:

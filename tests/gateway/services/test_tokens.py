@@ -113,6 +113,35 @@ def test_without_a_key_there_are_no_tokens(database: Database) -> None:
         tokens.create(label="job", scopes=["read"])
 
 
+def test_a_key_that_verifies_no_valid_token_is_refused(
+    tokens: Tokens, database: Database, clock: ManualClock
+) -> None:
+    tokens.create(label="job", scopes=["admin"], expires_in=timedelta(hours=1))
+    others = Tokens(database, SecretStr("x" * 32), clock=clock)
+    tokens.check_key()
+    with pytest.raises(InvalidSettings, match="another key than SLUICEWAY_TOKEN_KEY"):
+        others.check_key()
+    # To replace the key: gateways with either key start while both have a valid token.
+    second = others.create(label="job", scopes=["admin"])
+    tokens.check_key()
+    others.check_key()
+    assert {each.id for each in tokens.every() if tokens.has_other_key(each)} == {second.token.id}
+    clock.advance(timedelta(hours=1))
+    with pytest.raises(InvalidSettings, match="another key"):
+        tokens.check_key()
+    others.check_key()
+    # Without a valid token, any key may create the next one.
+    others.revoke(second.token.id)
+    tokens.check_key()
+
+
+def test_tokens_of_an_earlier_version_may_be_of_any_key(tokens: Tokens, database: Database) -> None:
+    tokens.create(label="job", scopes=["admin"])
+    with database.write() as tx:
+        tx.execute(text("UPDATE tokens SET key_fingerprint = NULL"))
+    Tokens(database, SecretStr("x" * 32)).check_key()
+
+
 def test_another_key_than_the_one_of_the_tokens_is_logged_once_a_minute(
     tokens: Tokens, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:

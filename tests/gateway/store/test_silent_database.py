@@ -18,7 +18,7 @@ from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.leases import Leader
-from sluiceway_gateway.db.postgresql import connect_arguments
+from sluiceway_gateway.db.postgresql import CircuitBreaker, connect_arguments
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.loops import Loop
@@ -171,6 +171,23 @@ def test_an_unresolvable_host_name_fails_fast(
             released.set()
         until(lambda: responses(look, database), ANSWERED_S)
         until(lambda: waiting_threads() == 0, ANSWERED_S)
+
+
+def test_the_database_is_used_again_once_threads_can_be_started(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    breaker = CircuitBreaker(lambda: None)
+    with opened(postgres.migrated(), pool_size=1) as database:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            for call in (breaker.trip, lambda: look(database)):
+                with pytest.raises(RuntimeError, match="new thread"):
+                    call()
+        breaker.check()
+        look(database)
 
 
 def test_a_locked_file_fails_queued_requests_fast(sqlite: SQLite) -> None:
