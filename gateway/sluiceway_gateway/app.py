@@ -49,7 +49,7 @@ from sluiceway_gateway.messages.writing import MessageWrites
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets import routes as offsets_routes
 from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
-from sluiceway_gateway.provisioning.reconciler import Counts
+from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from sluiceway_gateway.registry import routes as registry_routes
 from sluiceway_gateway.registry.service import Registry
 from sluiceway_gateway.schemas import routes as schemas_routes
@@ -97,13 +97,13 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     watch.at_close(ledger_reads.close)
     tokens = Tokens(database, settings.token_key, clock=clock)
 
-    def on_reconciled(counts: Counts) -> None:
+    def on_reconciled(counts: ReconcileCounts) -> None:
         outcomes = asdict(counts)
         del outcomes["more"]
         metrics.count_reconciled(outcomes)
 
     # Series exist before the first pass, so that an alert sees one that never ends.
-    on_reconciled(Counts())
+    on_reconciled(ReconcileCounts())
 
     loops = Loops(
         database=database,
@@ -141,7 +141,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         tokens=tokens,
         channels=channels,
         attach=AttachService(database, tokens, wake=wake, notify=watch.notify, clock=clock),
-        endpoints=Endpoints(database, topics=kafka, notify=watch.notify, clock=clock),
+        endpoints=Endpoints(database, kafka=kafka, notify=watch.notify, clock=clock),
         heartbeats=HeartbeatService(database, tokens, notify=watch.notify, clock=clock),
         offsets=Offsets(database, tokens, clock=clock),
         acknowledgements=acknowledgements,
@@ -162,7 +162,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         database=database,
         kafka=kafka,
         failing_loops=loops.failing,
-        leads=lambda: loops.lead,
+        leads=lambda: loops.has_lease,
         probe_threads=CapacityLimiter(4),
     )
 

@@ -237,9 +237,10 @@ class Watch(Poller[str, Tag]):
 
     def close(self) -> None:
         """End all waits, and allow no more. May be called from any thread."""
+        super().close()
+        # Streams that a callback wakes end only if the watch is closed.
         for call in self._at_close:
             call()
-        super().close()
 
     def _tags(self, names: tuple[str, ...]) -> Mapping[str, Tag]:
         with self._database.read() as tx:

@@ -3,11 +3,11 @@
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime
 from typing import Protocol, TypeVar
 
 import structlog
 
+from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.failures import reason_of
 from sluiceway_gateway.db.leases import Leader, holder_name
@@ -20,7 +20,7 @@ from sluiceway_gateway.ledger.pruning import LedgerPruner
 from sluiceway_gateway.lifecycle.drain import Drainer
 from sluiceway_gateway.lifecycle.idle import TtlReaper
 from sluiceway_gateway.offsets.mirror import Mirror
-from sluiceway_gateway.provisioning.reconciler import Counts, Reconciler
+from sluiceway_gateway.provisioning.reconciler import ReconcileCounts, Reconciler
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status.sampler import Sampler
 
@@ -132,8 +132,6 @@ class Loop:
             self._leader.resign()
 
 
-#: Interval at which the leader checks for changes that other replicas accepted.
-_POLL_S = 0.5
 _STOP_TIMEOUT_S = 30.0
 
 
@@ -160,10 +158,10 @@ class Loops:
         database: Database,
         kafka: KafkaAdmin,
         settings: Settings,
-        clock: Callable[[], datetime],
+        clock: Clock,
         on_change: Callable[[], None] = lambda: None,
         on_ledger_change: Callable[[], None] = lambda: None,
-        on_reconciled: Callable[[Counts], None] = lambda _counts: None,
+        on_reconciled: Callable[[ReconcileCounts], None] = lambda _counts: None,
         on_pass: Callable[[str, int], None] = lambda _name, _failures: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -176,23 +174,19 @@ class Loops:
             monotonic=monotonic,
         )
 
-        def loop(name: str, run_once: Callable[[], float]) -> Loop:
-            return Loop(
-                name=name, leader=leader, run_once=run_once, stopping=stopping, on_pass=on_pass
-            )
-
-        def counting(
+        def loop(
+            name: str,
             run_once: Callable[[], _C],
             is_change: Callable[[_C], object] = lambda _counts: False,
             then: Callable[[], None] = on_change,
-        ) -> Callable[[], float]:
+        ) -> Loop:
             def run() -> float:
                 counts = run_once()
                 if is_change(counts):
                     then()
                 return counts.pause_s
 
-            return run
+            return Loop(name=name, leader=leader, run_once=run, stopping=stopping, on_pass=on_pass)
 
         reconciler = Reconciler(
             database=database,
@@ -202,9 +196,9 @@ class Loops:
             wait=stopping.wait,
         )
         reaper = Reaper(database=database, clock=clock, monotonic=monotonic)
-        lost_ends = LostEnds(database=database, topics=kafka, monotonic=monotonic)
-        drainer = Drainer(database=database, topics=kafka, clock=clock)
-        ttl_reaper = TtlReaper(database=database, logs=kafka, clock=clock, monotonic=monotonic)
+        lost_ends = LostEnds(database=database, kafka=kafka, monotonic=monotonic)
+        drainer = Drainer(database=database, kafka=kafka, clock=clock)
+        ttl_reaper = TtlReaper(database=database, kafka=kafka, clock=clock, monotonic=monotonic)
         sampler = Sampler(
             database=database,
             kafka=kafka,
@@ -225,13 +219,12 @@ class Loops:
         pruner = Pruner(database=database, days=days, clock=clock)
         ledger_pruner = LedgerPruner(database=database, days=days, clock=clock)
 
-        def reconcile() -> float:
+        def reconcile() -> ReconcileCounts:
             counts = reconciler.run_once()
             on_reconciled(counts)
             if counts.changed:
-                on_change()
                 self._idle.wake()
-            return 0.0 if counts.more else _POLL_S
+            return counts
 
         def reap() -> ReapCounts:
             counts = reaper.run_once()
@@ -239,23 +232,24 @@ class Loops:
                 ends.wake()
             return counts
 
-        def prune() -> float:
-            return min(pruner.run_once().pause_s, ledger_pruner.run_once().pause_s)
+        def prune() -> _PassCounts:
+            counts: tuple[_PassCounts, ...] = (pruner.run_once(), ledger_pruner.run_once())
+            return min(counts, key=lambda each: each.pause_s)
 
-        self._reconcile = loop("reconcile", reconcile)
-        self._drain = loop("drain", counting(drainer.run_once, lambda counts: counts.changed))
-        self._idle = loop("idle", counting(ttl_reaper.run_once, lambda counts: counts.changed))
-        ends = loop("ends", counting(lost_ends.run_once, lambda counts: counts.noted))
+        self._reconcile = loop("reconcile", reconcile, lambda counts: counts.changed)
+        self._drain = loop("drain", drainer.run_once, lambda counts: counts.changed)
+        self._idle = loop("idle", ttl_reaper.run_once, lambda counts: counts.changed)
+        ends = loop("ends", lost_ends.run_once, lambda counts: counts.noted)
         self._all = (
             self._reconcile,
-            loop("reap", counting(reap, lambda each: each.suspect or each.lost or each.overdue)),
+            loop("reap", reap, lambda counts: counts.suspect or counts.lost or counts.overdue),
             ends,
             self._drain,
             self._idle,
-            loop("sample", counting(sampler.run_once, lambda counts: counts.changed)),
-            loop("mirror", counting(mirror.run_once)),
-            loop("batches", counting(leases.run_once, lambda each: each.reaped, on_ledger_change)),
-            loop("ledger", counting(comparer.run_once, lambda each: each.halted, on_ledger_change)),
+            loop("sample", sampler.run_once, lambda counts: counts.changed),
+            loop("mirror", mirror.run_once),
+            loop("batches", leases.run_once, lambda counts: counts.reaped, on_ledger_change),
+            loop("ledger", comparer.run_once, lambda counts: counts.halted, on_ledger_change),
             loop("prune", prune),
         )
 
@@ -271,7 +265,7 @@ class Loops:
         self._idle.wake()
 
     @property
-    def lead(self) -> bool:
+    def has_lease(self) -> bool:
         """Whether this replica runs the loops, by its last renewal."""
         return self._leader.has_lease
 

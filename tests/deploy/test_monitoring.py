@@ -21,7 +21,7 @@ from sluiceway import Gateway
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.embedded import free_ports
 from sluiceway_gateway.endpoints.model import Health
-from sluiceway_gateway.provisioning.reconciler import Counts
+from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from sluiceway_gateway.status.lag import FAILED
 from sluiceway_gateway.status.lag_evaluation import ProgressState
 from waiting import until
@@ -42,7 +42,7 @@ VALUES = {
     "phase": {str(each) for each in Phase},
     "health": {*map(str, Health), FAILED},
     "progress": {str(each) for each in ProgressState},
-    "outcome": {each.name for each in fields(Counts)},
+    "outcome": {each.name for each in fields(ReconcileCounts)},
 }
 
 

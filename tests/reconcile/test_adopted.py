@@ -6,7 +6,7 @@ import pytest
 
 from reconciler_rig import RESYNC_S, Rig, condition, status
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
-from sluiceway_gateway.provisioning.reconciler import Counts
+from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from topics import Topics
 
 
@@ -17,7 +17,7 @@ def adopted(rig: Rig, operator: Topics) -> Channel:
     operator.create(name, 2, {"segment.ms": "7000", "flush.ms": "9000"})
     topic = TopicRef(name=name, id=rig.topic_id(name), partitions=2)
     channel = rig.add(topic=topic, adopted=True)
-    assert rig.run_once() == Counts(checked=1, changed=1)
+    assert rig.run_once() == ReconcileCounts(checked=1, changed=1)
     ready = rig.get(channel)
     assert (ready.phase, status(ready, "Ready")) == (Phase.READY, ("True", "TopicAdopted"))
     return ready
@@ -38,7 +38,7 @@ def test_the_spec_follows_an_adopted_topic_without_reverting_it(
     rig.await_topic(adopted, lambda topic: topic is not None and topic.partitions == 4)
     rig.await_topic(adopted, lambda topic: topic is not None and len(topic.config) == 3)
     rig.clock.advance(RESYNC_S)
-    assert rig.run_once() == Counts(checked=1, changed=1)
+    assert rig.run_once() == ReconcileCounts(checked=1, changed=1)
     after, topic = rig.get(adopted), rig.topic(adopted)
     assert topic is not None
     assert topic.config == {"retention.ms": "5000", "segment.ms": "8000", "flush.ms": "9000"}

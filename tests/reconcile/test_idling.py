@@ -1,4 +1,4 @@
-"""Closing and removal of idle channels, on a real broker with a manual clock."""
+"""Closing and deletion of idle channels, on a real broker with a manual clock."""
 
 import uuid
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class LeadingReplica:
         self.start = self.rig.clock.now
         self.idler = TtlReaper(
             database=self.rig.database,
-            logs=kafka or self.rig.kafka,
+            kafka=kafka or self.rig.kafka,
             clock=self.rig.clock,
             monotonic=lambda: (self.rig.clock.now - self.start).total_seconds(),
         )
@@ -58,9 +58,9 @@ class LeadingReplica:
             self.rig.clock.advance(10)
             each = self.idler.run_once()
             counts = IdleCounts(
-                looked_at=counts.looked_at + each.looked_at,
+                checked=counts.checked + each.checked,
                 closed=counts.closed + each.closed,
-                removed=counts.removed + each.removed,
+                deleted=counts.deleted + each.deleted,
                 changed=counts.changed + each.changed,
             )
         return counts
@@ -87,19 +87,20 @@ def produce(rig: Rig, channel: Channel) -> None:
     assert producer.flush(30) == 0
 
 
-def test_an_idle_channel_is_announced_closed_and_then_removed(
+def test_an_idle_channel_is_announced_closed_and_then_deleted(
     leader: LeadingReplica,
 ) -> None:
     start = leader.rig.clock.now
     counts = leader.run_for(IDLE_S / 2 - 10)
     # No request to Kafka, and no change except for the condition InUse.
-    assert (counts.looked_at, counts.changed) == (0, 1)
+    assert (counts.checked, counts.changed) == (0, 1)
     assert leader.idle_condition()[:2] == ("False", "InUse")
     leader.run_for(10)
     status, reason, message = leader.idle_condition()
     assert (status, reason) == ("False", "Quiet")
     closes_at = f"{start + timedelta(seconds=IDLE_S):%Y-%m-%d %H:%M:%S}"
-    assert f"it is closed at {closes_at} UTC, and removed 10 minutes later" in message
+    end = "deleted with its records 10 minutes later"
+    assert f"it is closed at {closes_at} UTC, and {end}, unless it is used" in message
     assert leader.run_for(IDLE_S / 2 - 10).closed == 0
     assert leader.run_for(10).closed == 1
     channel = leader.rig.get(leader.channel)
@@ -108,13 +109,13 @@ def test_an_idle_channel_is_announced_closed_and_then_removed(
     assert drained is not None
     assert drained.reason == "Idle"
     assert leader.idle_condition()[:2] == ("True", "Unused")
-    assert leader.run_for(IDLE_S - 10).removed == 0
+    assert leader.run_for(IDLE_S - 10).deleted == 0
     with leader.rig.database.read() as tx:
         (line,) = events_of_group(tx, channel.uid, "", limit=9)
     assert line.by == "gateway"
     assert line.cause is not None
     assert "closed: not used since" in line.cause
-    assert leader.run_for(10).removed == 1
+    assert leader.run_for(10).deleted == 1
     leader.rig.run_once()
     assert leader.rig.find(leader.channel) is None
     with leader.rig.database.read() as tx:
@@ -143,7 +144,7 @@ def attach(leader: LeadingReplica) -> Callable[[], object]:
     attached = service.submit(request).result(30)
     service.close()
     detach = DetachSpec(epoch=attached.endpoint.epoch, state=State.CLOSED)
-    return lambda: Endpoints(topics=leader.rig.kafka, **options).detach(  # type: ignore[arg-type]
+    return lambda: Endpoints(kafka=leader.rig.kafka, **options).detach(  # type: ignore[arg-type]
         leader.channel.name,
         spec.id,
         detach,
@@ -183,9 +184,9 @@ def test_any_use_postpones_the_close(
     use(leader)
     assert leader.run_for(IDLE_S - 100).closed == 0
     assert leader.run_for(200).closed == 1
-    # A closed channel that is used again is not removed.
+    # A closed channel that is used again is not deleted.
     use_by_connecting(leader)
-    assert leader.run_for(IDLE_S).removed == 0
+    assert leader.run_for(IDLE_S).deleted == 0
 
 
 def test_uses_of_a_short_time_are_all_saved(rig: Rig) -> None:
@@ -207,7 +208,7 @@ def test_records_are_a_use_up_to_the_close(rig: Rig) -> None:
     assert leader.run_for(400).closed == 1
     leader.run_for(600)
     produce(rig, leader.channel)
-    assert leader.run_for(300).removed == 0
+    assert leader.run_for(300).deleted == 0
 
 
 def test_a_new_leader_sees_new_records_as_a_use(leader: LeadingReplica) -> None:
@@ -227,7 +228,7 @@ def test_a_new_leader_watches_the_topic_before_it_closes(leader: LeadingReplica)
     assert leader.run_for(IDLE_S / 10).closed == 0
     assert leader.run_for(IDLE_S / 10).closed == 1
     # After a late close the channel remains readable for the whole TTL.
-    assert leader.run_for(IDLE_S - 100).removed == 0
+    assert leader.run_for(IDLE_S - 100).deleted == 0
 
 
 def test_a_clock_set_forward_closes_no_channel_early(leader: LeadingReplica) -> None:
@@ -237,9 +238,9 @@ def test_a_clock_set_forward_closes_no_channel_early(leader: LeadingReplica) -> 
     assert leader.run_for(10).closed == 1
     leader.run_for(IDLE_S - 100)
     leader.set_clock(3600)
-    assert leader.run_for(90).removed == 0
+    assert leader.run_for(90).deleted == 0
     assert leader.phase is Phase.CLOSED
-    assert leader.run_for(10).removed == 1
+    assert leader.run_for(10).deleted == 1
 
 
 def test_a_clock_set_back_closes_no_channel_early(leader: LeadingReplica) -> None:
@@ -270,7 +271,7 @@ def test_a_changed_idle_ttl_applies_from_the_last_use(leader: LeadingReplica) ->
     assert leader.run_for(IDLE_S - 10).closed == 0
 
 
-def test_an_adopted_topic_stays_when_its_idle_channel_is_removed(
+def test_an_adopted_topic_stays_when_its_idle_channel_is_deleted(
     rig: Rig, operator: Topics
 ) -> None:
     name = f"adopted-{uuid.uuid4().hex[:8]}"
@@ -279,8 +280,8 @@ def test_an_adopted_topic_stays_when_its_idle_channel_is_removed(
     channel = rig.ready(adopted=True, topic=topic, idle_ms=IDLE_S * 1000)
     leader = LeadingReplica(rig, channel)
     leader.run_for(IDLE_S)
-    assert "its topic stays" in leader.idle_condition()[2]
-    assert leader.run_for(IDLE_S).removed == 1
+    assert "without its topic" in leader.idle_condition()[2]
+    assert leader.run_for(IDLE_S).deleted == 1
     rig.run_once()
     assert rig.find(channel) is None
     assert rig.topic(replace(channel, topic=topic)) is not None

@@ -5,7 +5,7 @@ import pytest
 from reconciler_rig import RESYNC_S, Rig, condition, status
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Delivery, Phase, Retention
-from sluiceway_gateway.provisioning.reconciler import Counts
+from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from topics import Topics
 
 
@@ -35,11 +35,11 @@ def test_a_topic_of_exactly_once_delivery_has_the_brokers_times(rig: Rig) -> Non
 
 def test_a_settled_channel_is_not_checked_before_the_resync(rig: Rig) -> None:
     channel = rig.ready()
-    assert rig.run_once() == Counts()
+    assert rig.run_once() == ReconcileCounts()
     rig.clock.advance(RESYNC_S - 1)
-    assert rig.run_once() == Counts()
+    assert rig.run_once() == ReconcileCounts()
     rig.clock.advance(1)
-    assert rig.run_once() == Counts(checked=1)
+    assert rig.run_once() == ReconcileCounts(checked=1)
     assert rig.get(channel) == channel, "the channel must not change"
 
 
@@ -176,7 +176,7 @@ def test_deleting_a_channel_deletes_its_topic_then_its_row(rig: Rig) -> None:
     assert (counts.deleted, counts.removed) == (1, 1)
     assert rig.find(channel) is None
     assert rig.topic(channel) is None
-    assert rig.run_once() == Counts()
+    assert rig.run_once() == ReconcileCounts()
 
 
 def test_deleting_a_channel_may_keep_its_topic(rig: Rig) -> None:

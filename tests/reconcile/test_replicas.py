@@ -22,7 +22,7 @@ from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import ObservedTopics
 from sluiceway_gateway.loops import Loop, Loops
-from sluiceway_gateway.provisioning.reconciler import Counts
+from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from sluiceway_gateway.provisioning.topic import CreateTopic
 from sluiceway_gateway.settings import Settings
 from topics import Topics
@@ -371,7 +371,7 @@ class Replica:
             on_reconciled=self._on_reconciled,
         )
 
-    def _on_reconciled(self, counts: Counts) -> None:
+    def _on_reconciled(self, counts: ReconcileCounts) -> None:
         if counts.changed:
             self.changed.release()
 

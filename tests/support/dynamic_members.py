@@ -232,7 +232,7 @@ class DynamicRules:
             return
         self.unsettled = True
         one = self.members[-1 - which % len(self.members)]
-        self.services.endpoints.remove(self.name, one.spec.id, uid=self.uid, principal=LOOPBACK)
+        self.services.endpoints.dismiss(self.name, one.spec.id, uid=self.uid, principal=LOOPBACK)
         known = self.known(one.spec.id)
         assert (known.superseded, known.may_return) == (True, False)
         one.gone = True

@@ -204,7 +204,7 @@ class Services:
             self.database, tokens, wake=nothing, notify=nothing, **options
         )
         self.endpoints = Endpoints(
-            self.database, topics=KafkaAdmin(UNREACHABLE, timeout_s=0.1), notify=nothing, **options
+            self.database, kafka=KafkaAdmin(UNREACHABLE, timeout_s=0.1), notify=nothing, **options
         )
         self.beats = HeartbeatService(self.database, tokens, notify=nothing, **options)
         self.offsets = Offsets(self.database, tokens, **options)

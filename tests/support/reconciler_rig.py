@@ -21,7 +21,7 @@ from sluiceway_gateway.channels.model import (
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import ObservedTopic
-from sluiceway_gateway.provisioning.reconciler import Counts, Reconciler
+from sluiceway_gateway.provisioning.reconciler import ReconcileCounts, Reconciler
 from sluiceway_gateway.schemas import store as schemas_store
 from waiting import until
 
@@ -51,7 +51,7 @@ class Rig:
         }
         return Reconciler(**(arguments | changes))
 
-    def run_once(self) -> Counts:
+    def run_once(self) -> ReconcileCounts:
         return self.reconciler().run_once()
 
     def add(self, *, topic: TopicRef | None = None, adopted: bool = False, **spec: Any) -> Channel:

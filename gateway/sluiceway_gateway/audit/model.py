@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from sluiceway_gateway.channels.model import Channel, ChannelSpec
+from sluiceway_gateway.channels.model import Channel, ChannelSpec, Heartbeat, Retention
 
 Scalar = str | int | bool | None
 
@@ -86,22 +86,16 @@ def fields_of(channel: Channel) -> dict[str, Scalar]:
 
 
 def _spec_fields(spec: ChannelSpec) -> Iterator[tuple[str, Scalar]]:
-    yield "format", str(spec.format)
-    yield "delivery", str(spec.delivery)
-    yield "partitions", spec.partitions
-    yield "pinned", spec.pinned
-    yield "replication", spec.replication
-    yield "compatibility", str(spec.compatibility)
-    yield "retention.ms", spec.retention.ms
-    yield "retention.bytes", spec.retention.bytes
-    yield "heartbeat.interval_ms", spec.heartbeat.interval_ms
-    yield "heartbeat.timeout_ms", spec.heartbeat.timeout_ms
-    yield "mirrored", spec.mirrored
-    yield "idle_ms", spec.idle_ms
-    yield from ((f"config.{name}", value) for name, value in spec.config.items())
+    for name, value in vars(spec).items():
+        if isinstance(value, Retention | Heartbeat):
+            yield from ((f"{name}.{field}", each) for field, each in vars(value).items())
+        elif isinstance(value, Mapping):
+            yield from ((f"{name}.{key}", each) for key, each in value.items())
+        elif name != "schema":
+            yield name, str(value) if isinstance(value, StrEnum) else value
 
 
-_DEFAULTS = dict(_spec_fields(ChannelSpec(schema="")))
+_DEFAULTS = {**dict(_spec_fields(ChannelSpec(schema=""))), "keep_topic": False}
 _ALWAYS = {"format", "partitions"}
 
 
@@ -110,7 +104,7 @@ def given_fields(channel: Channel) -> dict[str, Scalar]:
     return {
         name: value
         for name, value in fields_of(channel).items()
-        if name in _ALWAYS or (value not in (None, False) and value != _DEFAULTS.get(name))
+        if name in _ALWAYS or value != _DEFAULTS.get(name)
         if name != "phase"
     }
 

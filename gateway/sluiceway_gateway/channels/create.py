@@ -135,9 +135,9 @@ def _with_format(change: Change, before: KeptTopic | None, topic: str) -> Change
 class Preflight:
     """Checks of a new channel against Kafka; existing channels are not checked."""
 
-    def __init__(self, database: Database, cluster: KafkaAdmin, *, timeout_s: float) -> None:
+    def __init__(self, database: Database, kafka: KafkaAdmin, *, timeout_s: float) -> None:
         self._database = database
-        self._cluster = cluster
+        self._kafka = kafka
         self._timeout_s = timeout_s
 
     def run(self, name: str, change: Change, request: Request | None) -> ObservedTopic | None:
@@ -153,7 +153,7 @@ class Preflight:
         return None
 
     def _observe(self, topic: str) -> ObservedTopic:
-        seen = self._cluster.observe([topic])
+        seen = self._kafka.observe([topic])
         if topic in seen.topics:
             return seen.topics[topic]
         why = "Kafka has none of this name"
@@ -167,7 +167,7 @@ class Preflight:
     def _check_replication(self, replicas: int) -> None:
         """Raise ReplicationExceedsBrokers early; skip the check while Kafka is unavailable."""
         try:
-            brokers = len(self._cluster.describe_cluster(self._timeout_s).brokers)
+            brokers = len(self._kafka.describe_cluster(self._timeout_s).brokers)
         except KafkaUnavailable:
             return
         if replicas > brokers:

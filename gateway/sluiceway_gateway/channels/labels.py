@@ -18,8 +18,8 @@ def check_key(key: str) -> str:
     if not _WORD.match(word) or (slash and not _PREFIX.match(prefix)):
         raise ValueError(
             f"{key[:100]!r} is not a label's key: up to 63 letters, digits, '-', '_' and '.', "
-            "beginning and ending with a letter or a digit; a prefix like 'example.com/' may be "
-            "put before"
+            "beginning and ending with a letter or a digit, after an optional prefix such as "
+            "'example.com/'"
         )
     return key
 

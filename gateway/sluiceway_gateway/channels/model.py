@@ -261,7 +261,7 @@ def check_name(name: str) -> str:
     if not _NAME.match(name) or name in (".", ".."):
         raise ValueError(
             "a channel's name consists of a-z, A-Z, 0-9, '.', '_' and '-', and is not '.' or '..': "
-            f"{name!r} does not fit"
+            f"{name!r} is not one"
         )
     if name.startswith(RESERVED_PREFIX):
         raise ValueError(
@@ -275,7 +275,7 @@ def check_topic(name: str) -> str:
     if not _TOPIC.match(name) or name in (".", ".."):
         raise ValueError(
             "a topic's name has 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-': "
-            f"{name[:250]!r} does not"
+            f"{name[:250]!r} is not one"
         )
     if name.startswith("__"):
         raise ValueError(f"the topic {name!r} is one of Kafka's own: adopt another one")

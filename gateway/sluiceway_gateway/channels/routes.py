@@ -278,7 +278,7 @@ Listener = Annotated[str | None, Query(description="The name of a Kafka listener
     "/{name}/connection",
     summary="Connect to a channel",
     response_model=Connection,
-    response_description="How",
+    response_description="The connection",
     responses=problems(404, 409),
 )
 def get_connection(

@@ -34,7 +34,7 @@ from sluiceway_gateway.errors import (
     UidMismatch,
 )
 from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.lifecycle.drain import DeletionGuard, require_unused
+from sluiceway_gateway.lifecycle.drain import bounds_for_deletion, require_unused
 from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.lifecycle.model import closing
 from sluiceway_gateway.lifecycle.store import record_use, usage_of_channel
@@ -78,6 +78,12 @@ def require_usable(channel: Channel, *, writes: bool) -> None:
         )
     condition = channel.condition("Ready")
     readable = ends and condition and condition.status == "True"
+    if channel.phase is Phase.DELETING:
+        how = "without its topic" if channel.keep_topic else "with its topic"
+        raise ChannelNotReady(
+            f"The channel {channel.name!r} is being deleted, {how}: use another one, or create it "
+            "again once it is gone."
+        )
     if channel.phase is not Phase.READY and not readable:
         why = f": {condition.message}" if condition is not None else "."
         raise ChannelNotReady(f"The channel {channel.name!r} is {channel.phase}{why}")
@@ -126,7 +132,7 @@ class Channels:
     def __init__(
         self,
         database: Database,
-        cluster: KafkaAdmin,
+        kafka: KafkaAdmin,
         *,
         topic_prefix: str,
         kafka_timeout_s: float,
@@ -135,8 +141,8 @@ class Channels:
     ) -> None:
         """`wake` is called after each commit that changed a channel."""
         self._database = database
-        self._preflight = Preflight(database, cluster, timeout_s=kafka_timeout_s)
-        self._deletion_guard = DeletionGuard(database, cluster)
+        self._kafka = kafka
+        self._preflight = Preflight(database, kafka, timeout_s=kafka_timeout_s)
         self._usage = UsageRecorder(database, clock=clock)
         self._topic_prefix = topic_prefix
         self._wake = wake
@@ -216,7 +222,9 @@ class Channels:
         """
         bounds = None
         if not (force or keep_topic):
-            bounds = self._deletion_guard.bounds(name, context.request, if_empty=if_empty)
+            bounds = bounds_for_deletion(
+                self._database, self._kafka, name, context.request, if_empty=if_empty
+            )
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = hold_channel(tx, name, uid)

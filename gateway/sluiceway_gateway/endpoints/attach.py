@@ -32,12 +32,12 @@ from sluiceway_gateway.endpoints.model import (
     Role,
     State,
     event,
+    own_heartbeat,
     superseded,
 )
 from sluiceway_gateway.errors import (
     ChannelNotReady,
     ConcurrentChange,
-    GroupLargerThanPinned,
     GroupSize,
     SluicewayGatewayError,
 )
@@ -47,7 +47,7 @@ from sluiceway_gateway.groups.assignment import (
     endpoint_partitions,
     position_member,
 )
-from sluiceway_gateway.groups.model import Group, new_group
+from sluiceway_gateway.groups.model import Group, new_group, require_growable
 from sluiceway_gateway.groups.store import RoleGroup
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Committed, require_topic
@@ -153,11 +153,10 @@ class AttachBatch:
     def _check(self, refusals: Mapping[Principal, SluicewayGatewayError]) -> list[_Candidate]:
         requests = []
         for number, each in enumerate(self.requests):
-            action = Action.READ if each.spec.role is Role.READER else Action.WRITE
             try:
                 if each.principal in refusals:
                     raise refusals[each.principal]
-                each.principal.require(action, each.channel)
+                each.principal.require(each.spec.role.action, each.channel)
             except SluicewayGatewayError as error:
                 self.outcomes[number] = error
             else:
@@ -189,11 +188,9 @@ class AttachBatch:
                     require_same(found, channel, each.spec)
                     found.require()
                 require_usable(channel, writes=found is None and each.spec.role is Role.WRITER)
-                heartbeat = None if found is not None else each.spec.heartbeat_in(channel)
+                candidates.append(_candidate(number, each, channel, found))
             except SluicewayGatewayError as error:
                 self.outcomes[number] = error
-            else:
-                candidates.append(_candidate(number, each, channel, found, heartbeat))
         return candidates
 
     def _lock(self, candidates: Sequence[_Candidate]) -> None:
@@ -303,14 +300,8 @@ class AttachBatch:
         size, reads = spec.size or 0, spec.role is Role.READER
         if not reads or spec.mode is not Mode.SHARED or size <= (channel.topic.partitions or 0):
             return
+        require_growable(channel, spec.group, size)
         if size > channel.spec.partitions:
-            if channel.spec.pinned or channel.adopted:
-                reason = "its topic was adopted" if channel.adopted else "it is pinned"
-                raise GroupLargerThanPinned(
-                    f"The group {spec.group!r} has {size} members, but the channel "
-                    f"{channel.name!r} has {channel.spec.partitions} partitions and cannot grow: "
-                    f"{reason}. Use a smaller group."
-                )
             candidate.principal.require(Action.MANAGE, channel.name)
             channel = self._grown[channel.name] = changed(channel, Change(partitions=size))
             self._growers[channel.name] = candidate
@@ -372,18 +363,19 @@ class AttachBatch:
 
 
 def _candidate(
-    number: int,
-    request: AttachRequest,
-    channel: Channel,
-    existing: Endpoint | None,
-    heartbeat: Heartbeat | None,
+    number: int, request: AttachRequest, channel: Channel, existing: Endpoint | None
 ) -> _Candidate:
+    """Return the candidate of a request; raises PatienceOutOfBounds for a new endpoint."""
     spec, total = request.spec, channel.topic.partitions or 0
+    heartbeat = None
     if existing is not None:
         place, partitions = existing.place, endpoint_partitions(existing, total)
     else:
         place = Place(role=spec.role, group=spec.group, index=spec.index or 0)
-        partitions = assigned_partitions(place, spec.config, total)
+        partitions = assigned_partitions(place, spec.mode, spec.size, total)
+        heartbeat = own_heartbeat(
+            channel.spec.heartbeat, interval_ms=spec.interval_ms, timeout_ms=spec.timeout_ms
+        )
     return _Candidate(
         number=number,
         spec=spec,

@@ -3,16 +3,8 @@
 from dataclasses import dataclass
 
 from sluiceway_gateway.auth.model import Principal
-from sluiceway_gateway.channels.model import Channel, Heartbeat, SchemaVersion
-from sluiceway_gateway.endpoints.model import (
-    ANONYMOUS,
-    Endpoint,
-    Mode,
-    Place,
-    Role,
-    SparkJob,
-    own_heartbeat,
-)
+from sluiceway_gateway.channels.model import Channel, SchemaVersion
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Place, Role, SparkJob
 from sluiceway_gateway.errors import EndpointIdReused
 from sluiceway_gateway.groups.model import GroupConfig
 from sluiceway_gateway.offsets.model import Committed
@@ -48,11 +40,6 @@ class AttachSpec:
     def is_dynamic(self) -> bool:
         """Whether the gateway chooses its index."""
         return self.group != ANONYMOUS and self.size is None
-
-    def heartbeat_in(self, channel: Channel) -> Heartbeat | None:
-        """Return its own heartbeat in a channel, if any; raises PatienceOutOfBounds."""
-        requested = {"interval_ms": self.interval_ms, "timeout_ms": self.timeout_ms}
-        return own_heartbeat(channel.spec.heartbeat, **requested)
 
 
 @dataclass(frozen=True, kw_only=True)

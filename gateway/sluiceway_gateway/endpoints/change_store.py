@@ -16,7 +16,7 @@ from sluiceway_gateway.groups import store as groups_store
 #: Fields that counterparts and lists of endpoints show.
 _VISIBLE = ("state", "health", "payload", "lost_at", "superseded")
 #: Fields whose changes are lines of the history.
-_RECORDED = ("state", "health", "superseded")
+_RECORDED = ("state", "health", "superseded", "fenced_by")
 EndpointChange = tuple[Endpoint, Endpoint]
 """An endpoint before and after."""
 

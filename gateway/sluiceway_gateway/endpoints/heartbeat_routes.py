@@ -20,10 +20,12 @@ from sluiceway_gateway.endpoints.model import Attempt, State, TaskState, reached
 from sluiceway_gateway.endpoints.session_store import EndpointContext
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
+    Count,
     Counterpart,
     Counters,
     EndpointChannel,
     HealthWord,
+    Number,
     Positions,
     RoleWord,
     StateWord,
@@ -31,7 +33,7 @@ from sluiceway_gateway.endpoints.wire import (
 )
 from sluiceway_gateway.http.auth import access
 from sluiceway_gateway.http.json import body_of, json_response
-from sluiceway_gateway.http.params import INT64_MAX, each_once
+from sluiceway_gateway.http.params import each_once
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.ledger.model import LEASE
@@ -49,18 +51,14 @@ class TaskReportBody(RequestModel):
     """The state of an attempt at a task of an endpoint."""
 
     endpoint: Uid
-    epoch: int | None = Field(
-        default=None, ge=1, le=INT64_MAX, description="Of the endpoint; another one is fenced"
-    )
+    epoch: Number | None = Field(default=None, description="Of the endpoint; another one is fenced")
     task: Annotated[str, Field(min_length=1, max_length=64)]
-    attempt: int = Field(ge=0, le=INT64_MAX, description="Later attempts have higher numbers")
+    attempt: Count = Field(description="Later attempts have higher numbers")
     state: Literal["running", "done", "failed"]
     counters: Counters = Field(default_factory=dict)
     positions: Positions | None = None
-    parts: int | None = Field(
+    parts: Number | None = Field(
         default=None,
-        ge=1,
-        le=INT64_MAX,
         description="Number of tasks of the endpoint; a reader is closed when so many are done",
     )
 
@@ -78,7 +76,7 @@ class EndpointReportBody(RequestModel):
     """The state of an endpoint."""
 
     id: Uid
-    epoch: int = Field(ge=1, le=INT64_MAX)
+    epoch: Number
     state: StateWord
     counters: Counters = Field(default_factory=dict)
     payload: Annotated[dict[str, Any], AfterValidator(_check_payload)] | None = Field(
@@ -89,10 +87,8 @@ class EndpointReportBody(RequestModel):
         description="The next offset by partition, committed or not, and how many records of that "
         "message are done; null: unchanged",
     )
-    seen: int | None = Field(
+    seen: Count | None = Field(
         default=None,
-        ge=0,
-        le=INT64_MAX,
         description="The revision of the counterparts that the endpoint has; null for none. "
         "Without it, the reply lists no counterparts",
     )
@@ -102,7 +98,7 @@ class HeartbeatPost(RequestModel):
     """The body of `POST /v1/heartbeats`."""
 
     session: Uid
-    beat: int = Field(ge=1, le=INT64_MAX, description="Ascending; an old number changes nothing")
+    beat: Number = Field(description="Ascending; an old number changes nothing")
     endpoints: Annotated[
         list[EndpointReportBody],
         Field(max_length=MAX_ENDPOINTS),
@@ -180,7 +176,7 @@ class HeartbeatResponse(BaseModel):
     "/heartbeats",
     summary="Report the state of a session's endpoints",
     response_model=HeartbeatResponse,
-    response_description="Taken",
+    response_description="The replies",
     responses=problems(413),
 )
 def send_heartbeat(

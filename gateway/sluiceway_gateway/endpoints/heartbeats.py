@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.model import FINISHING, Heartbeat
 from sluiceway_gateway.channels.store import hold_channels
@@ -220,8 +220,11 @@ class _Heartbeat:
         sessions = {each.endpoint.session for each in self._worked.values()}
         self._owners = session_store.owners(tx, sessions)
         if keeps:
-            found = session_store.kept_endpoints(tx, self.session)
-            self._kept = tuple(each for each in found if self._may(each))
+            self._kept = tuple(
+                each
+                for each in session_store.kept_endpoints(tx, self.session)
+                if principal.may(each.endpoint.place.role.action, each.channel)
+            )
         others = self._other_endpoints()
         evaluated = self._evaluate()
         if others or any(each.change for each in evaluated):
@@ -255,9 +258,6 @@ class _Heartbeat:
             kept=self._kept,
         )
 
-    def _may(self, context: EndpointContext) -> bool:
-        return self.principal.may(_action(context.endpoint), context.channel)
-
     def _other_endpoints(self) -> list[Endpoint]:
         """Return endpoints without a report that this heartbeat may change."""
         if not self._counts:
@@ -285,11 +285,11 @@ class _Heartbeat:
         endpoint = context.endpoint
         try:
             endpoint.require(epoch=report.epoch)
+            self.principal.require(endpoint.place.role.action, context.channel)
         except Fenced as error:
             return _Evaluated(report=report, context=context, status="fenced", reason=str(error))
-        if not self._may(context):
-            reason = _forbidden(context)
-            return _Evaluated(report=report, context=context, status="refused", reason=reason)
+        except Forbidden as error:
+            return _Evaluated(report=report, context=context, status="refused", reason=str(error))
         if not self._counts:
             return _Evaluated(report=report, context=context, status="ok")
         after, refusal = endpoint, None
@@ -313,6 +313,7 @@ class _Heartbeat:
     def _save_tasks(self, others: Sequence[Endpoint]) -> tuple[TaskReply, ...]:
         """Save the reports of tasks, and the regained health of the session's endpoints."""
         locked = endpoints_store.hold(self.tx, [each.id for each in others])
+        kept = {each.endpoint.id for each in self._kept}
         replies: list[TaskReply] = []
         changes: list[EndpointChange] = []
         for id_, reports in self.tasks.items():
@@ -324,7 +325,7 @@ class _Heartbeat:
                 if _is_done(after, reports) and self._close(before, after.counters):
                     self.is_visible = True
                 else:
-                    changes.append((before, after))
+                    changes.append((before, returned(after) if id_ in kept else after))
         changes += [
             (each, returned(each))
             for each in locked.values()
@@ -346,13 +347,11 @@ class _Heartbeat:
         try:
             owner = self._owners.get(context.endpoint.session)
             self.principal.require_own(owner, f"The session of {endpoint.where}")
-        except Forbidden as error:
-            return TaskReply(endpoint=id_, status="refused", reason=str(error))
-        if not self._may(context):
-            return TaskReply(endpoint=id_, status="refused", reason=_forbidden(context))
-        try:
+            self.principal.require(endpoint.place.role.action, context.channel)
             for epoch in epochs:
                 endpoint.require(epoch=epoch)
+        except Forbidden as error:
+            return TaskReply(endpoint=id_, status="refused", reason=str(error))
         except Fenced as error:
             return TaskReply(endpoint=id_, status="fenced", reason=str(error))
         if endpoint.state not in OPEN:
@@ -430,12 +429,3 @@ def _is_done(endpoint: Endpoint, reports: Sequence[TaskReport]) -> bool:
     """Whether it is a reader whose tasks are all done. Only tasks can report its end."""
     parts = max((each.parts or 0 for each in reports), default=0)
     return endpoint.place.role is Role.READER and parts > 0 and are_done(endpoint.counters, parts)
-
-
-def _action(endpoint: Endpoint) -> Action:
-    return Action.READ if endpoint.place.role is Role.READER else Action.WRITE
-
-
-def _forbidden(context: EndpointContext) -> str:
-    action = _action(context.endpoint)
-    return f"This token's scopes do not allow to {action} on the channel {context.channel!r}."

@@ -19,25 +19,19 @@ from sluiceway_gateway.channels.store import hold_channels
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.statements import chunks
-from sluiceway_gateway.endpoints import session_store
+from sluiceway_gateway.endpoints import liveness_store, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import add_events, save_changes
-from sluiceway_gateway.endpoints.model import Endpoint, Health, event, next_health, worse_after_ms
-from sluiceway_gateway.endpoints.session_store import (
+from sluiceway_gateway.endpoints.liveness_store import (
     EndpointBeat,
     LostWriter,
     SessionBeat,
     StaleShare,
 )
+from sluiceway_gateway.endpoints.model import Endpoint, Health, event, next_health, worse_after_ms
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import log_unavailable
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Unsynced:
-    generation: int
-    since_s: float
 
 
 class RebalanceTimeout:
@@ -47,28 +41,28 @@ class RebalanceTimeout:
         """`clock` only dates events."""
         self._database = database
         self._clock = clock
-        self._seen: dict[str, _Unsynced] = {}
+        self._since_s: dict[tuple[str, int], float] = {}
+        """By endpoint and generation of its share, when it was first seen behind its group."""
 
     def release(self, found: Sequence[StaleShare], now_s: float, *, late_ms: float) -> int:
         """Release overdue shares, and return their number; `late_ms` is the delay of the scan.
 
         Raises DatabaseUnavailable.
         """
-        self._seen = {each.endpoint: self._unsynced(each, now_s, late_ms) for each in found}
+        before_s = self._since_s
+        self._since_s = {
+            (each.endpoint, each.generation): now_s
+            if late_ms > each.interval_ms
+            else before_s.get((each.endpoint, each.generation), now_s)
+            for each in found
+        }
         overdue = {
             each.endpoint: each
             for each in found
-            if (now_s - self._seen[each.endpoint].since_s) * 1000 >= each.timeout_ms
+            if (now_s - self._since_s[each.endpoint, each.generation]) * 1000 >= each.timeout_ms
         }
         parts = chunks(list(overdue.items()))
         return sum(len(self._write(dict(each))) for each in parts)
-
-    def _unsynced(self, share: StaleShare, now_s: float, late_ms: float) -> _Unsynced:
-        before = self._seen.get(share.endpoint)
-        synced = before is None or before.generation != share.generation
-        if before is None or synced or late_ms > share.interval_ms:
-            return _Unsynced(generation=share.generation, since_s=now_s)
-        return before
 
     def _write(self, overdue: Mapping[str, StaleShare]) -> list[Endpoint]:
         """Release the shares of members that have not synced since the scan."""
@@ -107,7 +101,7 @@ _USUAL = 10
 class ReapCounts:
     """Endpoints that one pass evaluated; `pause_s` is the time until the next pass."""
 
-    judged: int = 0
+    evaluated: int = 0
     """Endpoints of sessions whose silence was long enough for an evaluation."""
     suspect: int = 0
     lost: int = 0
@@ -152,8 +146,8 @@ class Reaper:
         now_s = self._monotonic()
         late_ms = 0.0 if self._due_s is None else max(0.0, now_s - self._due_s) * 1000
         with self._database.scan() as tx:
-            sessions = session_store.session_beats(tx)
-            stale = session_store.stale_shares(tx)
+            sessions = liveness_store.session_beats(tx)
+            stale = liveness_store.stale_shares(tx)
         self._silences = {each.session: self._silence(each, now_s, late_ms) for each in sessions}
         due = sorted(
             (silence.due_s, session)
@@ -173,7 +167,7 @@ class Reaper:
         # The duration of a pass does not count as delay, unless the process was stopped.
         self._due_s = self._monotonic() - self._stalled_s + pause_s
         return ReapCounts(
-            judged=evaluated,
+            evaluated=evaluated,
             suspect=saved.count(Health.SUSPECT),
             lost=saved.count(Health.LOST),
             overdue=overdue,
@@ -230,7 +224,7 @@ class Reaper:
     def _evaluate_part(self, part: Sequence[str], now_s: float) -> tuple[int, list[Endpoint]]:
         """Evaluate the endpoints of a few sessions, and set when they are due again."""
         with self._database.scan() as tx:
-            beats = session_store.endpoint_beats(tx, part)
+            beats = liveness_store.endpoint_beats(tx, part)
         again_s = dict.fromkeys(part, math.inf)
         worse: dict[str, tuple[EndpointBeat, Health]] = {}
         saved: list[Endpoint] = []
@@ -285,7 +279,7 @@ class Reaper:
                 and not each.superseded
                 and not each.is_finished
             ]
-            save_changes(tx, changes, by="gateway", now=now, cause="no beat")
+            save_changes(tx, changes, by="gateway", now=now, cause="no heartbeat")
         for _, each in changes:
             _log.info("an endpoint is silent", endpoint=each.id, health=str(each.health))
         return [each for _, each in changes]
@@ -315,10 +309,10 @@ class LostEnds:
     """
 
     def __init__(
-        self, *, database: Database, topics: KafkaAdmin, monotonic: Callable[[], float]
+        self, *, database: Database, kafka: KafkaAdmin, monotonic: Callable[[], float]
     ) -> None:
         self._database = database
-        self._topics = topics
+        self._kafka = kafka
         self._monotonic = monotonic
         self._asked_s: dict[str, float] = {}
 
@@ -329,7 +323,7 @@ class LostEnds:
         """
         now_s = self._monotonic()
         with self._database.scan() as tx:
-            found = session_store.lost_writers(tx)
+            found = liveness_store.lost_writers(tx)
         waiting = {each.endpoint for each in found}
         self._asked_s = {
             endpoint: at_s
@@ -346,7 +340,7 @@ class LostEnds:
         if not writers:
             return 0
         try:
-            bounds = self._topics.watermarks_of({each.topic: each.partitions for each in writers})
+            bounds = self._kafka.watermarks_of({each.topic: each.partitions for each in writers})
         except KafkaUnavailable as error:
             log_unavailable(_log, error, lost_writers=len(writers))
             return 0
@@ -359,9 +353,7 @@ class LostEnds:
                     for partition, marks in bounds.get(each.topic, {}).items()
                     if marks is not None
                 }
-                if len(ends) == each.partitions and session_store.save_lost_ends(
-                    tx, each.endpoint, ends
-                ):
+                if len(ends) == each.partitions and liveness_store.save_lost_ends(tx, each, ends):
                     noted.append(each)
             endpoints_store.revise(tx, {each.channel_uid for each in noted})
         return len(noted)

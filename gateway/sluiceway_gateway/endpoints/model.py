@@ -6,6 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.channels.model import MIN_HEARTBEAT_MS, Heartbeat
 from sluiceway_gateway.errors import Fenced, IllegalTransition, PatienceOutOfBounds
 
@@ -27,6 +28,11 @@ class Role(StrEnum):
     def counterpart(self) -> "Role":
         """The role of its counterparts."""
         return Role.WRITER if self is Role.READER else Role.READER
+
+    @property
+    def action(self) -> Action:
+        """The action that a principal's scopes must allow."""
+        return Action.READ if self is Role.READER else Action.WRITE
 
 
 class Mode(StrEnum):
@@ -152,7 +158,7 @@ class Endpoint:
     state: State = State.OPENED
     health: Health = Health.HEALTHY
     superseded: bool = False
-    """Whether it has no place: it was superseded, removed, or lost (see `may_return`)."""
+    """Whether it has no place: it was superseded, dismissed, or lost (see `may_return`)."""
     cause: str | None = None
     """The reported reason of its state."""
     attached_at: datetime
@@ -219,7 +225,7 @@ class Endpoint:
     def require(self, *, epoch: int | None = None) -> None:
         """Raise Fenced if it lost its place, or has another epoch."""
         if self.superseded and not self.may_return:
-            by = self.fenced_by or "another instance took its place, or it was removed"
+            by = self.fenced_by or "another instance took its place, or it was dismissed"
             raise Fenced(
                 f"The endpoint {self.id} was {self.where}; {by}. Stop this instance, and do not "
                 "attach it again."

@@ -161,7 +161,7 @@ async def list_endpoints(
     "/{id}",
     summary="Read an endpoint",
     response_model=EndpointDetailsBody,
-    response_description="It",
+    response_description="The endpoint",
     responses=problems(404),
 )
 def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) -> Response:
@@ -178,7 +178,7 @@ def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) 
     "/{id}/detach",
     summary="Detach an endpoint",
     response_model=EndpointBody,
-    response_description="It is detached",
+    response_description="The detached endpoint",
     responses=problems(404, 409, 413),
 )
 def detach_endpoint(
@@ -204,7 +204,7 @@ def detach_endpoint(
     "/{id}",
     summary="Dismiss an endpoint",
     response_model=EndpointBody,
-    response_description="It is dismissed",
+    response_description="The dismissed endpoint",
     responses=problems(404, 409),
 )
 def dismiss_endpoint(
@@ -219,7 +219,7 @@ def dismiss_endpoint(
     For failed or lost endpoints without a successor. The records of a writer stay readable: for
     readers, it has finished at the current end of the channel.
     """
-    channel, endpoint = gateway.endpoints.remove(name, id, uid=uid, principal=principal)
+    channel, endpoint = gateway.endpoints.dismiss(name, id, uid=uid, principal=principal)
     return json_response(endpoint_json(channel, endpoint))
 
 

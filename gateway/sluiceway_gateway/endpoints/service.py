@@ -1,4 +1,4 @@
-"""Use cases of endpoints: attach, read, detach, remove."""
+"""Use cases of endpoints: attach, read, detach, dismiss."""
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from functools import partial
 
 from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import AuditedAction
-from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.channels.service import find_channel, hold_channel
@@ -95,7 +95,7 @@ class Endpoints:
     """
 
     database: Database
-    topics: KafkaAdmin
+    kafka: KafkaAdmin
     notify: Callable[[], None]
     clock: Clock = system_clock
 
@@ -111,9 +111,9 @@ class Endpoints:
             now = self.clock()
             channel = hold_channel(tx, name, uid)
             endpoint = hold_endpoint(tx, channel, endpoint_id)
-            reads = endpoint.place.role is Role.READER
-            principal.require(Action.READ if reads else Action.WRITE, name)
-            if reads and spec.ends is not None:
+            role = endpoint.place.role
+            principal.require(role.action, name)
+            if role is Role.READER and spec.ends is not None:
                 message = "readers have no end offsets; leave it out"
                 raise InvalidRequest.at("/ends", message)
             session_store.require_own(tx, endpoint.session, principal)
@@ -122,26 +122,30 @@ class Endpoints:
             self.notify()
         return channel, detached
 
-    def remove(
+    def dismiss(
         self, name: str, endpoint_id: str, *, uid: str, principal: Principal
     ) -> tuple[Channel, Endpoint]:
         """Remove an endpoint from its place, and fence it.
 
         The records of a writer stay readable: a closed stand-in takes its place, with the reported
         ends of the writer or, without any, the topic's current ends. Raises ChannelNotFound,
-        UidMismatch, EndpointNotFound, and KafkaUnavailable if those ends are needed.
+        UidMismatch, EndpointNotFound, and, if those ends are needed, KafkaUnavailable, and
+        ConcurrentChange if an endpoint changed meanwhile.
         """
-        topic_ends = self._topic_ends(name, endpoint_id, uid)
+        revision, topic_ends = self._topic_ends(name, endpoint_id, uid)
         with self.database.write() as tx:
             now = self.clock()
             channel = hold_channel(tx, name, uid)
             endpoint = hold_endpoint(tx, channel, endpoint_id)
             if endpoint.superseded and not endpoint.may_return:
                 return channel, endpoint
+            if revision != endpoints_store.revision(tx, channel.uid):
+                # It may have returned, and written records after these ends.
+                topic_ends = None
             at = f"{now:%Y-%m-%d %H:%M:%S} UTC"
-            removed = superseded(endpoint, by=f"{principal.id} removed it at {at}", now=now)
-            changes = [(endpoint, removed)]
-            save_changes(tx, changes, by=principal.id, now=now, cause="removed")
+            dismissed = superseded(endpoint, by=f"{principal.id} dismissed it at {at}", now=now)
+            changes = [(endpoint, dismissed)]
+            save_changes(tx, changes, by=principal.id, now=now, cause="dismissed")
             if endpoint.place.role is Role.WRITER:
                 _insert_stand_in(tx, endpoint, topic_ends, by=principal.id, now=now)
             place = f"{endpoint.place.role} {endpoint.place.group}[{endpoint.place.index}]"
@@ -156,26 +160,32 @@ class Endpoints:
                 new={place: "dismissed"},
             )
         self.notify()
-        return channel, removed
+        return channel, dismissed
 
-    def _topic_ends(self, name: str, endpoint_id: str, uid: str) -> Mapping[int, int] | None:
-        """Return the topic's ends if the writer's are unknown. Call outside of transactions."""
+    def _topic_ends(
+        self, name: str, endpoint_id: str, uid: str
+    ) -> tuple[int, Mapping[int, int] | None]:
+        """Return the topic's ends if the writer's are unknown, after the endpoints' revision.
+
+        Call outside of transactions.
+        """
         with self.database.read() as tx:
             channel = find_channel(tx, name, uid)
             endpoint = require_endpoint(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
+            revision = endpoints_store.revision(tx, channel.uid)
         reads = endpoint.place.role is Role.READER
         if reads or endpoint.superseded or reported_ends(endpoint) is not None:
-            return None
+            return revision, None
         if channel.phase is Phase.FAILED:
             # The topic was deleted, with all records.
-            return {}
+            return revision, {}
         found = require_watermarks(
-            self.topics,
+            self.kafka,
             channel.topic.name,
             channel.topic.partitions or 0,
             unknown=f"The end offsets of the endpoint {endpoint_id} are unknown.",
         )
-        return {partition: each.end_offset for partition, each in found.items()}
+        return revision, {partition: each.end_offset for partition, each in found.items()}
 
     def state(self, name: str) -> tuple[Channel, int]:
         """Return the channel and the revision of its endpoints; raises ChannelNotFound."""
@@ -275,7 +285,7 @@ def _insert_stand_in(
     by: str,
     now: datetime,
 ) -> None:
-    """Insert a closed instance in the place of a removed writer that wrote records."""
+    """Insert a closed instance in the place of a dismissed writer that wrote records."""
     ends = reported_ends(writer)
     if ends is None:
         ends = topic_ends

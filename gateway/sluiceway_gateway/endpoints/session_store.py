@@ -1,16 +1,14 @@
-"""Storage of sessions, heartbeats and attempts; endpoints as these and the reaper read them."""
+"""Storage of sessions, their heartbeats and attempts, and of endpoints as heartbeats read them."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Select,
-    and_,
     bindparam,
-    case,
     delete,
     func,
     null,
@@ -31,16 +29,7 @@ from sluiceway_gateway.db.schema import (
     sessions,
 )
 from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, by_dialect, upsert
-from sluiceway_gateway.endpoints.model import (
-    OPEN,
-    Attempt,
-    Endpoint,
-    Health,
-    Role,
-    State,
-    TaskState,
-    reached_of,
-)
+from sluiceway_gateway.endpoints.model import OPEN, Attempt, Endpoint, TaskState, reached_of
 from sluiceway_gateway.endpoints.store import INTERVAL_MS, MAY_RETURN, TIMEOUT_MS, endpoint_of
 from sluiceway_gateway.errors import InvalidRequest
 from sluiceway_gateway.groups.store import of_its_group
@@ -158,6 +147,44 @@ def beat(
 def hold(tx: WriteTransaction, ids: Collection[str]) -> dict[str, int]:
     """Lock sessions and return the numbers of their last heartbeats."""
     return {row.id: row.beat for row in tx.in_parts(_HOLD, ids=sorted(ids))}
+
+
+_BEATS_OF_SESSIONS = PreparedSelect(
+    select(sessions.c.id, sessions.c.beat_at).where(
+        sessions.c.id.in_(bindparam("ids", expanding=True)), sessions.c.beat_at.is_not(None)
+    ),
+    keys="ids",
+)
+_LATEST_BEATS = (
+    select(endpoints.c.channel_uid, func.max(sessions.c.beat_at).label("beat_at"))
+    .join(sessions, sessions.c.id == endpoints.c.session_id)
+    .where(~endpoints.c.superseded, endpoints.c.channel_uid.in_(bindparam("uids", expanding=True)))
+    .group_by(endpoints.c.channel_uid)
+)
+_BEATS_OF_CHANNEL = (
+    select(endpoints.c.id, sessions.c.beat_at)
+    .join(sessions, sessions.c.id == endpoints.c.session_id)
+    .where(
+        endpoints.c.channel_uid == bindparam("uid"),
+        ~endpoints.c.superseded,
+        sessions.c.beat_at.is_not(None),
+    )
+)
+
+
+def beats_of_sessions(tx: ReadTransaction, ids: Collection[str]) -> dict[str, datetime]:
+    """Return the last heartbeat of each of these sessions that has sent one."""
+    return {row.id: row.beat_at for row in tx.look_up(_BEATS_OF_SESSIONS, sorted(ids))}
+
+
+def beats_of_channel(tx: ReadTransaction, channel_uid: str) -> dict[str, datetime]:
+    """Return the last heartbeat of each endpoint that has a place and has sent one, by its id."""
+    return {row.id: row.beat_at for row in tx.execute(_BEATS_OF_CHANNEL, {"uid": channel_uid})}
+
+
+def latest_beats(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, datetime | None]:
+    """Return the last heartbeat of any endpoint that has a place, by channel."""
+    return {row.channel_uid: row.beat_at for row in tx.in_parts(_LATEST_BEATS, uids=channel_uids)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,149 +312,3 @@ def save_attempts(tx: WriteTransaction, changed: Sequence[Attempt], *, now: date
 def delete_attempts(tx: WriteTransaction, endpoint_id: str) -> None:
     """Delete the attempts of an endpoint's tasks; their sums stay in its counters."""
     tx.execute(delete(endpoint_tasks).where(endpoint_tasks.c.endpoint_id == endpoint_id))
-
-
-class SessionBeat(NamedTuple):
-    """A session with endpoints whose health may get worse."""
-
-    session: str
-    beat: int
-    """The number of its last heartbeat."""
-    endpoints: int
-    """The number of endpoints that the session attached."""
-    interval_ms: int
-    """The shortest interval of the endpoints whose health may get worse."""
-    timeout_ms: int
-    """The shortest timeout of these endpoints."""
-
-
-class EndpointBeat(NamedTuple):
-    """An endpoint whose health may get worse."""
-
-    endpoint: str
-    channel_uid: str
-    session: str
-    beat: int
-    """The number of its session's last heartbeat."""
-    interval_ms: int
-    timeout_ms: int
-    health: Health
-
-
-class LostWriter(NamedTuple):
-    """A lost writer whose topic's ends are not saved yet."""
-
-    endpoint: str
-    channel_uid: str
-    topic: str
-    partitions: int
-
-
-class StaleShare(NamedTuple):
-    """A member of a dynamic group with a share of an earlier generation.
-
-    It has the channel's timeout to release it, even if its own is shorter: it may be busy.
-    """
-
-    endpoint: str
-    channel_uid: str
-    generation: int
-    """The generation of its share."""
-    interval_ms: int
-    timeout_ms: int
-
-
-_MAY_GET_WORSE = (
-    ~endpoints.c.superseded,
-    endpoints.c.state != str(State.CLOSED),
-    endpoints.c.health != str(Health.LOST),
-)
-_LOST_WITHOUT_ENDS = (
-    ~endpoints.c.superseded,
-    endpoints.c.role == str(Role.WRITER),
-    endpoints.c.health == str(Health.LOST),
-    endpoints.c.state != str(State.CLOSED),
-    endpoints.c.lost_at.is_(None),
-)
-_INTERVAL = func.min(case((and_(*_MAY_GET_WORSE), INTERVAL_MS.element)))
-_TIMEOUT = func.min(case((and_(*_MAY_GET_WORSE), TIMEOUT_MS.element)))
-# Built once: the leading replica runs them all the time.
-_SESSION_BEATS = (
-    select(sessions.c.id, sessions.c.beat, func.count(), _INTERVAL, _TIMEOUT)
-    .join(endpoints, endpoints.c.session_id == sessions.c.id)
-    .join(channels, channels.c.uid == endpoints.c.channel_uid)
-    .group_by(sessions.c.id, sessions.c.beat)
-    .having(_INTERVAL.is_not(None))
-)
-_ENDPOINT_BEATS = (
-    select(
-        endpoints.c.id,
-        endpoints.c.channel_uid,
-        endpoints.c.session_id,
-        sessions.c.beat,
-        INTERVAL_MS,
-        TIMEOUT_MS,
-        endpoints.c.health,
-    )
-    .join(sessions, sessions.c.id == endpoints.c.session_id)
-    .join(channels, channels.c.uid == endpoints.c.channel_uid)
-    .where(endpoints.c.session_id.in_(bindparam("sessions", expanding=True)), *_MAY_GET_WORSE)
-)
-_STALE_SHARES = (
-    select(
-        endpoints.c.id,
-        endpoints.c.channel_uid,
-        endpoints.c.generation,
-        channels.c.heartbeat_interval_ms,
-        channels.c.heartbeat_timeout_ms,
-    )
-    .join(channels, channels.c.uid == endpoints.c.channel_uid)
-    .join(endpoint_groups, of_its_group())
-    .where(
-        endpoint_groups.c.generation > endpoints.c.generation,
-        # Only members of dynamic groups have shares.
-        endpoints.c.share_index.is_not(None),
-        *_MAY_GET_WORSE,
-    )
-)
-# A channel with endpoints has, or had, a topic, so its partitions are known.
-_LOST_WRITERS = (
-    select(
-        endpoints.c.id, endpoints.c.channel_uid, channels.c.topic_name, channels.c.topic_partitions
-    )
-    .join(channels, channels.c.uid == endpoints.c.channel_uid)
-    .where(*_LOST_WITHOUT_ENDS)
-)
-_SAVE_LOST_ENDS = (
-    update(endpoints)
-    .where(endpoints.c.id == bindparam("the_id"), *_LOST_WITHOUT_ENDS)
-    .values(lost_at=bindparam("the_ends", type_=endpoints.c.lost_at.type))
-)
-
-
-def session_beats(tx: ReadTransaction) -> list[SessionBeat]:
-    """Return the sessions with endpoints whose health may get worse."""
-    return list(map(SessionBeat._make, tx.execute(_SESSION_BEATS)))
-
-
-def endpoint_beats(tx: ReadTransaction, sessions: Sequence[str]) -> list[EndpointBeat]:
-    """Return the endpoints of these sessions whose health may get worse."""
-    return [
-        EndpointBeat._make((*row[:-1], Health(row.health)))
-        for row in tx.in_parts(_ENDPOINT_BEATS, sessions=sessions)
-    ]
-
-
-def stale_shares(tx: ReadTransaction) -> list[StaleShare]:
-    """Return the live members of dynamic groups that hold partitions of other members' shares."""
-    return list(map(StaleShare._make, tx.execute(_STALE_SHARES)))
-
-
-def lost_writers(tx: ReadTransaction) -> list[LostWriter]:
-    """Return the lost writers whose topics' ends are not saved yet."""
-    return list(map(LostWriter._make, tx.execute(_LOST_WRITERS)))
-
-
-def save_lost_ends(tx: WriteTransaction, endpoint_id: str, ends: Mapping[int, int]) -> bool:
-    """Save the ends of a lost writer's topic; False if it is no longer lost."""
-    return tx.execute(_SAVE_LOST_ENDS, {"the_id": endpoint_id, "the_ends": ends}).rowcount == 1

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, and_, bindparam, case, or_, select, tuple_, update
+from sqlalchemy import Row, and_, bindparam, case, null, or_, select, tuple_, update
 
 from sluiceway_gateway.channels.model import Heartbeat
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
@@ -108,24 +108,25 @@ def share_of(row: Row[Any]) -> Share | None:
     return Share(index=row.share_index, size=row.share_size)
 
 
+#: Columns with the name and the value of a field of `Endpoint`: fixed ones, and changing ones.
+_FIXED = ("id", "channel_uid", "size", "epoch", "attached_at", "commits", "title", "static_id")
+_CHANGING = (
+    *("superseded", "fenced_by", "generation", "cause", "changed_at", "counters", "payload"),
+    *("ends", "lost_at"),
+)
+
+
 def values_of(endpoint: Endpoint) -> dict[str, Any]:
     """Return all columns of a new endpoint."""
     return {
-        "id": endpoint.id,
-        "channel_uid": endpoint.channel_uid,
+        **{name: getattr(endpoint, name) for name in _FIXED},
         "session_id": endpoint.session,
         "role": str(endpoint.place.role),
         "group_name": endpoint.place.group,
         "member_index": endpoint.place.index,
-        "size": endpoint.size,
         "mode": str(endpoint.mode),
-        "epoch": endpoint.epoch,
-        "attached_at": endpoint.attached_at,
-        "commits": endpoint.commits,
-        "title": endpoint.title,
         "own_interval_ms": endpoint.heartbeat and endpoint.heartbeat.interval_ms,
         "own_timeout_ms": endpoint.heartbeat and endpoint.heartbeat.timeout_ms,
-        "static_id": endpoint.static_id,
         "spark": endpoint.spark and vars(endpoint.spark),
         **changing_values_of(endpoint),
     }
@@ -136,17 +137,9 @@ def changing_values_of(endpoint: Endpoint) -> dict[str, Any]:
     return {
         "state": str(endpoint.state),
         "health": str(endpoint.health),
-        "superseded": endpoint.superseded,
-        "fenced_by": endpoint.fenced_by,
-        "generation": endpoint.generation,
         "share_index": endpoint.share and endpoint.share.index,
         "share_size": endpoint.share and endpoint.share.size,
-        "cause": endpoint.cause,
-        "changed_at": endpoint.changed_at,
-        "counters": endpoint.counters,
-        "payload": endpoint.payload,
-        "ends": endpoint.ends,
-        "lost_at": endpoint.lost_at,
+        **{name: getattr(endpoint, name) for name in _CHANGING},
     }
 
 
@@ -425,6 +418,21 @@ def live_members(
         )
         found[row.channel_uid, row.group_name].append(member)
     return found
+
+
+def forget_positions(
+    tx: WriteTransaction, channel_uid: str, group: str, *, member: int | None
+) -> None:
+    """Clear the positions that ended readers of a group reported; `member` None means all."""
+    ended = update(endpoints).where(
+        endpoints.c.channel_uid == channel_uid,
+        endpoints.c.role == str(Role.READER),
+        endpoints.c.group_name == group,
+        ~LIVES,
+    )
+    if member is not None:
+        ended = ended.where(endpoints.c.member_index == member)
+    tx.execute(ended.values(reached=null()))
 
 
 def release_shares(tx: WriteTransaction, ids: Collection[str]) -> None:

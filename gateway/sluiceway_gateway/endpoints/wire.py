@@ -23,6 +23,8 @@ GroupName = Annotated[
     str, AfterValidator(check_group), Field(min_length=1, max_length=GROUP_LENGTH)
 ]
 Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
+Number = Annotated[int, Field(ge=1, le=INT64_MAX)]
+"""Of things that are numbered from 1: instances, generations, commits."""
 # Bounded so that no sum of them is infinite, which JSON does not have.
 Counter = Count | Annotated[float, Field(ge=0, le=INT64_MAX)]
 Counters = Annotated[
@@ -141,7 +143,7 @@ class DetachPost(RequestModel):
     """The body of `POST /v1/channels/{name}/endpoints/{id}/detach`."""
 
     uid: Uid = Field(description="Of the channel")
-    epoch: int = Field(ge=1, le=INT64_MAX)
+    epoch: Number
     state: Literal["closed", "error"]
     cause: str | None = Field(default=None, max_length=1000)
     ends: Ends | None = Field(

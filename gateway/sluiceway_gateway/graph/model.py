@@ -92,18 +92,16 @@ def jobs_of(endpoints: Iterable[GraphEndpoint]) -> list[GraphJob]:
 
 
 def _job(endpoints: Sequence[GraphEndpoint]) -> GraphJob:
-    places: dict[tuple[str, Role], list[GraphEndpoint]] = defaultdict(list)
+    sides: dict[tuple[str, Role], list[GraphEndpoint]] = defaultdict(list)
     for each in endpoints:
-        places[each.channel, each.role].append(each)
+        sides[each.channel, each.role].append(each)
     sparks = [each.spark for each in endpoints if each.spark is not None]
     return GraphJob(
         id=min(each.id for each in endpoints),
         name=_name(endpoints),
         spark=sparks[0] if sparks else None,
         processes=len({each.session for each in endpoints}),
-        edges=tuple(
-            _edge(channel, role, places[channel, role]) for channel, role in sorted(places)
-        ),
+        edges=tuple(_edge(*side, sides[side]) for side in sorted(sides)),
     )
 
 

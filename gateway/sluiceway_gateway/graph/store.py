@@ -29,7 +29,7 @@ def surroundings(
     found: list[GraphEndpoint] = []
     truncated = False
     frontier, sessions = [start.uid], set[str]()
-    for _ in range(MAX_HOPS):
+    for hop in range(MAX_HOPS + 1):
         left = MAX_ENDPOINTS - len(found)
         attached = _endpoints(tx, {uid: names[uid] for uid in frontier}, limit=left + 1)
         truncated |= len(attached) > left
@@ -41,15 +41,13 @@ def surroundings(
             for uid, neighbour in _channels(tx, sorted(new), prefixes=prefixes).items()
             if uid not in names
         }
-        room = MAX_CHANNELS - len(names)
+        room = MAX_CHANNELS - len(names) if hop < MAX_HOPS else 0
         truncated |= len(neighbours) > room
         frontier = sorted(neighbours, key=lambda uid: neighbours[uid])[:room]
         names |= {uid: neighbours[uid] for uid in frontier}
         if not frontier:
-            return found, truncated
-    left = MAX_ENDPOINTS - len(found)
-    attached = _endpoints(tx, {uid: names[uid] for uid in frontier}, limit=left + 1)
-    return [*found, *attached[:left]], True
+            break
+    return found, truncated
 
 
 def _endpoints(tx: ReadTransaction, names: Mapping[str, str], *, limit: int) -> list[GraphEndpoint]:

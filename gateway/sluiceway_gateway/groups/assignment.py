@@ -11,30 +11,27 @@ passes to the next one when the holder releases it.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sluiceway_gateway.endpoints.model import Endpoint, Mode, Place, Role, Share
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Place, Role, Share
 from sluiceway_gateway.errors import IllegalTransition, StaleGeneration
-from sluiceway_gateway.groups.model import Group, GroupConfig
+from sluiceway_gateway.groups.model import Group
 
 
-def assigned_partitions(place: Place, config: GroupConfig, partitions: int) -> range:
+def assigned_partitions(place: Place, mode: Mode, size: int | None, partitions: int) -> range:
     """Return the partitions of a member, on a channel with `partitions` partitions.
 
     A member of a shared group of readers has every `size`-th one; a member of a dynamic group has
     none before it takes its share; all other endpoints have all.
     """
-    if place.role is not Role.READER or config.mode is not Mode.SHARED:
+    if place.role is not Role.READER or place.group == ANONYMOUS or mode is not Mode.SHARED:
         return range(partitions)
-    if config.dynamic:
-        return range(0)
-    return range(partitions) if config.size is None else range(place.index, partitions, config.size)
+    return range(0) if size is None else range(place.index, partitions, size)
 
 
 def endpoint_partitions(endpoint: Endpoint, partitions: int) -> range:
     """Return the partitions of an endpoint; for a dynamic member, those of its share."""
     if endpoint.share is not None:
         return endpoint.share.of(partitions)
-    config = GroupConfig(mode=endpoint.mode, size=endpoint.size, dynamic=endpoint.is_dynamic)
-    return assigned_partitions(endpoint.place, config, partitions)
+    return assigned_partitions(endpoint.place, endpoint.mode, endpoint.size, partitions)
 
 
 def position_member(place: Place, mode: Mode) -> int:

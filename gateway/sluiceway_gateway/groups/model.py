@@ -4,8 +4,9 @@ import re
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Place, Role
-from sluiceway_gateway.errors import GroupMode, GroupSize
+from sluiceway_gateway.errors import GroupLargerThanPinned, GroupMode, GroupSize
 
 GROUP_LENGTH = 249
 """Maximum length of a group's name: at most 996 bytes, which fit into an index of PostgreSQL."""
@@ -27,7 +28,7 @@ def _checked(name: str, what: str) -> str:
     if not 1 <= len(name) <= GROUP_LENGTH:
         raise ValueError(f"{what} has 1 to {GROUP_LENGTH} characters, this one has {len(name)}")
     if _REFUSED.search(name):
-        raise ValueError(f"{what} has no control characters: {name!r} does")
+        raise ValueError(f"{what} cannot contain control characters, as {name!r} does")
     return name
 
 
@@ -133,6 +134,17 @@ class Group:
             group = replace(self, next_index=index + 1)
         place = Place(role=self.role, group=self.name, index=index)
         return replace(group, epoch=self.epoch + 1), place
+
+
+def require_growable(channel: Channel, group: str, size: int) -> None:
+    """Raise GroupLargerThanPinned if the group needs more partitions, and there will be no more."""
+    if size > channel.spec.partitions and (channel.spec.pinned or channel.adopted):
+        reason = "its topic was adopted" if channel.adopted else "it is pinned"
+        raise GroupLargerThanPinned(
+            f"The group {group!r} cannot have {size} members: the channel {channel.name!r} has "
+            f"{channel.spec.partitions} partitions and cannot grow, because {reason}. Use a "
+            "smaller group."
+        )
 
 
 def new_group(channel_uid: str, role: Role, name: str, config: GroupConfig) -> Group:

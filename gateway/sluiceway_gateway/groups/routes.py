@@ -6,14 +6,14 @@ from pydantic import BaseModel, Field
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.routes import EndpointId
-from sluiceway_gateway.endpoints.wire import PositionBody
+from sluiceway_gateway.endpoints.wire import Number, PositionBody
 from sluiceway_gateway.groups.service import SyncRequest
 from sluiceway_gateway.http.auth import Viewer
 from sluiceway_gateway.http.json import json_response
 from sluiceway_gateway.http.params import Name
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
-from sluiceway_gateway.offsets.routes import Count, InGroup
+from sluiceway_gateway.offsets.routes import InGroup
 
 router = APIRouter(prefix="/v1/channels/{name}", tags=["endpoints"], route_class=GatewayRoute)
 
@@ -22,11 +22,11 @@ class SyncPost(RequestModel):
     """The body of `POST …/endpoints/{id}/sync`."""
 
     uid: Uid = Field(description="Of the channel")
-    epoch: Count
-    take: Count | None = Field(
+    epoch: Number
+    take: Number | None = Field(
         default=None, description="The generation whose assignment to take; without it, only read"
     )
-    has: Count | None = Field(
+    has: Number | None = Field(
         default=None, description="The generation of the member's assignment; null without one"
     )
 
@@ -37,8 +37,11 @@ class AssignmentBody(BaseModel):
     generation: int = Field(description="Of the group")
     taken: bool = Field(description="Whether the member has its assignment of it")
     has: int | None = Field(description="The generation of its assignment; null without one")
-    index: int = Field(description="Rank among the members; assigned is each partition p for which")
-    size: int = Field(description="p modulo this equals the index")
+    index: int = Field(description="Rank among the members, from 0")
+    size: int = Field(
+        description="Number of members; each partition p with p modulo size equal to the index is "
+        "assigned"
+    )
     partitions: list[int] = Field(description="Assigned partitions that no other member holds")
     pending: list[int] = Field(description="Assigned partitions that another member still holds")
     held: list[int] = Field(description="The partitions that it holds now, and can commit")
@@ -51,7 +54,7 @@ class ResizePost(RequestModel):
 
     uid: Uid = Field(description="Of the channel")
     size: int = Field(ge=1, le=MAX_GROUP_SIZE)
-    generation: Count = Field(description="The current generation of the group")
+    generation: Number = Field(description="The current generation of the group")
 
 
 class ResizedBody(BaseModel):

@@ -15,7 +15,7 @@ from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import save_changes
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role, State, superseded
 from sluiceway_gateway.endpoints.service import hold_endpoint, require_endpoint
-from sluiceway_gateway.errors import GroupLargerThanPinned, GroupNotFound, GroupSize, NoGroup
+from sluiceway_gateway.errors import GroupNotFound, GroupSize, NoGroup
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.assignment import (
     Member,
@@ -26,7 +26,7 @@ from sluiceway_gateway.groups.assignment import (
     target_share,
     with_share,
 )
-from sluiceway_gateway.groups.model import Group
+from sluiceway_gateway.groups.model import Group, require_growable
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Committed, require_generation, require_topic
 
@@ -134,7 +134,8 @@ class GroupService:
             if found.size == size:
                 return found
             require_generation(found, generation)
-            _require_partitions(channel, found, size)
+            if found.mode is Mode.SHARED:
+                require_growable(channel, group, size)
             resized = found.next_generation(now, size=size)
             members = endpoints_store.members(tx, channel.uid, Role.READER, group)
             # Waits for their commits in progress; later ones are refused.
@@ -223,12 +224,3 @@ def _assignment(
         positions=found,
         total=total,
     )
-
-
-def _require_partitions(channel: Channel, group: Group, size: int) -> None:
-    cannot_grow = channel.spec.pinned or channel.adopted
-    if cannot_grow and group.mode is Mode.SHARED and size > channel.spec.partitions:
-        raise GroupLargerThanPinned(
-            f"The channel {channel.name!r} has {channel.spec.partitions} partitions and does not "
-            f"grow, so the group {group.name!r} cannot have {size} members."
-        )

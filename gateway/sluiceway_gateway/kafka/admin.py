@@ -252,11 +252,11 @@ class KafkaAdmin:
 
     def produce(
         self, name: str, messages: Iterable[NewMessage], *, max_message_bytes: int
-    ) -> list[int]:
+    ) -> list[int] | Rejection:
         """Produce messages, on all in-sync replicas, and return their offsets, in order.
 
-        Raises KafkaUnavailable if Kafka has not acknowledged all, and InvalidRequest if it refuses
-        one; some may still be in the topic.
+        The result is a Rejection if Kafka refuses a message. Raises KafkaUnavailable if it has not
+        acknowledged all. Some messages may be in the topic in both cases.
         """
         return self._client.produce(
             name, messages, timeout_s=self._timeout_s, max_message_bytes=max_message_bytes

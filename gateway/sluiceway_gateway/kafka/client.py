@@ -16,7 +16,6 @@ from sluiceway.kafka.diagnosis import diagnosis
 from sluiceway_gateway.errors import (
     AccessFailure,
     AccessProblem,
-    InvalidRequest,
     InvalidSettings,
     KafkaUnavailable,
 )
@@ -172,12 +171,12 @@ class Client:
         *,
         timeout_s: float,
         max_message_bytes: int,
-    ) -> list[int]:
+    ) -> list[int] | Rejection:
         """Produce messages, idempotently and on all in-sync replicas; return their offsets.
 
-        `max_message_bytes` is the topic's limit. Raises KafkaUnavailable if Kafka has not
-        acknowledged each within `timeout_s`, and InvalidRequest if it refuses one; some may be
-        there then.
+        `max_message_bytes` is the topic's limit. The result is a Rejection if Kafka refuses a
+        message. Raises KafkaUnavailable if Kafka has not acknowledged each within `timeout_s`. Some
+        messages may be there in both cases.
         """
         offsets: list[int] = []
         failures: list[KafkaError] = []
@@ -221,10 +220,9 @@ class Client:
         if failures:
             advice = _REFUSED_MESSAGES.get(failures[0].code())
             if advice is not None:
-                raise InvalidRequest.at(
-                    "/records",
-                    f"Kafka refuses a message ({failures[0].str()}): {advice}; other messages of "
-                    "the request may be written",
+                return Rejection(
+                    cause=Cause.OTHER,
+                    message=f"Kafka refuses a message ({failures[0].str()}): {advice}",
                 )
             raise self.failure(failures[0], topic, "WRITE")
         return offsets

@@ -179,20 +179,20 @@ def resolution_for(since: datetime, *, now: datetime) -> Resolution:
 
 
 def history_of(
-    stored: Mapping[int, Sequence[HistoryPoint]], *, since: datetime, until: datetime, now: datetime
+    stored: Mapping[int, Sequence[HistoryPoint]],
+    resolution: Resolution,
+    *,
+    since: datetime,
+    until: datetime,
 ) -> LagHistory:
-    """Return the history from stored points, by their step.
+    """Return the history at a resolution, from stored points by their step.
 
     Finer points complete it: the last interval is not merged yet, and none is while no sample is
     taken.
     """
-    resolution = resolution_for(since, now=now)
-    finer = [each for each in RESOLUTIONS if each.step_s <= resolution.step_s]
-    oldest_s = now.timestamp() - resolution.kept_s
-    first_s = resolution.start(max(since.timestamp(), oldest_s))
     points: list[HistoryPoint] = []
-    next_s = first_s
-    for each in reversed(finer):
+    next_s = resolution.start(since.timestamp())
+    for each in reversed(RESOLUTIONS[: RESOLUTIONS.index(resolution) + 1]):
         own = [
             point
             for point in stored.get(each.step_s, ())

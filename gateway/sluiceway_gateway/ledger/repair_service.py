@@ -10,9 +10,9 @@ from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import require_usable
 from sluiceway_gateway.clock import Clock, system_clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
-from sluiceway_gateway.errors import LedgerIntact
+from sluiceway_gateway.errors import Conflict, LedgerIntact
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
-from sluiceway_gateway.kafka.model import NewMessage
+from sluiceway_gateway.kafka.model import NewMessage, Rejection
 from sluiceway_gateway.ledger import batch_store, repair_store, store
 from sluiceway_gateway.ledger.model import Ledger, Owner, Runs
 from sluiceway_gateway.ledger.repairing import (
@@ -56,7 +56,8 @@ class Repairs:
         """Give up the lost records, and end the halt; a repeat changes nothing.
 
         First the losses are stored, then the partitions are filled in Kafka, and then the ledger is
-        repaired. Raises the errors of `plan`, RepairChanged and BeyondWatermark.
+        repaired. Raises the errors of `plan`, RepairChanged and BeyondWatermark, and Conflict if
+        Kafka refuses the messages that fill the partitions.
         """
         with self.database.read() as tx:
             channel = require_ledger(tx, name, uid)
@@ -77,9 +78,15 @@ class Repairs:
             empty = (
                 NewMessage(partition=at) for at, number in missing.items() for _ in range(number)
             )
-            self.kafka.produce(
+            filled = self.kafka.produce(
                 channel.topic.name, empty, max_message_bytes=channel.max_message_bytes
             )
+            if isinstance(filled, Rejection):
+                raise Conflict(
+                    "The channel was not repaired: a repair fills partitions with empty messages "
+                    f"that have no key. {filled.message}. Change these settings of the topic, and "
+                    "repair the channel again."
+                )
             ends = self._ends(channel, ledger)
         with self.database.write() as tx:
             was = self._hold(tx, channel)

@@ -16,6 +16,7 @@ from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.db.idempotency import Request
+from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.model import listed
 from sluiceway_gateway.errors import (
     ConcurrentChange,
@@ -27,14 +28,14 @@ from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.model import ChannelUsage, drained, unread
-from sluiceway_gateway.lifecycle.store import closing, usage_of_channel, visible_ends
+from sluiceway_gateway.lifecycle.store import closing_channels, usage_of_channel, visible_ends
 
 _log = structlog.get_logger(__name__)
 
 _PAUSE_S = 1.0
 _FORCE = "force=true deletes the channel anyway"
 
-Bounds = Mapping[int, Watermarks]
+TopicBounds = Mapping[int, Watermarks]
 """The watermarks of all partitions of a topic."""
 
 
@@ -52,38 +53,34 @@ class DrainCounts:
 class Drainer:
     """Closes closing channels after all records are written and read."""
 
-    def __init__(self, *, database: Database, topics: KafkaAdmin, clock: Clock) -> None:
+    def __init__(self, *, database: Database, kafka: KafkaAdmin, clock: Clock) -> None:
         self._database = database
-        self._topics = topics
+        self._kafka = kafka
         self._clock = clock
 
     def run_once(self) -> DrainCounts:
         """Check each closing channel once; raises DatabaseUnavailable."""
         with self._database.scan() as tx:
-            found = [(each, usage_of_channel(tx, each)) for each in closing(tx)]
+            found = [(each, usage_of_channel(tx, each)) for each in closing_channels(tx)]
         updated = [self._update(each, self._bounds(each, usage)) for each, usage in found]
-        changed = [
-            now for (was, _), now in zip(found, updated, strict=True) if now not in (None, was)
-        ]
+        phases = [each.phase for each in updated if each is not None]
         return DrainCounts(
-            closing=len(found),
-            closed=sum(each is not None and each.phase is Phase.CLOSED for each in changed),
-            changed=len(changed),
+            closing=len(found), closed=phases.count(Phase.CLOSED), changed=len(phases)
         )
 
-    def _bounds(self, channel: Channel, usage: ChannelUsage) -> Bounds | None:
+    def _bounds(self, channel: Channel, usage: ChannelUsage) -> TopicBounds | None:
         """Return the topic's watermarks if they are needed and available."""
         if usage.writers or usage.ungrouped or usage.is_finished:
             return None
         topic = channel.topic
         try:
-            return require_watermarks(self._topics, topic.name, topic.partitions or 0)
+            return require_watermarks(self._kafka, topic.name, topic.partitions or 0)
         except KafkaUnavailable as error:
             log_unavailable(_log, error, topic=topic.name)
             return None
 
-    def _update(self, channel: Channel, bounds: Bounds | None) -> Channel | None:
-        """Save the channel's new status; None if the channel is no longer closing."""
+    def _update(self, channel: Channel, bounds: TopicBounds | None) -> Channel | None:
+        """Save the channel's new status; None if nothing changed, or it is no longer closing."""
         with self._database.write() as tx:
             held = channels_store.hold(tx, channel.name)
             if held is None or held.uid != channel.uid or held.phase is not Phase.CLOSING:
@@ -92,7 +89,7 @@ class Drainer:
                 bounds = _readable(tx, held, bounds)
             updated = drained(held, usage_of_channel(tx, held), bounds, now=self._clock())
             if updated is held:
-                return channel
+                return None
             # Without waking the reconciler, because nothing changes in Kafka.
             channels_store.replace_row(tx, updated, was=held)
         if updated.phase is Phase.CLOSED:
@@ -100,34 +97,38 @@ class Drainer:
         return updated
 
 
-class DeletionGuard:
-    """Reads watermarks before a deletion, to check that all records were read."""
+@dataclass(frozen=True, kw_only=True)
+class DeletionBounds:
+    """The watermarks of a topic, read while no endpoint was open."""
 
-    def __init__(self, database: Database, topics: KafkaAdmin) -> None:
-        self._database = database
-        self._topics = topics
+    watermarks: TopicBounds
+    endpoints_revision: int
+    """The revision of the channel's endpoints before they were read."""
 
-    def bounds(
-        self, name: str, request: Request | None, *, if_empty: bool = False
-    ) -> Bounds | None:
-        """Return the topic's watermarks; None if they are not needed.
 
-        `if_empty` needs them even without readers. Call outside of transactions. Raises
-        KafkaUnavailable.
-        """
-        with self._database.read() as tx:
-            channel = channels_store.find(tx, name)
-            if channel is None or (request is not None and idempotency.known(tx, request)):
-                return None
-            usage = usage_of_channel(tx, channel)
-            if usage.live or not _is_checked(channel, usage, if_empty=if_empty):
-                return None
-        return require_watermarks(
-            self._topics,
-            channel.topic.name,
-            channel.topic.partitions or 0,
-            unknown=f"Cannot check whether the channel {name!r} was read completely ({_FORCE}).",
-        )
+def bounds_for_deletion(
+    database: Database, kafka: KafkaAdmin, name: str, request: Request | None, *, if_empty: bool
+) -> DeletionBounds | None:
+    """Return the bounds that show whether all records were read; None if they are not needed.
+
+    `if_empty` needs them even without readers. Call outside of transactions. Raises
+    KafkaUnavailable.
+    """
+    with database.read() as tx:
+        channel = channels_store.find(tx, name)
+        if channel is None or (request is not None and idempotency.known(tx, request)):
+            return None
+        usage = usage_of_channel(tx, channel)
+        if usage.live or not _is_checked(channel, usage, if_empty=if_empty):
+            return None
+        revision = endpoints_store.revision(tx, channel.uid)
+    watermarks = require_watermarks(
+        kafka,
+        channel.topic.name,
+        channel.topic.partitions or 0,
+        unknown=f"Cannot check whether the channel {name!r} was read completely ({_FORCE}).",
+    )
+    return DeletionBounds(watermarks=watermarks, endpoints_revision=revision)
 
 
 def require_unused(
@@ -135,14 +136,14 @@ def require_unused(
     channel: Channel,
     *,
     keeps_topic: bool,
-    bounds: Bounds | None,
+    bounds: DeletionBounds | None,
     if_empty: bool,
 ) -> None:
     """Raise EndpointsLive while an endpoint is open, UnreadData if a group has unread records.
 
     If the topic is kept, unread records are allowed. With `if_empty`, any record in a topic that
-    would be deleted raises UnreadData. Raises ConcurrentChange for a group that attached after
-    `bounds` were read.
+    would be deleted raises UnreadData. Raises ConcurrentChange if an endpoint attached, or changed,
+    after `bounds` were read: it may have written records.
     """
     usage = usage_of_channel(tx, channel)
     if usage.live:
@@ -152,18 +153,18 @@ def require_unused(
         )
     if keeps_topic or not _is_checked(channel, usage, if_empty=if_empty):
         return
-    if bounds is None:
+    if bounds is None or bounds.endpoints_revision != endpoints_store.revision(tx, channel.uid):
         raise ConcurrentChange(
-            f"A group began to read the channel {channel.name!r} at the same time; send the "
+            f"An endpoint of the channel {channel.name!r} changed at the same time; send the "
             "request again."
         )
-    held = sum(each.end_offset - each.begin_offset for each in bounds.values())
+    held = sum(each.end_offset - each.begin_offset for each in bounds.watermarks.values())
     if if_empty and held:
         raise UnreadData(
             f"The topic {channel.topic.name!r} of the channel {channel.name!r} has up to {held} "
             f"messages, which would be deleted too. Keep the topic or the channel; {_FORCE}."
         )
-    left = unread(usage.groups, _readable(tx, channel, bounds), idle_members=True)
+    left = unread(usage.groups, _readable(tx, channel, bounds.watermarks), idle_members=True)
     if left:
         raise UnreadData(
             f"The channel {channel.name!r} has unread records: {listed(left)}. Read and commit "
@@ -171,7 +172,7 @@ def require_unused(
         )
 
 
-def _readable(tx: ReadTransaction, channel: Channel, bounds: Bounds) -> Bounds:
+def _readable(tx: ReadTransaction, channel: Channel, bounds: TopicBounds) -> TopicBounds:
     """Return the bounds of the messages that readers get, now or after the end of open batches.
 
     On exactly-once channels, uncommitted messages may follow, which no group reads.

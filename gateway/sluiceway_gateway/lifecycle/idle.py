@@ -1,4 +1,4 @@
-"""Idle channels: closed, then removed, after the idle TTL.
+"""Idle channels: closed, then deleted, after the idle TTL.
 
 Open endpoints, commits, connections and new messages in the topic are uses. No transaction is open
 during a call to Kafka, and no channel is closed while Kafka is unavailable.
@@ -25,7 +25,7 @@ from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.lifecycle.model import (
-    apply_idle_limit,
+    apply_idle_ttl,
     is_quiet,
     use_interval,
     watch_period,
@@ -45,12 +45,12 @@ _BATCH_SIZE = 500
 class IdleCounts:
     """Channels that one pass handled; `pause_s` is the time until the next pass."""
 
-    looked_at: int = 0
+    checked: int = 0
     """Unused ones, whose topics were checked."""
     closed: int = 0
-    removed: int = 0
+    deleted: int = 0
     changed: int = 0
-    """Closed, removed, or with another condition."""
+    """Closed, deleted, or with another condition."""
     pause_s: float = _PAUSE_S
 
 
@@ -62,18 +62,18 @@ class _TopicEnds:
 
 
 class TtlReaper:
-    """Closes and removes idle channels.
+    """Closes and deletes idle channels.
 
     End offsets of topics are kept in memory. A new leader starts to watch topics again, which
-    delays a close by at most a tenth of the idle limit. A forward jump of the wall clock, compared
+    delays a close by at most a tenth of the idle TTL. A forward jump of the wall clock, compared
     with the monotonic clock, does not count as idle time: it delays all closes by the same time.
     """
 
     def __init__(
-        self, *, database: Database, logs: KafkaAdmin, clock: Clock, monotonic: Callable[[], float]
+        self, *, database: Database, kafka: KafkaAdmin, clock: Clock, monotonic: Callable[[], float]
     ) -> None:
         self._database = database
-        self._logs = logs
+        self._kafka = kafka
         self._clock = clock
         self._monotonic = monotonic
         self._seen: dict[str, _TopicEnds] = {}
@@ -81,7 +81,7 @@ class TtlReaper:
         self._apart = clocks_apart(self._clock, self._monotonic)
 
     def run_once(self) -> IdleCounts:
-        """Check each channel with an idle limit once; raises DatabaseUnavailable."""
+        """Check each channel with an idle TTL once; raises DatabaseUnavailable."""
         now = self._clock()
         with self._database.scan() as tx:
             found = last_uses(tx)
@@ -104,13 +104,13 @@ class TtlReaper:
         uids = {each.channel.uid for each in quiet}
         self._seen = {uid: seen for uid, seen in self._seen.items() if uid in uids}
         self._asked_s = {uid: at_s for uid, at_s in self._asked_s.items() if uid in uids}
-        looked_at = sum(self._check_topic(each, now) for each in quiet)
+        checked = sum(self._check_topic(each, now) for each in quiet)
         changes = [self._update(each, now) for each in found]
         phases = [each.phase for each in changes if each is not None]
         return IdleCounts(
-            looked_at=looked_at,
+            checked=checked,
             closed=phases.count(Phase.CLOSED),
-            removed=phases.count(Phase.DELETING),
+            deleted=phases.count(Phase.DELETING),
             changed=len(phases),
         )
 
@@ -130,7 +130,7 @@ class TtlReaper:
     def _check_topic(self, quiet: LastUse, now: datetime) -> bool:
         """Save a use if the topic has grown; returns whether the check was due.
 
-        It is due twice in a watch period, and right before the channel is closed or removed.
+        It is due twice in a watch period, and right before the channel is closed or deleted.
         """
         channel, now_s = quiet.channel, self._monotonic()
         every_s = watch_period(channel).total_seconds() / 2
@@ -141,10 +141,10 @@ class TtlReaper:
         partitions = range(channel.topic.partitions or 0)
         before = self._seen.get(channel.uid)
         try:
-            bounds = require_watermarks(self._logs, channel.topic.name, len(partitions))
+            bounds = require_watermarks(self._kafka, channel.topic.name, len(partitions))
             grown_at: datetime | None = now
             if before is None:
-                grown_at = self._logs.newest(channel.topic.name, partitions)
+                grown_at = self._kafka.newest(channel.topic.name, partitions)
         except KafkaUnavailable as error:
             log_unavailable(_log, error, topic=channel.topic.name)
             self._seen.pop(channel.uid, None)
@@ -173,7 +173,7 @@ class TtlReaper:
                 # Without waking the reconciler, because nothing changes in Kafka.
                 channels_store.replace_row(tx, updated, was=present.channel)
                 return updated
-            what = "closed" if updated.phase is Phase.CLOSED else "removed"
+            what = "closed" if updated.phase is Phase.CLOSED else "deleted"
             since = present.used_at.isoformat(timespec="seconds")
             cause = f"{what}: not used since {since}"
             add_events(tx, [Event(channel_uid=held.uid, at=now, cause=cause, by="gateway")])
@@ -198,7 +198,7 @@ class TtlReaper:
     def _updated(self, found: LastUse, now: datetime) -> Channel:
         channel, seen = found.channel, self._seen.get(found.channel.uid)
         watched_s = 0.0 if seen is None else self._monotonic() - seen.since_s
-        return apply_idle_limit(
+        return apply_idle_ttl(
             channel,
             used_at=now if found.lives else found.used_at,
             watched=seen is not None and watched_s >= watch_period(channel).total_seconds(),
@@ -216,7 +216,7 @@ class UsageRecorder:
         """By channel, the time until which further uses are not saved."""
 
     def record(self, channel: Channel) -> None:
-        """Save a use of a channel with an idle limit."""
+        """Save a use of a channel with an idle TTL."""
         if channel.spec.idle_ms is None:
             return
         now, interval = self._clock(), use_interval(channel)

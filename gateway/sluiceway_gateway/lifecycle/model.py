@@ -89,20 +89,20 @@ def unread(
         for each in groups
         for member in _members(each, idle_members=idle_members)
         for partition, mark in sorted(marks.items())
-        if (lag := _lag(_place(each, member, partition), mark)) > 0
+        if (lag := _lag(_position(each, member, partition), mark)) > 0
     ]
 
 
 def _members(group_usage: GroupUsage, *, idle_members: bool) -> list[int]:
-    places = group_usage.members if idle_members else group_usage.live
+    indexes = group_usage.members if idle_members else group_usage.live
     if group_usage.shared:
-        return [SHARED] if places or group_usage.positions else []
-    return sorted(places | group_usage.positions.keys())
+        return [SHARED] if indexes or group_usage.positions else []
+    return sorted(indexes | group_usage.positions.keys())
 
 
-def _place(group_usage: GroupUsage, member: int, partition: int) -> int | None:
-    places = group_usage.positions or group_usage.reached
-    return places.get(member, {}).get(partition)
+def _position(group_usage: GroupUsage, member: int, partition: int) -> int | None:
+    positions = group_usage.positions or group_usage.reached
+    return positions.get(member, {}).get(partition)
 
 
 def _lag(committed: int | None, mark: Watermarks) -> int:
@@ -196,50 +196,48 @@ def _waiting(
 IDLE = "Idle"
 """Type of the condition."""
 PHASES = frozenset({Phase.READY, Phase.CLOSING, Phase.CLOSED})
-"""Phases in which the idle limit applies; in others, the channel's owner has to act."""
+"""Phases in which the idle TTL applies; in others, the channel's owner has to act."""
 _LONGEST_WATCH = timedelta(hours=1)
 _LONGEST_USE_INTERVAL = timedelta(minutes=1)
 
 
-def idle_limit(channel: Channel) -> timedelta:
+def idle_ttl(channel: Channel) -> timedelta:
     """Return the time without use after which the channel is closed."""
     assert channel.spec.idle_ms is not None  # noqa: S101 - the callers check it
     return timedelta(milliseconds=channel.spec.idle_ms)
 
 
 def watch_period(channel: Channel) -> timedelta:
-    """Return the time for which the topic must not grow before the channel is closed or removed."""
-    return min(idle_limit(channel) / 10, _LONGEST_WATCH)
+    """Return the time for which the topic must not grow before the channel is closed or deleted."""
+    return min(idle_ttl(channel) / 10, _LONGEST_WATCH)
 
 
 def use_interval(channel: Channel) -> timedelta:
     """Return the time in which several uses are saved once."""
-    return min(idle_limit(channel) / 10, _LONGEST_USE_INTERVAL)
+    return min(idle_ttl(channel) / 10, _LONGEST_USE_INTERVAL)
 
 
 def is_quiet(channel: Channel, *, used_at: datetime, now: datetime) -> bool:
     """Whether the channel has been unused for half its limit, so that its topic is checked."""
-    return now - used_at >= idle_limit(channel) / 2
+    return now - used_at >= idle_ttl(channel) / 2
 
 
-def apply_idle_limit(
-    channel: Channel, *, used_at: datetime, watched: bool, now: datetime
-) -> Channel:
-    """Return the channel with its idle limit applied, or itself if nothing changed.
+def apply_idle_ttl(channel: Channel, *, used_at: datetime, watched: bool, now: datetime) -> Channel:
+    """Return the channel with its idle TTL applied, or itself if nothing changed.
 
     It is closed after the limit, even with unread records, and deleted after the same time again;
     both only if its topic was `watched`. Its condition `Idle` announces both.
     """
-    idle = idle_limit(channel)
+    idle = idle_ttl(channel)
     closes_at = used_at + idle
     if now < closes_at:
         return _announced(channel, *_before(channel, used_at, now), now=now)
     before = channel.condition(IDLE)
     since = before.last_transition_at if before and before.status == "True" else now
-    removed_at = max(since, closes_at) + idle
-    reason, message = "Unused", _remains(channel, used_at, removed_at)
+    deleted_at = max(since, closes_at) + idle
+    reason, message = "Unused", _remains(channel, used_at, deleted_at)
     if channel.phase is Phase.CLOSED:
-        if watched and now >= removed_at:
+        if watched and now >= deleted_at:
             return deleted(channel, keep_topic=False, now=now)
         return _announced(channel, "True", reason, message, now=now)
     if not watched:
@@ -253,34 +251,31 @@ def apply_idle_limit(
 def _before(
     channel: Channel, used_at: datetime, now: datetime
 ) -> tuple[Literal["False"], str, str]:
-    idle = idle_limit(channel)
-    fate = "its topic stays" if channel.adopted else "its records with it"
+    idle, is_closed = idle_ttl(channel), channel.phase is Phase.CLOSED
+    end = _deletion(channel)
     if not is_quiet(channel, used_at=used_at, now=now):
-        if channel.phase is Phase.CLOSED:
-            message = f"The channel is in use. After {_span(2 * idle)} without use it is removed."
-            return "False", "InUse", message
-        return (
-            "False",
-            "InUse",
-            f"The channel is in use. After {_span(idle)} without use it is closed, and after the "
-            f"same time again removed; {fate}.",
-        )
-    if channel.phase is Phase.CLOSED:
+        span = _span(2 * idle if is_closed else idle)
+        steps = end if is_closed else f"closed, and after the same time again {end}"
+        return "False", "InUse", f"The channel is in use. After {span} without use it is {steps}."
+    if is_closed:
         return "False", "Quiet", _remains(channel, used_at, used_at + 2 * idle)
     return (
         "False",
         "Quiet",
         f"The channel has not been used since {_shown(used_at)}: it is closed at "
-        f"{_shown(used_at + idle)}, and removed {_span(idle)} later, {fate}, unless it is used.",
+        f"{_shown(used_at + idle)}, and {end} {_span(idle)} later, unless it is used.",
     )
 
 
-def _remains(channel: Channel, used_at: datetime, removed_at: datetime) -> str:
-    fate = "forgotten, and its topic stays" if channel.adopted else "removed with its records"
+def _remains(channel: Channel, used_at: datetime, deleted_at: datetime) -> str:
     return (
-        f"The channel has not been used since {_shown(used_at)}: it is {fate} at "
-        f"{_shown(removed_at)}, unless it is read, or spec.idle_ms is changed."
+        f"The channel has not been used since {_shown(used_at)}: it is {_deletion(channel)} at "
+        f"{_shown(deleted_at)}, unless it is read, or spec.idle_ms is changed."
     )
+
+
+def _deletion(channel: Channel) -> str:
+    return "deleted without its topic" if channel.adopted else "deleted with its records"
 
 
 def _announced(

@@ -13,7 +13,7 @@ from sluiceway_gateway.channels.store import channel_of, in_phases, selection
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.ledger_schema import batches, visible_runs
 from sluiceway_gateway.db.schema import channels, endpoints, positions
-from sluiceway_gateway.endpoints.model import ANONYMOUS, OPEN, Health, Mode, Role
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, outcome
 from sluiceway_gateway.endpoints.store import LIVES
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import Group
@@ -48,7 +48,7 @@ _COMMITTED = select(
 def usage_of_channel(tx: ReadTransaction, channel: Channel) -> ChannelUsage:
     """Return the endpoints and groups of a channel, without positions in other topics."""
     rows = tx.execute(_PRESENT, {"channel_uid": channel.uid}).all()
-    live = [row for row in rows if _lives(row)]
+    live = [row for row in rows if outcome(row.state, row.health) == "live"]
     return ChannelUsage(
         writers=tuple(_place(row) for row in live if row.role == str(Role.WRITER)),
         ungrouped=tuple(
@@ -60,7 +60,7 @@ def usage_of_channel(tx: ReadTransaction, channel: Channel) -> ChannelUsage:
     )
 
 
-def closing(tx: ReadTransaction) -> list[Channel]:
+def closing_channels(tx: ReadTransaction) -> list[Channel]:
     """Return the channels that are closing."""
     return [channel_of(row) for row in tx.execute(_CLOSING)]
 
@@ -114,14 +114,12 @@ def _group(
         group=group.name,
         shared=shared,
         members=frozenset(each.member_index for each in members),
-        live=frozenset(each.member_index for each in members if _lives(each)),
+        live=frozenset(
+            each.member_index for each in members if outcome(each.state, each.health) == "live"
+        ),
         positions={at: found for at, found in committed.items() if group.has_positions(at)},
         reached=_reached(members, shared=shared),
     )
-
-
-def _lives(row: Row[Any]) -> bool:
-    return row.state in OPEN and row.health != str(Health.LOST)
 
 
 def _reached(members: Sequence[Row[Any]], *, shared: bool) -> dict[int, dict[int, int]]:
@@ -162,7 +160,7 @@ _ONE = _ALL.where(channels.c.uid == bindparam("uid"))
 
 @dataclass(frozen=True, kw_only=True)
 class LastUse:
-    """A channel with an idle limit, and its last use."""
+    """A channel with an idle TTL, and its last use."""
 
     channel: Channel
     used_at: datetime
@@ -172,12 +170,12 @@ class LastUse:
 
 
 def last_uses(tx: ReadTransaction) -> list[LastUse]:
-    """Return the channels with an idle limit."""
+    """Return the channels with an idle TTL."""
     return [_last_use_of(row) for row in tx.execute(_ALL)]
 
 
 def last_use(tx: ReadTransaction, uid: str) -> LastUse | None:
-    """Return a channel with an idle limit; None if it has none, or is gone."""
+    """Return a channel with an idle TTL; None if it has none, or is gone."""
     row = tx.execute(_ONE, {"uid": uid}).one_or_none()
     return None if row is None else _last_use_of(row)
 

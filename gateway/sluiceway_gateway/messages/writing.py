@@ -20,7 +20,7 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.failures import reason_of
 from sluiceway_gateway.errors import DatabaseUnavailable, InvalidRequest, SluicewayGatewayError
 from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.model import NewMessage
+from sluiceway_gateway.kafka.model import NewMessage, Rejection
 from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
 from sluiceway_gateway.ledger.model import (
     LEASE,
@@ -164,6 +164,10 @@ class MessageWrites:
             [message for message, _ in messages],
             max_message_bytes=channel.max_message_bytes,
         )
+        if isinstance(offsets, Rejection):
+            raise InvalidRequest.at(
+                "/records", f"{offsets.message}; other messages of the request may be written"
+            )
         return WrittenMessages(
             messages=tuple(
                 (message.partition, offset, records)

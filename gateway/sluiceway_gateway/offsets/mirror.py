@@ -108,16 +108,16 @@ class Mirror:
     def _changed(self, found: list[MirroredOffset]) -> dict[str, _Offsets]:
         changed: dict[str, _Offsets] = defaultdict(dict)
         for each in found:
-            group, place = self._name(each), (each.topic, each.partition)
-            if self._written[group].get(place) != each.offset:
-                changed[group][place] = each.offset
+            group, partition = self._name(each), (each.topic, each.partition)
+            if self._written[group].get(partition) != each.offset:
+                changed[group][partition] = each.offset
         return changed
 
     def _forget_others(self, found: list[MirroredOffset]) -> None:
         """Drop state of groups that no longer exist."""
         there = {(self._name(each), each.topic, each.partition) for each in found}
         for group, offsets in list(self._written.items()):
-            left = {place: at for place, at in offsets.items() if (group, *place) in there}
+            left = {each: at for each, at in offsets.items() if (group, *each) in there}
             self._written[group] = left
             if not left:
                 del self._written[group]

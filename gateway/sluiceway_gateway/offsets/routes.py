@@ -15,19 +15,12 @@ from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.db.idempotency import StoredResponse
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
-from sluiceway_gateway.endpoints.wire import Ends, GroupName, ModeWord, PositionBody
+from sluiceway_gateway.endpoints.wire import Count, Ends, GroupName, ModeWord, Number, PositionBody
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.http.auth import Manager, Viewer, access, authenticate
 from sluiceway_gateway.http.json import body_of, json_response, text_of, time_json
 from sluiceway_gateway.http.middleware import unless_disconnected
-from sluiceway_gateway.http.params import (
-    INT64_MAX,
-    IdempotencyKey,
-    Name,
-    Wait,
-    each_once,
-    request_of,
-)
+from sluiceway_gateway.http.params import IdempotencyKey, Name, Wait, each_once, request_of
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.offsets.model import AckResult, Bounds, Commit, Committed, Position
@@ -43,7 +36,6 @@ INT32_MAX = 2**31 - 1
 InGroup = Annotated[GroupName, Path(description="The group's name")]
 MAX_METADATA = 4096
 Index = Annotated[int, Field(ge=0, lt=MAX_GROUP_SIZE)]
-Count = Annotated[int, Field(ge=1, le=INT64_MAX)]
 TopicId = Annotated[str, Field(min_length=1, max_length=100)]
 
 
@@ -51,7 +43,7 @@ class PositionPut(RequestModel):
     """A position: the next record to read."""
 
     partition: int = Field(ge=0, le=INT32_MAX)
-    offset: int = Field(ge=0, le=INT64_MAX)
+    offset: Count
     record: int = Field(ge=0, le=INT32_MAX, description="Records of that message that are done")
     metadata: str | None = Field(
         default=None,
@@ -69,10 +61,10 @@ class CommitPut(RequestModel):
 
     uid: Uid = Field(description="Of the channel")
     id: Uid = Field(description="Of the endpoint")
-    epoch: Count
-    generation: Count
+    epoch: Number
+    generation: Number
     topic_id: TopicId
-    number: Count = Field(description="Counts the endpoint's commits, from 1")
+    number: Number = Field(description="Counts the endpoint's commits, from 1")
     positions: Positions
 
 
@@ -83,7 +75,7 @@ class ResetPost(RequestModel):
     positions: Positions | None = Field(description="null deletes all positions")
     topic_id: TopicId | None = Field(default=None, description="Required with positions")
     index: Index | None = Field(default=None, description="Index of a member of a broadcast group")
-    generation: Count | None = Field(default=None, description="Of the group, to be reset")
+    generation: Number | None = Field(default=None, description="Of the group, to be reset")
     reason: str = Field(min_length=1, max_length=1000, description="For the history")
     force: bool = Field(default=False, description="Reset despite live members, and fence them")
 
@@ -151,7 +143,7 @@ def get_offsets(
     "",
     summary="Commit positions",
     response_model=CommitResponse,
-    response_description="Committed",
+    response_description="The committed positions",
     responses=problems(404, 409, 413),
 )
 async def commit_offsets(
@@ -186,7 +178,7 @@ async def commit_offsets(
     "/reset",
     summary="Set a group's positions",
     response_model=GroupOffsets,
-    response_description="They are set",
+    response_description="The group with its new positions",
     responses=problems(404, 409, 413),
 )
 def reset_offsets(

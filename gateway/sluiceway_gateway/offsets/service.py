@@ -122,7 +122,7 @@ class Offsets:
         with self._database.read() as tx:
             channel = find_channel(tx, name)
             found = require_group(tx, channel, group)
-            return _report(tx, found, member=_member(found, index))
+            return _report(tx, found, member=_member(found, index, at="query:index"))
 
     def submit(self, commit: Commit, *, principal: Principal) -> "Future[CommitResult]":
         """Commit all positions or none, in a batch with other waiting commits.
@@ -201,7 +201,7 @@ class Offsets:
         found = require_group(tx, channel, group)
         if reset.generation is not None:
             require_generation(found, reset.generation)
-        member = _member(found, reset.index)
+        member = _member(found, reset.index, at="/index")
         _check(reset, channel, found)
         held = _hold_members(tx, found)
         live = sorted(each.place.index for each in held if each.lives)
@@ -219,6 +219,9 @@ class Offsets:
         if found.dynamic:
             # Their commits depend on their shares, not on the generation.
             endpoints_store.release_shares(tx, [each.id for each in held])
+        if found.mode is Mode.BROADCAST:
+            # Else the lag would stay that of these readers.
+            endpoints_store.forget_positions(tx, channel.uid, group, member=member)
         following = found.next_generation(now)
         groups_store.save(tx, following)
         # The status has the group's generation.
@@ -298,18 +301,17 @@ def _position_fields(positions: Iterable[tuple[int, Committed]]) -> dict[str, Sc
     }
 
 
-def _member(group: Group, index: int | None) -> int | None:
-    """Return the member that owns the positions, None for all; raises InvalidRequest."""
+def _member(group: Group, index: int | None, *, at: str) -> int | None:
+    """Return the member that owns the positions, None for all; raises InvalidRequest.
+
+    `at` is the place of the index in the request.
+    """
     if index is None:
         return None if group.mode is Mode.BROADCAST else -1
     if group.mode is Mode.SHARED:
-        raise InvalidRequest.at(
-            "/index", f"the members of the group {group.name!r} share; leave it out"
-        )
+        raise InvalidRequest.at(at, f"the members of the group {group.name!r} share; leave it out")
     if group.size is not None and index >= group.size:
-        raise InvalidRequest.at(
-            "/index", f"the group {group.name!r} has {group.size} members, from 0"
-        )
+        raise InvalidRequest.at(at, f"the group {group.name!r} has {group.size} members, from 0")
     return index
 
 

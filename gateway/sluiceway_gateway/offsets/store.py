@@ -21,6 +21,7 @@ from sluiceway_gateway.endpoints import store as endpoint_store
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role
 from sluiceway_gateway.endpoints.store import live_members
 from sluiceway_gateway.errors import EndpointNotFound, SluicewayGatewayError
+from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.assignment import Member, position_member
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.groups.store import GroupKey, group_of, of_its_group
@@ -289,14 +290,6 @@ def _others(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, tupl
     }
 
 
-_MODES = select(
-    *(endpoint_groups.c[name] for name in ("channel_uid", "name", "mode", "size"))
-).where(
-    tuple_(endpoint_groups.c.channel_uid, endpoint_groups.c.name).in_(
-        bindparam("keys", expanding=True)
-    ),
-    endpoint_groups.c.role == str(Role.READER),
-)
 _OFFSETS = select(
     *(positions.c[name] for name in (*_WHOSE, "partition", "topic_id", "next_offset"))
 ).where(
@@ -309,15 +302,15 @@ def committed_offsets(
 ) -> dict[GroupKey, CommittedOffsets]:
     """Return the committed offsets of groups of readers, without groups that never had a member."""
     found: dict[GroupKey, CommittedOffsets] = {}
-    for row in tx.in_parts(_MODES, keys=sorted(keys)):
-        each = row.mode == str(Mode.BROADCAST)
-        members = tuple(range(row.size or 0)) if each else (-1,)
-        found[row.channel_uid, row.name] = CommittedOffsets(members=members)
+    groups = groups_store.find_all(tx, [(uid, Role.READER, name) for uid, name in keys])
+    for (uid, _, name), group in groups.items():
+        members = range(group.size or 0) if group.mode is Mode.BROADCAST else (-1,)
+        found[uid, name] = CommittedOffsets(members=tuple(members))
     for row in tx.in_parts(_OFFSETS, keys=sorted(keys)):
-        group = found.get((row.channel_uid, row.group_name))
-        if group is not None:
-            place = (row.member_index, row.partition)
-            group.offsets[place] = (row.topic_id, row.next_offset)
+        committed = found.get((row.channel_uid, row.group_name))
+        if committed is not None:
+            key = (row.member_index, row.partition)
+            committed.offsets[key] = (row.topic_id, row.next_offset)
     return found
 
 

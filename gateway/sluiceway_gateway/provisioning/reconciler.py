@@ -6,11 +6,12 @@ it was read, so a replica that has lost its lease does no harm.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
@@ -103,12 +104,14 @@ def _absent(rejection: Rejection | None) -> bool:
 
 _log = structlog.get_logger(__name__)
 
+#: Interval at which the leader checks for changes that other replicas accepted.
+_PAUSE_S = 0.5
 #: Pauses in which changes of topics become visible on all brokers.
 _SETTLE_PAUSES_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counts:
+class ReconcileCounts:
     """Channels per outcome of one pass.
 
     `changed` have a new status or are deleted; `conflicts` were changed meanwhile. `more` is set
@@ -127,6 +130,11 @@ class Counts:
     unreachable: int = 0
     more: bool = False
 
+    @property
+    def pause_s(self) -> float:
+        """The time until the next pass."""
+        return 0.0 if self.more else _PAUSE_S
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Reconciler:
@@ -137,19 +145,19 @@ class Reconciler:
 
     database: Database
     kafka: KafkaAdmin
-    clock: Callable[[], datetime]
+    clock: Clock
     resync_s: float
     wait: Callable[[float], object]
     page_size: int = 100
 
-    def run_once(self) -> Counts:
+    def run_once(self) -> ReconcileCounts:
         """Reconcile one page of due channels.
 
         Raises DatabaseUnavailable. An unavailable Kafka is recorded in the channels' status.
         """
         page = self._due()
         if not page:
-            return Counts()
+            return ReconcileCounts()
         forgotten = [each for each in page if _only_row_remains(each)]
         others = [each for each in page if not _only_row_remains(each)]
         removals = {each.channel.uid: ReconcileResult(channel=None) for each in forgotten}
@@ -170,7 +178,7 @@ class Reconciler:
         self._delete_orphans(
             [each for each in conflicts if each.channel.topic.name in done.created]
         )
-        return Counts(
+        return ReconcileCounts(
             checked=0 if is_away else len(others),
             changed=changed,
             created=len(done.created),

@@ -80,11 +80,11 @@ def out_of_range(window: Sequence[Sample]) -> dict[str, OutOfRange]:
     counts: dict[str, tuple[int, int]] = {}
     for key, track in recent[-1].tracks.items() if len(recent) == _AGREEING else ():
         for partition in range(len(track.committed)):
-            last = _place(recent[-1], key, partition)
+            last = _position_in_log(recent[-1], key, partition)
             if last is None or last[1] <= last[0] <= last[2]:
                 continue
-            places = [_place(each, key, partition) for each in recent]
-            known = [each for each in places if each is not None]
+            positions = [_position_in_log(each, key, partition) for each in recent]
+            known = [each for each in positions if each is not None]
             if len(known) < _AGREEING:
                 continue
             offsets, starts, ends = zip(*known, strict=True)
@@ -101,7 +101,7 @@ def ranges_of(document: Mapping[str, Any] | None) -> dict[str, OutOfRange]:
     return {name: OutOfRange(**each) for name, each in (document or {}).items()}
 
 
-def _place(sample: Sample, key: str, partition: int) -> tuple[int, int, int] | None:
+def _position_in_log(sample: Sample, key: str, partition: int) -> tuple[int, int, int] | None:
     """Return the position of a track, and Kafka's first and end offset; None if one is unknown.
 
     A position that was never committed is unknown: the next reader does not start there.
@@ -111,10 +111,13 @@ def _place(sample: Sample, key: str, partition: int) -> tuple[int, int, int] | N
         return None
     position = offset_at(track.position, partition)
     start = offset_at(sample.starts, partition)
-    end = offset_at(sample.ends if sample.ledger is None else sample.log_ends, partition)
-    if position is None or start is None or end is None:
+    end = offset_at(sample.ends, partition)
+    # In exactly-once channels, that is `stable`. Messages that are missing below it halt the
+    # channel, and its repair keeps positions valid; above it, Kafka may have others.
+    log_end = end if sample.ledger is None else offset_at(sample.log_ends, partition)
+    if position is None or start is None or end is None or log_end is None:
         return None
-    return position, start, end
+    return position, start, max(end, log_end)
 
 
 @dataclass(frozen=True, kw_only=True)

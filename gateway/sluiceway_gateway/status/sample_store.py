@@ -29,7 +29,7 @@ from sluiceway_gateway.channels.store import hold_channels, in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoints, positions, samples
 from sluiceway_gateway.db.statements import CachedSelect, columns_of
-from sluiceway_gateway.endpoints.model import OPEN, Health, Mode, Role
+from sluiceway_gateway.endpoints.model import Mode, Role, outcome
 from sluiceway_gateway.endpoints.store import LIVES, share_of
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.lag_history import store as history_store
@@ -87,7 +87,6 @@ _POSITIONS = select(
     *(positions.c.channel_uid, positions.c.group_name, positions.c.member_index),
     *(positions.c.partition, positions.c.next_offset, positions.c.topic_id),
 ).where(positions.c.channel_uid.in_(bindparam("uids", expanding=True)))
-_OPEN = frozenset(str(each) for each in OPEN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +180,7 @@ def reader_progress_of(row: Row[Any]) -> ReaderProgress:
         size=row.size,
         mode=Mode(row.mode),
         epoch=row.epoch,
-        alive=row.state in _OPEN and row.health != str(Health.LOST),
+        alive=outcome(row.state, row.health) == "live",
         positions={int(p): position[0] for p, position in (row.reached or {}).items()},
         share=share_of(row),
     )

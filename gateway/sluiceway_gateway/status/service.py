@@ -15,7 +15,7 @@ from sluiceway_gateway.channels.service import find_channel
 from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.endpoints.heartbeat_store import beats_of_channel
+from sluiceway_gateway.endpoints.session_store import beats_of_channel
 from sluiceway_gateway.errors import ChannelNotFound, InvalidRequest
 from sluiceway_gateway.graph import store as graph_store
 from sluiceway_gateway.graph.model import GraphJob, jobs_of
@@ -174,7 +174,7 @@ class Statuses:
                 since_s=resolution.start(max(since.timestamp(), oldest_s)),
                 until_s=int(until.timestamp()),
             )
-        return channel, history_of(stored, since=since, until=until, now=now)
+        return channel, history_of(stored, resolution, since=since, until=until)
 
     def graph(self, name: str, *, by: Principal) -> ChannelGraph:
         """Return the jobs around a channel. Raises ChannelNotFound."""

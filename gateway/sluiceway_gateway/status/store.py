@@ -23,7 +23,6 @@ from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.db.ledger_schema import visible_runs
 from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, positions, samples
 from sluiceway_gateway.db.statements import CachedSelect, starts_with
-from sluiceway_gateway.endpoints.heartbeat_store import beats_of_sessions, latest_beats
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     Endpoint,
@@ -33,6 +32,7 @@ from sluiceway_gateway.endpoints.model import (
     State,
     outcome,
 )
+from sluiceway_gateway.endpoints.session_store import beats_of_sessions, latest_beats
 from sluiceway_gateway.endpoints.store import endpoint_of
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.groups.store import group_of

@@ -43,20 +43,9 @@ def status_rest(status: StatusReport, fragments: JsonCache) -> bytes:
     live = Counter(each.progress.group for each in status.readers if each.progress.alive)
     parts = {
         "channel": text_of(_channel_json(channel)),
-        "writers": list_of(
-            _with_heartbeat(
-                status,
-                each,
-                fragments.of(
-                    each.id,
-                    (each, channel.name, channel.spec.heartbeat),
-                    partial(endpoint_json, channel, each),
-                ),
-            )
-            for each in status.writers
-        ),
+        "writers": list_of(_endpoint_text(status, each, fragments) for each in status.writers),
         "readers": list_of(
-            _with_heartbeat(status, each.endpoint, _reader_text(channel, each, last, fragments))
+            _endpoint_text(status, each.endpoint, fragments, **_reader_figures(each, last))
             for each in status.readers
         ),
         "groups": list_of(
@@ -74,8 +63,17 @@ def status_rest(status: StatusReport, fragments: JsonCache) -> bytes:
     return (",".join(f'"{name}":{text}' for name, text in parts.items()) + "}").encode()
 
 
-def _with_heartbeat(status: StatusReport, endpoint: Endpoint, text: str) -> str:
-    """Add the time of the last heartbeat, which differs in each status, to an endpoint's JSON."""
+def _endpoint_text(
+    status: StatusReport, endpoint: Endpoint, fragments: JsonCache, **figures: object
+) -> str:
+    """Return the JSON of an endpoint, with further figures and the time of its last heartbeat."""
+    channel = status.version.channel
+    text = fragments.of(
+        endpoint.id,
+        (endpoint, channel.name, channel.spec.heartbeat, *figures.values()),
+        lambda: endpoint_json(channel, endpoint) | figures,
+    )
+    # Not in the cached text, because it differs in each status.
     at = status.heartbeats.get(endpoint.session)
     return f'{text[:-1]},"last_heartbeat_at":{text_of(at and time_json(at))}}}'
 
@@ -152,24 +150,18 @@ def _ledger_json(last: StoredSample | None) -> dict[str, Any] | None:
     )
 
 
-def _reader_text(
-    channel: Channel, reader: Reader, last: StoredSample | None, fragments: JsonCache
-) -> str:
-    progress, lag = None, None
+def _reader_figures(reader: Reader, last: StoredSample | None) -> dict[str, Any]:
+    """Return the progress and the lag of a reader's partitions; None if they are unknown."""
     track = None if last is None else last.lags.get(reader.progress.key)
-    if track is not None:
-        own: Iterable[int] = reader.progress.assignment(len(track.lags))
-        if reader.progress.group == ANONYMOUS:
-            own = [each for each, lag in enumerate(track.lags) if lag is not None]
-        progress = worst(track.progress[each] for each in own)
-        lag = _sum([track.lags[each] for each in own])
-    return fragments.of(
-        reader.endpoint.id,
-        (reader, channel.name, progress, lag),
-        lambda: (
-            endpoint_json(channel, reader.endpoint) | {"progress": progress, "lag_messages": lag}
-        ),
-    )
+    if track is None:
+        return {"progress": None, "lag_messages": None}
+    own: Iterable[int] = reader.progress.assignment(len(track.lags))
+    if reader.progress.group == ANONYMOUS:
+        own = [each for each, lag in enumerate(track.lags) if lag is not None]
+    return {
+        "progress": worst(track.progress[each] for each in own),
+        "lag_messages": _sum([track.lags[each] for each in own]),
+    }
 
 
 def _group_texts(

@@ -17,7 +17,7 @@ GROUP = new_group("c" * 32, Role.READER, "delays", GroupConfig(size=4))
 @given(size=st.integers(1, 30), partitions=st.integers(1, 40))
 def test_a_shared_group_assigns_each_partition_to_one_member(size: int, partitions: int) -> None:
     places = [Place(role=Role.READER, group="g", index=index) for index in range(size)]
-    assigned = [assigned_partitions(each, GroupConfig(size=size), partitions) for each in places]
+    assigned = [assigned_partitions(each, Mode.SHARED, size, partitions) for each in places]
     assert sorted(p for each in assigned for p in each) == list(range(partitions))
     for place, own in zip(places, assigned, strict=True):
         assert all(p % size == place.index for p in own)
@@ -34,7 +34,7 @@ def test_a_shared_group_assigns_each_partition_to_one_member(size: int, partitio
 def test_all_other_endpoints_have_all_partitions(
     place: Place, mode: Mode, size: int | None
 ) -> None:
-    assert list(assigned_partitions(place, GroupConfig(mode=mode, size=size), 3)) == [0, 1, 2]
+    assert list(assigned_partitions(place, mode, size, 3)) == [0, 1, 2]
 
 
 def test_a_group_changes_its_kind_in_a_new_generation_while_no_member_is_alive() -> None:

@@ -118,7 +118,9 @@ def test_the_interval_that_has_not_ended_is_merged_from_finer_points() -> None:
         60: [point(NOW_S - 600 + at, g=group(at)) for at in range(-120, 541, 60)],
         10: [point(NOW_S + at, g=group(1000 + at)) for at in range(-120, 1, 10)],
     }
-    history = history_of(stored, since=NOW - timedelta(hours=24), until=NOW + timedelta(1), now=NOW)
+    history = history_of(
+        stored, COARSEST, since=NOW - timedelta(hours=24), until=NOW + timedelta(1)
+    )
     assert history.step_s == 300
     assert [(each.at_s - NOW_S, each.groups["g"].lag_messages) for each in history.points] == [
         (-900, 1),
@@ -126,7 +128,7 @@ def test_the_interval_that_has_not_ended_is_merged_from_finer_points() -> None:
         (-300, 540),
         (0, 1000),
     ]
-    short = history_of(stored, since=NOW - timedelta(seconds=30), until=NOW, now=NOW)
+    short = history_of(stored, FINEST, since=NOW - timedelta(seconds=30), until=NOW)
     assert (short.step_s, [each.at_s - NOW_S for each in short.points]) == (10, [-30, -20, -10, 0])
 
 

@@ -54,6 +54,15 @@ def test_a_creation_records_values_that_differ_from_defaults(ops: Rig) -> None:
     }
 
 
+def test_a_creation_records_a_retention_of_zero(ops: Rig) -> None:
+    ops.put(retention={"ms": 0, "bytes": 0})
+    (entry,) = changes(ops)
+    assert fields(entry).items() >= {
+        ("retention.ms", (None, 0)),
+        ("retention.bytes", (None, 0)),
+    }
+
+
 def test_a_change_names_old_and_new_values(ops: Rig) -> None:
     ops.put(metadata={"labels": {"team": "data", "stage": "test"}})
     ops.clock.advance(60)

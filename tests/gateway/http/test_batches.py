@@ -480,7 +480,7 @@ def test_a_channel_with_uncommitted_messages_at_its_end_is_drained_and_deleted(
     assert code(rig.http.delete(ledger.path, params={"uid": ledger.uid})) == "unread_data"
     rig.http.post(f"{ledger.path}/close", json={"uid": ledger.uid})
     with closing(KafkaAdmin(kafka.bootstrap_servers)) as admin:
-        drainer = Drainer(database=rig.database, topics=admin, clock=rig.clock)
+        drainer = Drainer(database=rig.database, kafka=admin, clock=rig.clock)
         assert (drainer.run_once().closed, drainer.run_once().closing) == (0, 1)
         ledger.post_abort(batch)
         assert drainer.run_once().closed == 1

@@ -7,6 +7,7 @@ import pytest
 from endpoints import Site, fresh_id, report
 from gateways import code
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.kafka.model import Watermarks
 from waiting import until
 
 
@@ -112,7 +113,7 @@ def test_a_dismissed_endpoint_is_ignored(flights: Site) -> None:
         assert (response.status_code, response.json()["superseded"]) == (200, True)
     assert flights.listed() == []
     assert code(flights.detach(failed, "error")) == "fenced"
-    assert flights.get(failed)["events"][-1]["cause"] == "removed"
+    assert flights.get(failed)["events"][-1]["cause"] == "dismissed"
 
 
 def test_a_failed_writer_without_records_leaves_its_place_unchanged(flights: Site) -> None:
@@ -163,7 +164,7 @@ def test_dismissing_a_writer_needs_its_end_offsets(flights: Site) -> None:
     assert (stand_in["epoch"], stand_in["index"]) == (told["epoch"] + 1, 0)
     (event,) = flights.get(stand_in)["events"]
     assert (event["state"], event["by"]) == ("closed", "loopback")
-    assert flights.get(told)["events"][-1]["cause"] == "removed"
+    assert flights.get(told)["events"][-1]["cause"] == "dismissed"
     assert code(flights.detach(told)) == "fenced"
     # The end offsets of a finished writer and its successor's place are kept.
     again = dismiss(stand_in).json()
@@ -176,6 +177,28 @@ def test_dismissing_a_writer_needs_its_end_offsets(flights: Site) -> None:
     assert flights.listed(group="unknown") == []
 
 
+def test_a_writer_that_returns_during_its_dismissal_keeps_its_later_records(
+    flights: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = flights.attach("writer")
+    flights.detach(failed, "error")
+    ends = [3, 5]
+
+    def watermarks(_topic: str, partitions: range) -> dict[int, Watermarks]:
+        end = ends.pop(0)
+        if end == 3:
+            # It opens again, writes, and fails again, before it is dismissed.
+            flights.beat(report(failed, "started"))
+            flights.detach(failed, "error")
+        return {each: Watermarks(begin_offset=0, end_offset=end) for each in partitions}
+
+    monkeypatch.setattr(flights.rig.app.state.parts.kafka, "watermarks", watermarks)
+    path, params = f"{flights.path}/endpoints/{failed['id']}", {"uid": flights.uid}
+    assert code(flights.rig.http.delete(path, params=params)) == "concurrent_change"
+    assert flights.rig.http.delete(path, params=params).status_code == 200
+    assert [each["ends"] for each in flights.listed()] == [dict.fromkeys("0123", 5)]
+
+
 def test_dismissing_needs_the_manage_scope(flights: Site) -> None:
     failed = flights.attach("writer")
     flights.detach(failed, "error", ends={})
@@ -185,7 +208,7 @@ def test_dismissing_needs_the_manage_scope(flights: Site) -> None:
         response = flights.rig.http.delete(path, params=params, headers=headers)
         assert response.status_code == status, response.text
     event = flights.rig.http.get(path, headers=headers).json()["events"][-1]
-    assert event["cause"] == "removed"
+    assert event["cause"] == "dismissed"
     assert event["by"] not in ("loopback", "gateway")
 
 

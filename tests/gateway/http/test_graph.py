@@ -88,6 +88,9 @@ def test_a_graph_is_bounded_and_says_so(rig: Rig, monkeypatch: pytest.MonkeyPatc
     found = graph(rig, "c0")
     assert len(found["channels"]) == model.MAX_HOPS + 1
     assert found["truncated"]
+    # All channels are within reach of the third one.
+    found = graph(rig, "c2")
+    assert (len(found["channels"]), found["truncated"]) == (model.MAX_HOPS + 3, False)
     monkeypatch.setattr(store, "MAX_CHANNELS", 3)
     found = graph(rig, "c4")
     assert [each["channel"]["name"] for each in found["channels"]] == ["c3", "c4", "c5"]

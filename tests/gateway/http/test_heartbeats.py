@@ -122,17 +122,17 @@ def test_an_error_of_one_endpoint_does_not_affect_the_others(flights: Site) -> N
 
 
 def test_a_fenced_endpoint_gets_its_successor(flights: Site) -> None:
-    taken, removed, resized = flights.member(), flights.attach(), flights.member(group="r")
+    taken, dismissed, resized = flights.member(), flights.attach(), flights.member(group="r")
     new = flights.member()
-    path = f"{flights.path}/endpoints/{removed['id']}"
+    path = f"{flights.path}/endpoints/{dismissed['id']}"
     flights.rig.http.delete(path, params={"uid": flights.uid})
     flights.resize(2, 1, group="r")
-    replies = flights.beat(report(taken), report(removed), report(resized))
+    replies = flights.beat(report(taken), report(dismissed), report(resized))
     for reply, words in zip(
         replies,
         (
             f"the instance {new['id']} took that place at 20",
-            "loopback removed it at 20",
+            "loopback dismissed it at 20",
             "the group was resized from 1 to 2",
         ),
         strict=True,
@@ -194,7 +194,7 @@ def test_a_heartbeat_needs_the_scope_of_each_endpoint(flights: Site) -> None:
     flights.rig.http.headers.update(flights.rig.token("read"))
     replies = flights.beat(report(reader, "started"), report(writer, "started", seen=None))
     assert [each["status"] for each in replies] == ["ok", "refused"]
-    assert "scopes" in replies[1]["reason"]
+    assert "a token with the scope write does" in replies[1]["reason"]
     assert flights.get(writer)["state"] == "opened"
 
 

@@ -7,6 +7,7 @@ import pytest
 from endpoints import Site, report, site
 from gateways import UNREACHABLE, Rig, code
 from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.drain import Drainer
 
 
@@ -18,7 +19,7 @@ def flights(rig: Rig) -> Site:
 @pytest.fixture
 def drainer(rig: Rig) -> Drainer:
     kafka = KafkaAdmin(UNREACHABLE, timeout_s=0.1)
-    return Drainer(database=rig.database, topics=kafka, clock=rig.clock)
+    return Drainer(database=rig.database, kafka=kafka, clock=rig.clock)
 
 
 def close(flights: Site, **body: Any) -> Any:
@@ -130,3 +131,21 @@ def test_a_forced_deletion_does_not_check_for_unread_records(flights: Site) -> N
     assert delete(flights, force="true").json()["status"]["phase"] == "deleting"
     # A repeated request gets the same response.
     assert delete(flights).status_code == 202
+
+
+def test_a_writer_during_the_check_of_a_deletion_refuses_it(
+    flights: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flights.detach(flights.member())
+    ends = [0, 1]
+
+    def watermarks(_topic: str, partitions: range) -> dict[int, Watermarks]:
+        end = ends.pop(0)
+        if end == 0:
+            # Writes a record after the end was read, before the deletion.
+            flights.detach(flights.attach("writer"), ends={"0": 1})
+        return {each: Watermarks(begin_offset=0, end_offset=end) for each in partitions}
+
+    monkeypatch.setattr(flights.rig.app.state.parts.kafka, "watermarks", watermarks)
+    assert code(delete(flights)) == "concurrent_change"
+    assert code(delete(flights)) == "unread_data"

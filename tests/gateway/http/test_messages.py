@@ -512,7 +512,9 @@ def test_messages_that_kafka_refuses_are_invalid_and_kafka_counts_as_up(
             f"/v1/channels/{channel.name}/messages", json={"records": [{"value": "eA=="}]}
         )
         assert (response.status_code, code(response)) == (422, "invalid_request")
-        assert advice in response.json()["errors"][0]["message"]
+        (error,) = response.json()["errors"]
+        assert error["pointer"] == "/records"
+        assert advice in error["message"]
         assert "sluiceway_kafka_up 1.0" in http.get("/metrics").text
 
 

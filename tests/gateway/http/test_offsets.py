@@ -185,7 +185,9 @@ def test_members_of_a_broadcast_group_have_positions_of_their_own_each(flights: 
     again = flights.post_attach(group="g", index=1, size=2, mode="broadcast").json()
     assert [each["offset"] for each in again["positions"]] == [1]
     for wrong in ({"index": 2}, {"index": -1}):
-        assert flights.rig.http.get(flights.offsets_path("g"), params=wrong).status_code == 422
+        refused = flights.rig.http.get(flights.offsets_path("g"), params=wrong)
+        assert refused.status_code == 422
+        assert [each["pointer"] for each in refused.json()["errors"]] == ["query:index"]
 
 
 def test_an_unknown_group_has_no_offsets(flights: Site) -> None:

@@ -165,6 +165,20 @@ def test_the_status_has_writers_readers_groups_and_partitions(flights: Site) -> 
     }
 
 
+def test_writers_and_readers_have_the_heartbeat_of_a_changed_channel(flights: Site) -> None:
+    http = flights.rig.http
+    flights.attach("writer")
+    flights.member()
+    http.get(PATH)
+    heartbeat = {"interval_ms": 1_000, "timeout_ms": 30_000}
+    assert http.put(flights.path, json={"spec": {"heartbeat": heartbeat}}).status_code == 200
+    status = http.get(PATH).json()
+    assert [each["heartbeat"] for each in (*status["writers"], *status["readers"])] == [
+        heartbeat,
+        heartbeat,
+    ]
+
+
 def test_before_the_first_sample_values_are_unknown(flights: Site) -> None:
     flights.member()
     status = flights.rig.http.get(PATH).json()

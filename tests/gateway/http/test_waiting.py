@@ -13,7 +13,7 @@ from endpoints import Site
 from gateways import Rig, code, running
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.longpoll import Poller
+from sluiceway_gateway.longpoll import Poller, Watch
 from sluiceway_gateway.provisioning.store import remove
 from waiting import until
 
@@ -214,3 +214,11 @@ def test_a_published_state_ends_a_wait_without_a_read() -> None:
             answered.set()
 
     assert asyncio.run(wait()) == [True, False]
+
+
+def test_streams_that_a_close_wakes_find_the_watch_closed(database: Database) -> None:
+    watch = Watch(database, limit=1, poll_s=1)
+    closed: list[bool] = []
+    watch.at_close(lambda: closed.append(watch.is_closed))
+    watch.close()
+    assert closed == [True]

@@ -42,9 +42,9 @@ class Looks:
         self.reaper = Reaper(**dated)
         self.sampler = Sampler(kafka=kafka, **dated)
         self.mirror = Mirror(kafka=kafka, prefix="", **dated)
-        self.idler = TtlReaper(logs=kafka, **dated)
+        self.idler = TtlReaper(kafka=kafka, **dated)
         self.ends = LostEnds(
-            database=database, topics=kafka, monotonic=lambda: time.monotonic() + self.turned_s
+            database=database, kafka=kafka, monotonic=lambda: time.monotonic() + self.turned_s
         )
 
     def pass_once(self) -> None:
@@ -148,12 +148,12 @@ def test_a_silent_endpoint_is_read_only_when_its_health_may_change(database: Dat
     looks = Looks(database)
     looks.reaper.run_once()
 
-    def judged(seconds: float) -> int:
+    def evaluated(seconds: float) -> int:
         looks.turned_s += seconds
         looks.reaper._due_s = None
-        return looks.reaper.run_once().judged
+        return looks.reaper.run_once().evaluated
 
-    assert [judged(seconds) for seconds in (3, 2, 1.5, 1, 100, 20)] == [0, 0, 3, 0, 0, 3]
+    assert [evaluated(seconds) for seconds in (3, 2, 1.5, 1, 100, 20)] == [0, 0, 3, 0, 0, 3]
     assert looks.health() == {"lost": 3}
 
 

@@ -1,5 +1,6 @@
 """Reaper: finds silent endpoints by heartbeat numbers and its own clock."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from endpoints import Site, report, site
 from gateways import UNREACHABLE, Rig
 from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.model import Watermarks
 
 
 class Monotonic:
@@ -137,7 +139,7 @@ def test_only_open_endpoints_are_evaluated(flights: Site, watch: Watch) -> None:
     flights.member()
     watch.on(30)
     assert (health(flights, closed), health(flights, old)) == ("healthy", "healthy")
-    assert watch.look().judged == 0
+    assert watch.look().evaluated == 0
 
 
 def test_a_superseded_endpoint_is_not_healed_by_its_heartbeats(flights: Site, watch: Watch) -> None:
@@ -146,6 +148,20 @@ def test_a_superseded_endpoint_is_not_healed_by_its_heartbeats(flights: Site, wa
     flights.member()
     assert flights.beat(report(old))[0]["status"] == "fenced"
     assert health(flights, old) == "lost"
+
+
+def test_the_history_has_the_dismissal_of_a_lost_member_of_a_dynamic_group(
+    flights: Site, watch: Watch
+) -> None:
+    member = flights.join()
+    watch.on(30)
+    path = f"{flights.path}/endpoints/{member['id']}"
+    assert flights.rig.http.delete(path, params={"uid": flights.uid}).status_code == 200
+    assert [each["cause"] for each in flights.get(member)["events"][-2:]] == [
+        "no heartbeat",
+        "dismissed",
+    ]
+    assert flights.beat(report(member))[0]["status"] == "fenced"
 
 
 def test_a_heartbeat_between_scan_and_write_counts(flights: Site, watch: Watch) -> None:
@@ -185,10 +201,39 @@ def test_a_writer_is_lost_even_without_kafka(flights: Site, watch: Watch) -> Non
     writer = flights.attach("writer")
     watch.on(25)
     kafka = KafkaAdmin(UNREACHABLE, timeout_s=0.1)
-    ends = LostEnds(database=flights.rig.database, topics=kafka, monotonic=watch.time)
+    ends = LostEnds(database=flights.rig.database, kafka=kafka, monotonic=watch.time)
     assert ends.run_once().noted == 0
     assert flights.get(writer)["lost_at"] is None
     assert health(flights, writer) == "lost"
+
+
+def test_end_offsets_from_before_a_return_of_the_writer_are_not_saved(
+    flights: Site, watch: Watch
+) -> None:
+    writer = flights.attach("writer")
+    watch.on(25)
+
+    class Kafka(KafkaAdmin):
+        end_offset = 3
+
+        def watermarks_of(
+            self, topics: Mapping[str, int]
+        ) -> dict[str, dict[int, Watermarks | None]]:
+            marks: Watermarks | None = Watermarks(begin_offset=0, end_offset=self.end_offset)
+            if self.end_offset == 3:
+                # The writer returns, writes, and is lost again.
+                flights.beat(report(writer))
+                watch.on(25)
+                self.end_offset = 5
+            return {topic: dict.fromkeys(range(count), marks) for topic, count in topics.items()}
+
+    kafka = Kafka(UNREACHABLE)
+    ends = LostEnds(database=flights.rig.database, kafka=kafka, monotonic=watch.time)
+    assert ends.run_once().noted == 0
+    assert (health(flights, writer), flights.get(writer)["lost_at"]) == ("lost", None)
+    watch.on(10)
+    assert ends.run_once().noted == 1
+    assert flights.get(writer)["lost_at"] == {"0": 5}
 
 
 def test_a_heartbeat_with_keeps_heals_endpoints_that_it_does_not_name(
@@ -204,3 +249,16 @@ def test_a_heartbeat_with_keeps_heals_endpoints_that_it_does_not_name(
     assert kept["id"] == writer["id"]
     assert health(flights, writer) == "healthy"
     assert flights.get(writer)["events"][-1]["cause"] == "its session sends heartbeats again"
+
+
+def test_a_heartbeat_with_keeps_heals_an_endpoint_of_whose_tasks_it_has_reports(
+    flights: Site, watch: Watch
+) -> None:
+    writer = flights.attach("writer")
+    watch.on(30)
+    task = {"endpoint": writer["id"], "task": "0", "attempt": 0, "state": "running"}
+
+    response = flights.send(keeps=True, tasks=[task]).json()
+
+    assert [each["status"] for each in response["tasks"]] == ["ok"]
+    assert (health(flights, writer), flights.get(writer)["state"]) == ("healthy", "started")

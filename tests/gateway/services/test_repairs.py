@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka import KafkaError, Producer
 
 from gateways import code
 from ledger_sites import LedgerSite, halt_ledger, ledger_site, lose_records, written_topic
@@ -15,6 +16,7 @@ from sluiceway_gateway.errors import ConcurrentChange
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.ledger import store
 from topics import Topics
+from waiting import until
 
 
 @pytest.fixture
@@ -193,6 +195,34 @@ def test_without_kafka_a_repair_is_refused(site: LedgerSite, kafka: SharedKafka)
     parts.repairs.kafka = real
     assert (response.status_code, code(response)) == (503, "kafka_unavailable")
     assert site.committed() == before
+
+
+def test_a_topic_that_refuses_the_messages_of_a_repair_is_no_malformed_request(
+    site: LedgerSite, kafka: SharedKafka
+) -> None:
+    before = site.committed()
+    topics = Topics(kafka.bootstrap_servers)
+    topics.set(site.topic.name, cleanup_policy="compact")
+    # Brokers apply it a moment later.
+    until(lambda: is_refused(topics, site.topic.name))
+    response = ask_repair(site, {"0": 20})
+    assert (response.status_code, code(response)) == (409, "conflict")
+    assert "the topic may be compacted" in response.json()["detail"]
+    assert "errors" not in response.json()
+    assert site.committed() == before
+
+    topics.set(site.topic.name, cleanup_policy="delete")
+    until(lambda: not is_refused(topics, site.topic.name))
+    repair(site, {"0": 20})
+
+
+def is_refused(topics: Topics, topic: str) -> bool:
+    """Whether Kafka refuses messages without a key."""
+    errors: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": topics.bootstrap_servers, "log_level": 0})
+    producer.produce(topic, b"", partition=1, on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(30) == 0
+    return errors[0] is not None
 
 
 @pytest.mark.parametrize("forgotten", [{"halted": None}, {"lost_from": {}}, {"lost_from": {0: 25}}])

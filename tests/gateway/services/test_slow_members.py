@@ -11,10 +11,10 @@ from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
+from sluiceway_gateway.endpoints.liveness_store import stale_shares
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
 from sluiceway_gateway.endpoints.pruning import Pruner
 from sluiceway_gateway.endpoints.service import DetachSpec
-from sluiceway_gateway.endpoints.session_store import stale_shares
 from sluiceway_gateway.errors import Fenced, StaleGeneration
 from sluiceway_gateway.groups.service import MemberAssignment, SyncRequest
 from sluiceway_gateway.offsets.model import Commit, Position
@@ -173,12 +173,12 @@ def test_a_lost_member_that_was_removed_does_not_return(team: Team) -> None:
     paused = team.join()
     team.take(paused)
     team.pass_time(125)
-    team.services.endpoints.remove(team.name, paused.id, uid=team.uid, principal=LOOPBACK)
+    team.services.endpoints.dismiss(team.name, paused.id, uid=team.uid, principal=LOOPBACK)
     team.beats += 1
     reply = team.beat(paused)
     assert reply.status == "fenced"
-    assert "loopback removed it at" in reply.reason
-    with pytest.raises(Fenced, match="loopback removed it at"):
+    assert "loopback dismissed it at" in reply.reason
+    with pytest.raises(Fenced, match="loopback dismissed it at"):
         team.sync(paused)
 
 
