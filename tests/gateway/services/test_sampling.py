@@ -15,7 +15,7 @@ from shared_kafka import SharedKafka
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.status import sample_store
-from sluiceway_gateway.status.lag_evaluation import WINDOW
+from sluiceway_gateway.status.reader_progress import WINDOW
 from sluiceway_gateway.status.sampler import IDLE_S, SampleCounts, Sampler
 from topics import create_topic
 from waiting import until
