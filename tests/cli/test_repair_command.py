@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,6 +15,8 @@ from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
 from sluiceway.broker.exceptions import UnknownTopicOrPartition
 from sluiceway.errors import Conflict
+from sluiceway.spark.datasource import ChannelDataSource
+from sluiceway.spark.microbatch import UnlimitedStreamReader
 from sluiceway_gateway.db.engine import Database
 from topics import DEFINITION, Topics, readings
 from waiting import until
@@ -53,14 +56,29 @@ def ids(channel: Channel) -> list[int]:
         return [record["id"] for record in reader]
 
 
+@contextmanager
+def running_query(site: LedgerSite) -> Iterator[UnlimitedStreamReader]:
+    """The planner of a streaming query of Spark."""
+    source = ChannelDataSource({"path": site.name}, gateway_url=site.rig.url)
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, UnlimitedStreamReader)
+    yield reader
+    reader.stop()
+
+
 def test_a_halted_channel_is_repaired_and_read_and_written_again(
     site: LedgerSite, channel: Channel, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with channel.writer() as writer:
         writer.write(readings(10))
-    with channel.reader(until=None) as reader, broker_at(site.rig.url) as broker:
+    with (
+        channel.reader(until=None) as reader,
+        broker_at(site.rig.url) as broker,
+        running_query(site) as query,
+    ):
         assert len(reader.read(10)) == 10
         assert len(fetch(broker, channel).messages) == 10
+        checkpoint = query.latestOffset()
         lose_records(site, {0: 15})
         halt_ledger(site, {0: 10})
         with pytest.raises(Conflict, match=f"halted.*channels repair {site.name}") as halted:
@@ -93,11 +111,18 @@ def test_a_halted_channel_is_repaired_and_read_and_written_again(
         with pytest.raises(Conflict, match="was repaired") as repaired:
             reader.read(1, timeout=20)
         assert repaired.value.code == "ledger_repaired"
+        with pytest.raises(Conflict, match="was repaired") as repaired:
+            query.planner.final_end(pytest.fail)
+        assert "Restart the query" in "".join(repaired.value.__notes__)
 
         assert ids(channel) == [*range(10)]
         with channel.writer() as writer:
             writer.write(readings(5, 10))
         assert ids(channel) == [*range(15)]
+        with running_query(site) as restarted:
+            splits = restarted.partitions(checkpoint, restarted.latestOffset())
+            batches = [batch for split in splits for batch in restarted.read(split)]
+        assert [id_ for each in batches for id_ in each["id"].to_pylist()] == [*range(10, 15)]
     command("repair", site.name).failed("is not halted")
     listed = command("commits", site.name).out.splitlines()
     assert [line.split()[:2] for line in listed[1:3]] == [["3", "committed"], ["2", "repair"]]

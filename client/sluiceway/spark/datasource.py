@@ -1,6 +1,7 @@
 """The data source `format("channel")`, its registration, and tables of Spark's catalog."""
 
 import json
+import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -78,6 +79,9 @@ def with_table_options(options: Mapping[str, str], columns: StructType) -> dict[
 
 _REFRESH_EVERY_S: Final = 5.0
 _STREAM_SINKS: Final[dict[tuple[object, ...], RefreshableConnection]] = {}
+_COMMIT_WORKER: Final = "pyspark.sql.worker.python_streaming_sink_runner"
+"""The module of Spark's workers that commit micro-batches. Spark does not pass this fact; if the
+module had another name, commits would request a Connection first."""
 
 
 class ChannelDataSource(Shipped, DataSource):
@@ -155,6 +159,9 @@ class ChannelDataSource(Shipped, DataSource):
         del overwrite
         prepare_worker()
         options = WriteOptions.parse(self.options, streaming=True)
+        if _COMMIT_WORKER in sys.modules:
+            with Gateway(self.gateway_url) as gateway:
+                return ChannelStreamWriter(options.channel, batch=JobBatch(gateway_url=gateway.url))
         sink = self._stream_sink(options, schema)
         batch = None
         if sink.connection.delivery == "exactly_once":
@@ -163,7 +170,7 @@ class ChannelDataSource(Shipped, DataSource):
                 gateway_url=_url(sink),
                 renewed_by_tasks=self.job is None or not self.job.renews,
             )
-        return ChannelStreamWriter(_task_writer(sink, options, schema), batch)
+        return ChannelStreamWriter(options.channel, _task_writer(sink, options, schema), batch)
 
     def _batch(
         self, sink: RefreshableConnection, options: WriteOptions, instance: str

@@ -66,7 +66,7 @@ class Application:
         self._control = control(gateway_url)
         self._last_reports: dict[str, tuple[str | None, float]] = {}
         self._writes: list[str] = []
-        self._ending = self._retired = False
+        self._ending = self._retired = self._closed = False
         self._final_heartbeats = 0
         self._fork_guard = ForkGuard()
         self.queries = Queries(spark, self.session, self._control)
@@ -116,7 +116,9 @@ class Application:
         try:
             self.session.send(self._control.endpoints)
         except SluicewayError as error:
-            LOGGER.warning("the end of the Spark application was not reported: %s", error)
+            # The heartbeat thread may have reported it, and closed the connections.
+            if not self._closed:
+                LOGGER.warning("the end of the Spark application was not reported: %s", error)
 
     def fields(self) -> Mapping[str, Any]:
         """Advance the queries, and return the heartbeat's request for the kept endpoints."""
@@ -195,4 +197,5 @@ class Application:
             self.queries.stop_listening()
         atexit.unregister(self.end)
         self.session.remove_extension(self)
+        self._closed = True
         self._control.endpoints.close()

@@ -85,10 +85,11 @@ class JobBatch:
     """The description of a write's batches for all of its processes; picklable.
 
     `request` is the request of a batch job. Tasks of a stream derive theirs from their micro-batch.
+    Only tasks need a `connection`: a commit finds the request in their messages.
     """
 
-    connection: Connection
     gateway_url: str
+    connection: Connection | None = None
     request: BatchRequest | None = None
     has_key: bool = False
     """Whether the batch's key is the user's."""
@@ -101,10 +102,12 @@ class JobBatch:
         A key in `foreachBatch` belongs to the query: one with a new checkpoint counts from 0 again,
         so it would find the keys of its predecessor, and write nothing.
         """
+        connection = self.connection
+        assert connection is not None  # noqa: S101 - planned writes have one
         if self.request is None:
-            return TaskBatch(self, _micro_batch_request(self.connection), waits=True)
+            return TaskBatch(self, connection, _micro_batch_request(connection), waits=True)
         if _local_property(_BATCH_ID) is None:
-            return TaskBatch(self, self.request, waits=False)
+            return TaskBatch(self, connection, self.request, waits=False)
         if not self.has_key:
             raise OptionError(
                 "this write is in foreachBatch, which Spark may run again after a failure, so it "
@@ -113,7 +116,7 @@ class JobBatch:
                 "prefix with a new checkpointLocation, whose numbers begin at 0"
             )
         owner = _owner_of(_required_property(_QUERY_ID))
-        return TaskBatch(self, replace(self.request, owner=owner), waits=False)
+        return TaskBatch(self, connection, replace(self.request, owner=owner), waits=False)
 
     def write_batch(self, request: BatchRequest, *, renews: bool = True) -> WriteBatch:
         """Return the batch of a request; `renews`: this process renews its lease."""
@@ -264,8 +267,10 @@ class TaskBatch:
     after all tasks with early rows have ended.
     """
 
-    def __init__(self, job: JobBatch, request: BatchRequest, *, waits: bool) -> None:
-        self._partitions = job.connection.partitions
+    def __init__(
+        self, job: JobBatch, connection: Connection, request: BatchRequest, *, waits: bool
+    ) -> None:
+        self._partitions = connection.partitions
         self._batch = job.write_batch(request, renews=job.renewed_by_tasks)
         self._lock = threading.Lock()
         self._opened: Batch | None = None

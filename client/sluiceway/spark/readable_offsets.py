@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
 
@@ -123,9 +124,10 @@ class ReadableOffsets:
         return found.last_commit if isinstance(found, CommittedRuns) else None
 
     def refresh(self) -> None:
-        """Request all commits until now. Raises GatewayError, TopicGone."""
+        """Request all commits until now. Raises CheckpointMismatch, GatewayError, TopicGone."""
         if self._visibility is not None:
-            self._visibility.refresh()
+            with self._advice(self.last_commit):
+                self._visibility.refresh()
 
     def require(self, known: KnownCommit) -> None:
         """Raise CheckpointMismatch unless the gateway has the commit of a checkpoint.
@@ -133,15 +135,25 @@ class ReadableOffsets:
         Raises GatewayError.
         """
         if isinstance(self._visibility, CommittedRuns):
-            try:
+            with self._advice(known):
                 self._visibility.require(known)
-            except Conflict as error:
-                if error.code != "ledger_restored":
-                    raise
-                raise CheckpointMismatch(
-                    f"the checkpoint has read the channel {self._channel!r} as of the commit "
-                    f"{known.number} of {known.at}, which the gateway does not have: {_RESTORED}"
-                ) from error
+
+    @contextmanager
+    def _advice(self, known: KnownCommit | None) -> Iterator[None]:
+        """Raise errors of the ledger with the advice for a query, which is at commit `known`."""
+        try:
+            yield
+        except Conflict as error:
+            if error.code == "ledger_repaired":
+                error.add_note(
+                    "Restart the query, or run the job again: a query continues at its checkpoint"
+                )
+            if error.code != "ledger_restored" or known is None:
+                raise
+            raise CheckpointMismatch(
+                f"the query has read the channel {self._channel!r} as of the commit "
+                f"{known.number} of {known.at}, which the gateway does not have: {_RESTORED}"
+            ) from error
 
     def follow(self) -> None:
         """Update the commits for a query that calls this repeatedly.
@@ -156,10 +168,11 @@ class ReadableOffsets:
         followed = now_s - self._asked_s < _FOLLOWED_S
         self._asked_s = now_s
         try:
-            if followed or now_s < self._retry_at_s:
-                self._visibility.wait(self._visibility.number, 0.0)
-            else:
-                self._visibility.refresh()
+            with self._advice(self.last_commit):
+                if followed or now_s < self._retry_at_s:
+                    self._visibility.wait(self._visibility.number, 0.0)
+                else:
+                    self._visibility.refresh()
         except GatewayUnavailable as error:
             self._retry_at_s = now_s + _RETRY_AFTER_S
             LOGGER.warning(
@@ -170,7 +183,7 @@ class ReadableOffsets:
         """Return the ends of all committed records, which `stable` may not have reached yet."""
         if self._visibility is None:
             return self.stream.ends(partitions)
-        self._visibility.refresh()
+        self.refresh()
         return {p: self._visibility.visible_end.get(p, 0) for p in partitions}
 
     def removed_records(self, marks: Mapping[int, Watermarks]) -> Mapping[int, OffsetOutOfRange]:
@@ -203,7 +216,8 @@ class ReadableOffsets:
                     f"{timeout_s:g} s, because {holder} began before them and has not ended"
                 )
                 return
-            found.wait(number, left_s)
+            with self._advice(self.last_commit):
+                found.wait(number, left_s)
 
     def watermarks(
         self, partitions: Collection[int], ends: Mapping[int, int] | None = None
@@ -232,7 +246,7 @@ class ReadableOffsets:
         if found is not None and any(
             end > found.runs.stable_of(partition) for partition, end in offsets.items()
         ):
-            found.refresh()
+            self.refresh()
         marks = self.watermarks(offsets)
         for partition, end in offsets.items() if found is not None else ():
             if end > marks[partition].end:

@@ -94,7 +94,11 @@ def require_writable(struct: spark.StructType, channel: str, schema: Schema) -> 
     column of a channel created by Spark. Raises SchemaMismatch, UnsupportedType.
     """
     theirs = _columns_of(schema)
-    _require_columns(struct, theirs, "the dataframe", channel, "drop or rename the column")
+    advice = (
+        "drop or rename the column, or add it to the channel by a new schema: sluiceway channels "
+        f"update {channel} --schema FILE"
+    )
+    _require_columns(struct, theirs, "the dataframe", channel, advice)
     for field in struct.fields:
         if path := t.find_union(schema.select([field.name]).record):
             raise SchemaMismatch(

@@ -288,10 +288,15 @@ class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
 
     At least once: a replayed micro-batch and a retried task write their records again. With a
     `batch`, exactly once: a micro-batch's records become visible together, and the replay of a
-    committed micro-batch writes nothing.
+    committed micro-batch writes nothing. The instance for the commit has no `task_writer`: it uses
+    the tasks' messages only, so that it depends on neither the channel's phase nor, at least once,
+    the gateway.
     """
 
-    def __init__(self, task_writer: TaskWriter, batch: JobBatch | None = None) -> None:
+    def __init__(
+        self, channel: str, task_writer: TaskWriter | None = None, batch: JobBatch | None = None
+    ) -> None:
+        self._channel = channel
         self._task_writer = task_writer
         self._batch = batch
         self._trace: Mapping[str, str] | None = None
@@ -302,14 +307,15 @@ class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
         The instance for the commit is never pickled, so it begins no other trace.
         """
         if self._trace is None:
-            with traced("write", self._task_writer.channel, {}):
+            with traced("write", self._channel, {}):
                 self._trace = carrier()
         return super().__reduce__()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write a task's batches. Raises the errors of `TaskWriter.write`."""
+        assert self._task_writer is not None  # noqa: S101 - planned for tasks
         trace = self._trace or {}
-        with traced("send", self._task_writer.channel, trace, kind="send") as span:
+        with traced("send", self._channel, trace, kind="send") as span:
             result = self._task_writer.write(iterator, self._batch)
             span.set("sluiceway.records", result.records)
         return replace(result, trace=trace)
@@ -318,7 +324,7 @@ class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
         """Commit the micro-batch. Raises the errors of `JobBatch.commit`."""
         prepare_worker()
         if self._batch is not None:
-            with traced("commit", self._task_writer.channel, _trace_of(messages)):
+            with traced("commit", self._channel, _trace_of(messages)):
                 self._batch.commit(messages, number=batchId)
 
     def abort(self, messages: CommitMessages, batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -327,7 +333,7 @@ class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
         Without a batch, records of successful tasks stay in the channel.
         """
         if self._batch is not None:
-            with traced("abort", self._task_writer.channel, _trace_of(messages)):
+            with traced("abort", self._channel, _trace_of(messages)):
                 self._batch.abort(messages, f"the micro-batch {batchId} failed or was cancelled")
 
 

@@ -16,7 +16,9 @@ from gateways import serving
 from shared_kafka import SharedKafka
 from sluiceway import Channel, ChannelWriter, Gateway, Heartbeat, Position
 from sluiceway.confluent import Producer
-from sluiceway.errors import Conflict, EndpointClosed, GatewayError
+from sluiceway.errors import CheckpointMismatch, Conflict, EndpointClosed, GatewayError
+from sluiceway.spark.datasource import ChannelDataSource
+from sluiceway.spark.microbatch import ChannelStreamReader
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.settings import Settings
@@ -167,3 +169,23 @@ def test_readers_and_writers_of_the_backup_continue_and_later_ones_are_closed(
         later[1].read(100, timeout=None)
     for each in (writer, reader, later[1]):
         each.close()
+
+
+def test_a_running_query_of_spark_is_refused_with_its_checkpoint(
+    restorable: RestorableGateway, gateway: Gateway
+) -> None:
+    channel = new_channel(gateway, "queried", delivery="exactly_once")
+    with channel.writer() as writer:
+        writer.write(readings(3))
+    restorable.back_up()
+    with channel.writer() as writer:
+        writer.write(readings(3, 3))
+    source = ChannelDataSource({"path": channel.name}, gateway_url=restorable.url)
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, ChannelStreamReader)
+    reader.planner.end()
+    restorable.restore()
+
+    with pytest.raises(CheckpointMismatch, match="Also restore the checkpoint of that time"):
+        reader.planner.final_end(pytest.fail)
+    reader.stop()

@@ -266,3 +266,39 @@ def test_the_driver_holds_batches_that_take_longer_than_their_leases(
 
     assert ledger.ids(sink) == sorted([*range(10)] * 2)
     assert ledger.kinds(sink) == ["commit", "commit"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_a_micro_batch_in_progress_is_committed_while_its_channel_closes(
+    spark: SparkSession,
+    gateway: Gateway,
+    source: Channel,
+    ledger: LedgerView,
+    name: str,
+    delivery: str,
+    tmp_path: Path,
+) -> None:
+    gate, begun = tmp_path / "gate", tmp_path / "begun"
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        begun.touch()
+        while not gate.exists():
+            time.sleep(0.05)
+
+    fill(source, range(10))
+    sink = gateway.channel(f"{name}-out", SCHEMA, delivery=delivery)
+    frame = spark.readStream.format("channel").load(source.name)
+    writer = frame.mapInArrow(wait, frame.schema).writeStream.format("channel")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(availableNow=True).start(sink.name)
+    until(begun.exists)
+    if delivery == "exactly_once":
+        until(lambda: ledger.open_keys(sink))
+    sink.close()
+    gate.touch()
+    assert query.awaitTermination(TIMEOUT_S)
+
+    with sink.reader(until="now") as reader:
+        assert sorted(record["id"] for record in reader) == [*range(10)]

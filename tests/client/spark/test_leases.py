@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ from sluiceway.spark.driver import Application
 from sluiceway.spark.ledger_batches import JobBatch
 from spark_tasks import SCHEMA
 from topics import Topics
+from waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -237,3 +239,20 @@ def test_a_session_outside_of_the_driver_leaves_leases_to_tasks(gateway_url: str
     application.queries.listen()
 
     assert not application.job.renews
+
+
+def test_an_end_that_the_heartbeat_thread_reports_first_is_no_warning(
+    application: Application, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a program that ends without `spark.stop()`, while a heartbeat is in flight."""
+    application.session.add_extension(application)
+    with application.session._in_flight:
+        exiting = Thread(target=application.end)
+        exiting.start()
+        until(lambda: application._final_heartbeats)
+        application.on_response(JsonNode({"kept": []}))
+    exiting.join()
+
+    assert [
+        record.message for record in caplog.records if "was not reported" in record.message
+    ] == []

@@ -52,7 +52,9 @@ def run(monkeypatch: pytest.MonkeyPatch, channel: Channel) -> Run:
         task = task or Task()
         monkeypatch.setattr("sluiceway.spark.writer.TaskContext.get", lambda: task)
         parsed = WriteOptions.parse({"path": channel.name} | options, streaming=True)
-        stream_writer = ChannelStreamWriter(TaskWriter(channel.connection("write"), parsed))
+        stream_writer = ChannelStreamWriter(
+            channel.name, TaskWriter(channel.connection("write"), parsed)
+        )
         shipped: ChannelStreamWriter = pickle.loads(pickle.dumps(stream_writer))  # noqa: S301
         return shipped.write(iter([rows(each) for each in batches]))
 

@@ -48,6 +48,18 @@ def test_a_channel_that_is_not_ready_returns_the_reason(rig: Rig) -> None:
     assert response.json()["retriable"]
 
 
+@pytest.mark.parametrize(("topic", "how"), [("delete", "with"), ("keep", "without")])
+def test_a_channel_that_is_being_deleted_says_what_to_do(rig: Rig, topic: str, how: str) -> None:
+    uid = rig.put().json()["metadata"]["uid"]
+    rig.http.delete("/v1/channels/flights", params={"uid": uid, "topic": topic})
+    response = rig.http.get(PATH, params={"access": "write"})
+    assert (response.status_code, code(response)) == (409, "channel_not_ready")
+    assert response.json()["detail"] == (
+        f"The channel 'flights' is being deleted, {how} its topic: use another one, or create it "
+        "again once it is gone."
+    )
+
+
 @pytest.mark.parametrize("parameters", [{}, {"access": "raed"}, {"access": "read", "x": "1"}])
 def test_the_purpose_of_a_connection_is_required(
     shared_rig: Rig, parameters: dict[str, str]

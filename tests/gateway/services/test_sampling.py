@@ -271,6 +271,26 @@ def test_after_a_reset_without_positions_the_lag_is_unknown(
     assert (sampling.group()["lag_messages"], sampling.group()["progress"]) == (None, None)
 
 
+def test_after_a_reset_a_former_broadcast_member_has_no_lag_of_its_own(
+    flights: Site, sampling: Sampling
+) -> None:
+    def lags() -> dict[int, int | None]:
+        sampling.sample()
+        groups = flights.rig.http.get(f"{flights.path}/status").json()["groups"]
+        return {each["index"]: each["lag_messages"] for each in groups}
+
+    sampling.write(10, 10)
+    for index in (0, 1):
+        reader = flights.member(index, 2, mode="broadcast")
+        flights.commit(reader, 1, (0, 10, 0), (1, 10, 0))
+        flights.detach(reader, positions=at(10, 10))
+    assert lags() == {0: 0, 1: 0}
+    flights.reset((0, 4, 0), (1, 10, 0), index=0)
+    assert lags() == {0: 6, 1: 0}
+    flights.reset()
+    assert not any(each == 0 for each in lags().values())
+
+
 def test_idle_channels_are_sampled_rarely(flights: Site, sampling: Sampling) -> None:
     assert sampling.sample().sampled == 0
     reader = flights.member()
