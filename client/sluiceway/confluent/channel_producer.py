@@ -14,7 +14,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, Message
 
 from sluiceway.confluent.config import ProducerSettings, partition_of_key
-from sluiceway.confluent.errors import INVALID_ARG, kafka_exceptions, refused
+from sluiceway.confluent.errors import INVALID_ARG, kafka_error, kafka_exceptions, refused
 from sluiceway.confluent.local_queue import (
     SHORT_WAIT_S,
     Deliveries,
@@ -22,7 +22,16 @@ from sluiceway.confluent.local_queue import (
     PendingMessage,
     encoded,
 )
-from sluiceway.errors import CommitUnknown, KafkaFailure, SluicewayError, SluicewayTimeout
+from sluiceway.errors import (
+    ChannelNotFound,
+    CommitUnknown,
+    EndpointClosed,
+    Fenced,
+    KafkaFailure,
+    SluicewayError,
+    SluicewayTimeout,
+    TopicGone,
+)
 from sluiceway.kafka.errors import run_callbacks
 from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
 from sluiceway.rest.ledger_models import PositionAdvance
@@ -47,6 +56,7 @@ class ChannelProducer(WriterEndpoint):
         probe_s: float,
         calls: collections.deque[Callable[[], object]],
     ) -> None:
+        self._control = settings.control
         super().__init__(
             settings.control,
             channel,
@@ -61,6 +71,8 @@ class ChannelProducer(WriterEndpoint):
         # While a thread holds it, other threads neither open nor end batches, nor produce.
         self.held = False
         self.failure: SluicewayError | None = None
+        # Whether the channel's existence is certain, or requested at the moment.
+        self._existence_checked = False
         self.timer = threading.Timer(0, lambda: None)
         """The timed commit of the last batch."""
         self._calls = calls
@@ -103,8 +115,10 @@ class ChannelProducer(WriterEndpoint):
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None or batches is not None:
-                self.record_delivery(error, message)
-            if error is None and only_errors:
+                error = self.record_delivery(error, message)
+            if error is not None:
+                message.set_error(error)
+            elif only_errors:
                 return
             message.set_topic(name)
             if batches is None:
@@ -116,8 +130,62 @@ class ChannelProducer(WriterEndpoint):
         self.latest = weakref.ref(delivered)
         return delivered
 
-    def record_delivery(self, error: KafkaError | None, message: Message) -> None:
-        """Count a failed message, or record the offset of a batch's message."""
+    def check_existence(self, on_deletion: Callable[[TopicGone], None]) -> None:
+        """Call `on_deletion` in another thread if the channel was deleted.
+
+        Then the gateway has no record of the endpoint. Without a response, the next call requests
+        the channel again.
+        """
+        if self._existence_checked or not self._is_unknown():
+            return
+
+        def check() -> None:
+            try:
+                error = self._deletion()
+            except SluicewayError as failure:
+                self._existence_checked = not failure.retriable
+            else:
+                if error is not None:
+                    on_deletion(error)
+
+        self._existence_checked = True
+        try:
+            threading.Thread(target=check, name="sluiceway-existence", daemon=True).start()
+        except RuntimeError:  # no more threads
+            self._existence_checked = False
+
+    def _is_unknown(self) -> bool:
+        """Whether the gateway has no record of the endpoint."""
+        try:
+            self.handle.check()
+        except EndpointClosed:
+            return True
+        except Fenced:
+            pass
+        return False
+
+    def _deletion(self) -> TopicGone | None:
+        """Return the error if the channel was deleted, else None. Raises GatewayError."""
+        name = self.handle.channel
+        try:
+            found = self._control.connection(name, "write", timeout_s=_TIMEOUT_S)
+        except ChannelNotFound:
+            pass
+        else:
+            if found.channel_uid == self.connection.channel_uid:
+                return None
+        return TopicGone(
+            f"the channel {name!r} was deleted: create another producer to write to a new channel "
+            "of this name"
+        )
+
+    def record_delivery(self, error: KafkaError | None, message: Message) -> KafkaError | None:
+        """Count a failed message, or record the offset of a batch's message.
+
+        Returns the error to report: librdkafka does not know that a channel was deleted.
+        """
+        if error is not None and isinstance(self.failure, TopicGone):
+            error = kafka_error(self.failure, fatal=True)
         if self.batches is None:
             if error is not None:
                 self.add_failure(reason_of(error))
@@ -125,6 +193,7 @@ class ChannelProducer(WriterEndpoint):
             self.batches.add_failure(reason_of(error))
         else:
             self.batches.offsets.add(message.partition(), message.offset())
+        return error
 
     def optional(
         self, on_delivery: OnDelivery | None, timestamp: int, headers: Any

@@ -54,6 +54,7 @@ _BY_CODE: Final = {
     "group_mode": KafkaError.INCONSISTENT_GROUP_PROTOCOL,
     "not_assigned": UNKNOWN_PARTITION,
     "topic_changed": KafkaError.UNKNOWN_TOPIC_ID,
+    "uid_mismatch": KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
 _BY_CLASS: Final[tuple[tuple[type[SluicewayError], int], ...]] = (
     (GatewayUnavailable, KafkaError._TRANSPORT),

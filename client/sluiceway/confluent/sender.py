@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -17,7 +18,7 @@ from sluiceway.confluent.local_queue import (
     PendingMessage,
     encoded,
 )
-from sluiceway.errors import KafkaFailure, SluicewayError
+from sluiceway.errors import KafkaFailure, SluicewayError, TopicGone
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client
 from sluiceway.rest.models import Connection
@@ -105,8 +106,9 @@ class MessageSender:
         """Update the counts for heartbeats, unless another thread holds the lock."""
         if self.lock.acquire(blocking=False):
             try:
-                for channel in self._attached.values():
+                for name, channel in self._attached.items():
                     channel.report()
+                    channel.check_existence(partial(self._end_deleted, name, channel))
             finally:
                 self.lock.release()
 
@@ -136,9 +138,11 @@ class MessageSender:
             left_s = max(_LEAST_DETACH_S, deadline_s - time.monotonic())
             try:
                 channel.report()
-                cause = error
+                if isinstance(channel.failure, TopicGone):
+                    failure = failure or kafka_error(channel.failure)
+                cause = error or channel.failure
                 if channel.batches is not None and cause is None:
-                    cause = channel.failure or self.commits.unended(channel, failure)
+                    cause = self.commits.unended(channel, failure)
                 channel.close(cause, timeout_s=left_s, detach_timeout_s=left_s)
             except SluicewayError as unreported:
                 LOGGER.warning("the end of %s is not reported: %s", name, unreported)
@@ -168,6 +172,17 @@ class MessageSender:
         """Drop the messages in the local queue, which are no lost ones."""
         with self.lock:
             self._queue.purge()
+            self._changed.notify_all()
+
+    def _end_deleted(self, name: str, channel: ChannelProducer, error: TopicGone) -> None:
+        """Fail the messages of a deleted channel, which librdkafka retries until they time out."""
+        with self.lock:
+            channel.failure = channel.failure or error
+            self.by_name.pop(name, None)
+            # librdkafka can only purge the messages of all topics.
+            if all(each.failure is not None for each in self._attached.values()):
+                for each in self.deliveries.producers:
+                    each.purge(blocking=False)
             self._changed.notify_all()
 
     def _open_batch(self, name: str, channel: ChannelProducer) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, and_, bindparam, case, or_, select, tuple_, update
+from sqlalchemy import Row, and_, bindparam, case, null, or_, select, tuple_, update
 
 from sluiceway_gateway.channels.model import Heartbeat
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
@@ -418,6 +418,21 @@ def live_members(
         )
         found[row.channel_uid, row.group_name].append(member)
     return found
+
+
+def forget_positions(
+    tx: WriteTransaction, channel_uid: str, group: str, *, member: int | None
+) -> None:
+    """Clear the positions that ended readers of a group reported; `member` None means all."""
+    ended = update(endpoints).where(
+        endpoints.c.channel_uid == channel_uid,
+        endpoints.c.role == str(Role.READER),
+        endpoints.c.group_name == group,
+        ~LIVES,
+    )
+    if member is not None:
+        ended = ended.where(endpoints.c.member_index == member)
+    tx.execute(ended.values(reached=null()))
 
 
 def release_shares(tx: WriteTransaction, ids: Collection[str]) -> None:

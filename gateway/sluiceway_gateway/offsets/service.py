@@ -219,6 +219,9 @@ class Offsets:
         if found.dynamic:
             # Their commits depend on their shares, not on the generation.
             endpoints_store.release_shares(tx, [each.id for each in held])
+        if found.mode is Mode.BROADCAST:
+            # Else the lag would stay that of these readers.
+            endpoints_store.forget_positions(tx, channel.uid, group, member=member)
         following = found.next_generation(now)
         groups_store.save(tx, following)
         # The status has the group's generation.

@@ -9,7 +9,7 @@ from typing import Any
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Place, State
 from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, Sample
-from sluiceway_gateway.status.lag_evaluation import ProgressState, group_of_track, offset_at
+from sluiceway_gateway.status.reader_progress import ProgressState, group_of_track, offset_at
 
 MAX_PROBLEMS = 10
 """Maximum number of listed problems of a channel, errors first."""
@@ -111,10 +111,13 @@ def _position_in_log(sample: Sample, key: str, partition: int) -> tuple[int, int
         return None
     position = offset_at(track.position, partition)
     start = offset_at(sample.starts, partition)
-    end = offset_at(sample.ends if sample.ledger is None else sample.log_ends, partition)
-    if position is None or start is None or end is None:
+    end = offset_at(sample.ends, partition)
+    # In exactly-once channels, that is `stable`. Messages that are missing below it halt the
+    # channel, and its repair keeps positions valid; above it, Kafka may have others.
+    log_end = end if sample.ledger is None else offset_at(sample.log_ends, partition)
+    if position is None or start is None or end is None or log_end is None:
         return None
-    return position, start, end
+    return position, start, max(end, log_end)
 
 
 @dataclass(frozen=True, kw_only=True)

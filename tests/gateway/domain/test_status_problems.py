@@ -9,13 +9,19 @@ import pytest
 from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion
 from sluiceway_gateway.endpoints.model import Health, Place, Role, State
-from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, OpenBatch
-from sluiceway_gateway.status.lag_evaluation import ProgressState
+from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, OpenBatch, Sample
 from sluiceway_gateway.status.problems import (
     Coverage,
     EndpointState,
     OutOfRange,
     current_problems,
+    out_of_range,
+)
+from sluiceway_gateway.status.reader_progress import (
+    COMMITTED,
+    OffsetTrack,
+    ProgressState,
+    track_key,
 )
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -76,6 +82,33 @@ def test_a_working_channel_has_no_problem() -> None:
         )
         == ()
     )
+
+
+@pytest.mark.parametrize(
+    ("position", "log_end", "expected"),
+    [
+        (40, 100, {}),
+        # Kafka lost messages at the end: the channel is halted, and its repair keeps positions.
+        (80, 60, {}),
+        # Committed by a client above all messages.
+        (120, 110, {"g": OutOfRange(expired=0, beyond=1)}),
+        (105, 110, {}),
+        (5, 110, {"g": OutOfRange(expired=1, beyond=0)}),
+    ],
+)
+def test_positions_of_an_exactly_once_channel_are_valid_up_to_what_is_stable(
+    position: int, log_end: int, expected: dict[str, OutOfRange]
+) -> None:
+    track = OffsetTrack(position=[position], committed=[position], holder=[COMMITTED])
+    sample = Sample(
+        at=NOW,
+        starts=[10],
+        ends=[100],
+        log_ends=[log_end],
+        ledger=ledger(),
+        tracks={track_key("g", None): track},
+    )
+    assert out_of_range([sample] * 3) == expected
 
 
 def test_each_problem_names_its_cause_and_errors_come_first() -> None:

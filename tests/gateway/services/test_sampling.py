@@ -1,6 +1,7 @@
 """The sampler on a real broker, with manual clocks."""
 
 import uuid
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -11,9 +12,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from endpoints import Site, report, site
 from gateways import UNREACHABLE, Rig
 from shared_kafka import SharedKafka
+from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.status import sample_store
-from sluiceway_gateway.status.lag_evaluation import WINDOW
+from sluiceway_gateway.status.reader_progress import WINDOW
 from sluiceway_gateway.status.sampler import IDLE_S, SampleCounts, Sampler
 from topics import create_topic
 from waiting import until
@@ -31,10 +33,15 @@ class Sampling:
         create_topic(admin, NewTopic(self.topic, 4, 1))
         self.producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         self.kafka = KafkaAdmin(kafka.bootstrap_servers)
-        # A broker may not know all partitions of a new topic yet.
-        until(lambda: None not in self.kafka.watermarks(self.topic, range(4)).values())
+        until(self._leads_all)
         self.now_s = 0.0
         self.sampler = self.another()
+
+    def _leads_all(self) -> bool:
+        """Whether the broker leads all partitions of the new topic yet."""
+        with suppress(KafkaUnavailable):
+            return None not in self.kafka.watermarks(self.topic, range(4)).values()
+        return False
 
     def another(self) -> Sampler:
         """Return the sampler of another replica."""
@@ -269,6 +276,26 @@ def test_after_a_reset_without_positions_the_lag_is_unknown(
     sampling.sample()
     # The next reader starts where it likes, for instance at the first message.
     assert (sampling.group()["lag_messages"], sampling.group()["progress"]) == (None, None)
+
+
+def test_after_a_reset_a_former_broadcast_member_has_no_lag_of_its_own(
+    flights: Site, sampling: Sampling
+) -> None:
+    def lags() -> dict[int, int | None]:
+        sampling.sample()
+        groups = flights.rig.http.get(f"{flights.path}/status").json()["groups"]
+        return {each["index"]: each["lag_messages"] for each in groups}
+
+    sampling.write(10, 10)
+    for index in (0, 1):
+        reader = flights.member(index, 2, mode="broadcast")
+        flights.commit(reader, 1, (0, 10, 0), (1, 10, 0))
+        flights.detach(reader, positions=at(10, 10))
+    assert lags() == {0: 0, 1: 0}
+    flights.reset((0, 4, 0), (1, 10, 0), index=0)
+    assert lags() == {0: 6, 1: 0}
+    flights.reset()
+    assert not any(each == 0 for each in lags().values())
 
 
 def test_idle_channels_are_sampled_rarely(flights: Site, sampling: Sampling) -> None:
