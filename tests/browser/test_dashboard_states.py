@@ -17,7 +17,7 @@ from sluiceway_gateway.db.ledger_schema import ledger_repairs
 from sluiceway_gateway.endpoints.model import Mode
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import Sample, group_lag
-from sluiceway_gateway.status.lag_evaluation import ReaderProgress, offset_tracks, partitions_read
+from sluiceway_gateway.status.reader_progress import ReaderProgress, offset_tracks, partitions_read
 from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample
 from waiting import until
 

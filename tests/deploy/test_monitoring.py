@@ -23,7 +23,7 @@ from sluiceway_gateway.embedded import free_ports
 from sluiceway_gateway.endpoints.model import Health
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from sluiceway_gateway.status.lag import FAILED
-from sluiceway_gateway.status.lag_evaluation import ProgressState
+from sluiceway_gateway.status.reader_progress import ProgressState
 from waiting import until
 
 ROOT = Path(__file__).parents[2]

@@ -218,7 +218,7 @@ class AttachBatch:
                 places.append((each.channel.uid, place))
         self._occupants = endpoints_store.at_places(self.tx, places)
         ids = {each.id for each in self._occupants.values()}
-        ids |= {each.id for group in self._members for each in self._outcasts(group)}
+        ids |= {each.id for group in self._members for each in self._displaced(group)}
         ids |= {each.id for each in self._predecessors.values()}
         self._locked = endpoints_store.hold(self.tx, ids, wait=self.wait)
 
@@ -232,7 +232,7 @@ class AttachBatch:
             for owner, partitions in wanted.items()
         }
 
-    def _outcasts(self, group: RoleGroup) -> list[Endpoint]:
+    def _displaced(self, group: RoleGroup) -> list[Endpoint]:
         """Return the members that a group loses by a change of size or mode.
 
         Finished ones keep their places, because their ends still count. Lost members of a dynamic
@@ -251,7 +251,7 @@ class AttachBatch:
         live = self._joined[key] + sum(each.lives for each in members)
         group = before.reconfigured(spec.config, live=live, now=self.now)
         self._require_partitions(candidate)
-        outcasts = [] if group is before else self._outcasts(key)
+        displaced = [] if group is before else self._displaced(key)
         previous = self._predecessors.get(candidate.static_key)
         group, place = group.with_member(previous.place.index if previous else spec.index)
         occupant = self._occupants.get((candidate.channel.uid, place))
@@ -268,7 +268,7 @@ class AttachBatch:
                 f"The group {group.name!r} has the maximum of {MAX_GROUP_SIZE:,} members. Close "
                 "some of them, or use another group."
             )
-        gone = [*outcasts, *([] if occupant is None else [occupant])]
+        gone = [*displaced, *([] if occupant is None else [occupant])]
         if not self.wait and any(each.id not in self._locked for each in gone):
             return None
         endpoint = _new_endpoint(candidate, group, place, now=self.now)
@@ -277,7 +277,7 @@ class AttachBatch:
             at = f"{self.now:%Y-%m-%d %H:%M:%S} UTC"
             reason = f"the instance {endpoint.id} took that place at {at}"
             self._supersede(occupant, endpoint, reason, by=by)
-        for each in outcasts:
+        for each in displaced:
             self._supersede(each, endpoint, "the group changed its size or its mode", by=by)
         self._groups[key] = self._changed_groups[key] = group
         self._joined[key] += 1

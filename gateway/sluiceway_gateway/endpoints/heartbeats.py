@@ -200,7 +200,7 @@ class _Heartbeat:
     """Whether it changed more than counters."""
     _counts: bool = False
     """Whether it is the newest of its session."""
-    _worked: Mapping[str, EndpointContext] = field(default_factory=dict)
+    _with_tasks: Mapping[str, EndpointContext] = field(default_factory=dict)
     """The endpoints that tasks report for."""
     _owners: Mapping[str, str | None] = field(default_factory=dict)
     _kept: tuple[EndpointContext, ...] = ()
@@ -208,8 +208,8 @@ class _Heartbeat:
     def run(self, number: int, *, keeps: bool, client: str) -> HeartbeatResult:
         """Lock the session and, for visible changes, channels and endpoints; save the reports."""
         tx, principal = self.tx, self.principal
-        self._worked = session_store.endpoint_context(tx, list(self.tasks))
-        if self._worked:
+        self._with_tasks = session_store.endpoint_context(tx, list(self.tasks))
+        if self._with_tasks:
             # A process that only runs tasks has no endpoints.
             owner = principal.subject
             opening = Opening(session=self.session, client=client, owner=owner)
@@ -217,7 +217,7 @@ class _Heartbeat:
         self._counts, newest = session_store.beat(
             tx, self.session, number, principal=principal, now=self.now
         )
-        sessions = {each.endpoint.session for each in self._worked.values()}
+        sessions = {each.endpoint.session for each in self._with_tasks.values()}
         self._owners = session_store.owners(tx, sessions)
         if keeps:
             self._kept = tuple(
@@ -247,7 +247,7 @@ class _Heartbeat:
         tasks = self._save_tasks(others)
         replies = _replies(evaluated)
         contexts = [each.context for each in evaluated if each.context]
-        contexts += [*self._worked.values(), *self._kept]
+        contexts += [*self._with_tasks.values(), *self._kept]
         sides = {each.counterparts for each in replies if each.counterparts}
         return HeartbeatResult(
             next_ms=min((each.interval_ms for each in contexts), default=Heartbeat().interval_ms),
@@ -263,8 +263,8 @@ class _Heartbeat:
         if not self._counts:
             return []
         found = [each.endpoint for each in self._kept]
-        ill = [each for each in found if each.health is not Health.HEALTHY]
-        return [each.endpoint for each in self._worked.values()] + ill
+        unhealthy = [each for each in found if each.health is not Health.HEALTHY]
+        return [each.endpoint for each in self._with_tasks.values()] + unhealthy
 
     def _save(self, changes: Sequence[EndpointChange]) -> None:
         visible = save_changes(
@@ -329,7 +329,7 @@ class _Heartbeat:
         changes += [
             (each, returned(each))
             for each in locked.values()
-            if each.health is not Health.HEALTHY and each.id not in self._worked
+            if each.health is not Health.HEALTHY and each.id not in self._with_tasks
             # It may have been superseded since it was read.
             if not each.superseded or each.may_return
         ]
@@ -339,7 +339,7 @@ class _Heartbeat:
     def _reply_to_tasks(
         self, id_: str, endpoint: Endpoint | None, epochs: set[int | None]
     ) -> TaskReply:
-        context = self._worked.get(id_)
+        context = self._with_tasks.get(id_)
         if context is None:
             reason = f"There is no such endpoint: {_UNKNOWN}"
             return TaskReply(endpoint=id_, status="gone", reason=reason)

@@ -163,8 +163,8 @@ def _replayed(ledger: Ledger, owner: Owner, batch: Batch) -> OpenDecision:
 def _require_key(found: Batch | None, request: OpenRequest) -> None:
     if found is not None and found.owner != request.owner:
         raise BatchKeyTaken(
-            f"The batch {request.key!r} belongs to {found.owner!r}, not to {request.owner!r}. Give "
-            "each job keys of its own, and each query with a new checkpoint."
+            f"The batch {request.key!r} belongs to {found.owner!r}, not to {request.owner!r}. Use "
+            "keys of its own for each job; a query with a new checkpoint needs other keys, too."
         )
 
 

@@ -257,8 +257,8 @@ def plan(desired: DesiredTopic, observed: ObservedTopic | None) -> Plan:
         return Plan(match=match)
     if not desired.wanted:
         # A topic that replaced the recorded one has somebody else's data.
-        doomed = match in (TopicMatch.FOUND, TopicMatch.SAME)
-        return Plan(match=match, actions=(DeleteTopic(name=desired.name),) if doomed else ())
+        is_own = match in (TopicMatch.FOUND, TopicMatch.SAME)
+        return Plan(match=match, actions=(DeleteTopic(name=desired.name),) if is_own else ())
     if observed is None or match is TopicMatch.REPLACED:
         return Plan(match=match, actions=_creation(desired) if desired.id is None else ())
     actions: list[Action] = []

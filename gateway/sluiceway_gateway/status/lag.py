@@ -14,7 +14,7 @@ from typing import TypeVar
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.ledger.model import Batch, Ledger
-from sluiceway_gateway.status.lag_evaluation import (
+from sluiceway_gateway.status.reader_progress import (
     WINDOW,
     Offsets,
     OffsetTrack,

@@ -9,7 +9,7 @@ from typing import Any
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Place, State
 from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, Sample
-from sluiceway_gateway.status.lag_evaluation import ProgressState, group_of_track, offset_at
+from sluiceway_gateway.status.reader_progress import ProgressState, group_of_track, offset_at
 
 MAX_PROBLEMS = 10
 """Maximum number of listed problems of a channel, errors first."""

@@ -45,14 +45,14 @@ from sluiceway_gateway.status.lag import (
     summarize,
     summarize_groups,
 )
-from sluiceway_gateway.status.lag_evaluation import (
+from sluiceway_gateway.status.problems import Coverage, OutOfRange, ranges_of
+from sluiceway_gateway.status.reader_progress import (
     WINDOW,
     CommittedOffset,
     OffsetTrack,
     ProgressState,
     ReaderProgress,
 )
-from sluiceway_gateway.status.problems import Coverage, OutOfRange, ranges_of
 
 _CURRENT = ~endpoints.c.superseded
 # Built once, because the leading replica executes them all the time.

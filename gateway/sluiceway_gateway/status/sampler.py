@@ -21,8 +21,8 @@ from sluiceway_gateway.ledger.model import Ledger
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status import store as status_store
 from sluiceway_gateway.status.lag import LedgerSample, Sample, group_lag, ledger_sample, write_rate
-from sluiceway_gateway.status.lag_evaluation import WINDOW, Offsets, offset_tracks, partitions_read
 from sluiceway_gateway.status.problems import out_of_range
+from sluiceway_gateway.status.reader_progress import WINDOW, Offsets, offset_tracks, partitions_read
 from sluiceway_gateway.status.sample_store import (
     ReaderSnapshot,
     SampledChannel,

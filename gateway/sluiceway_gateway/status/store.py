@@ -49,7 +49,6 @@ from sluiceway_gateway.status.lag import (
     Overview,
     summarize_groups,
 )
-from sluiceway_gateway.status.lag_evaluation import ReaderProgress
 from sluiceway_gateway.status.problems import (
     MAX_PROBLEMS,
     Coverage,
@@ -58,6 +57,7 @@ from sluiceway_gateway.status.problems import (
     current_problems,
     ranges_of,
 )
+from sluiceway_gateway.status.reader_progress import ReaderProgress
 from sluiceway_gateway.status.sample_store import (
     StoredSample,
     group_summaries_of,

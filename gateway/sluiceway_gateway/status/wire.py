@@ -15,8 +15,8 @@ from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_js
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.http.json import JsonCache, body_of, list_of, text_of, time_json
 from sluiceway_gateway.status.lag import GroupLag, lag_seconds, rounded
-from sluiceway_gateway.status.lag_evaluation import ProgressState, offset_at, track_key, worst
 from sluiceway_gateway.status.problems import MAX_PROBLEMS, CurrentProblem, Severity
+from sluiceway_gateway.status.reader_progress import ProgressState, offset_at, track_key, worst
 from sluiceway_gateway.status.sample_store import StoredSample
 from sluiceway_gateway.status.store import (
     ChannelSummary,

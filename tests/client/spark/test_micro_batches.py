@@ -1,11 +1,13 @@
 """Micro-batches of exactly-once channels, without a Spark session."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 
 import pyarrow as pa
+import pyspark
 import pytest
 
 from ledger_view import LedgerView
@@ -13,7 +15,7 @@ from micro_batches import Query, Tasks, rows
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import Conflict, IncompleteBatch, InvalidRecord, ReplayMismatch
-from sluiceway.spark import ledger_batches
+from sluiceway.spark import datasource, ledger_batches
 from sluiceway.spark.ledger_batches import TaskBatch
 from spark_tasks import SCHEMA, messages_of
 from topics import Topics
@@ -293,3 +295,16 @@ def test_a_batch_that_was_opened_for_no_rows_is_aborted(
 
     assert result.records == 0
     assert ledger.kinds(channel) == ["abort"]
+
+
+def test_a_commit_needs_no_connection_to_the_channel(
+    query: Query, channel: Channel, ledger: LedgerView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a new worker that Spark starts for commits, while the channel closes."""
+    result = query.attempt(0, 0, range(3))
+    channel.close()
+    monkeypatch.setattr(datasource, "_STREAM_SINKS", {})
+    monkeypatch.setitem(sys.modules, "pyspark.sql.worker.python_streaming_sink_runner", pyspark)
+    query.sink().commit([result], 0)
+
+    assert ledger.ids(channel) == [*range(3)]

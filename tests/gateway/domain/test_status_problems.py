@@ -10,18 +10,18 @@ from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion
 from sluiceway_gateway.endpoints.model import Health, Place, Role, State
 from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, OpenBatch, Sample
-from sluiceway_gateway.status.lag_evaluation import (
-    COMMITTED,
-    OffsetTrack,
-    ProgressState,
-    track_key,
-)
 from sluiceway_gateway.status.problems import (
     Coverage,
     EndpointState,
     OutOfRange,
     current_problems,
     out_of_range,
+)
+from sluiceway_gateway.status.reader_progress import (
+    COMMITTED,
+    OffsetTrack,
+    ProgressState,
+    track_key,
 )
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -14,7 +14,7 @@ from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.http.json import ResponseCache
 from sluiceway_gateway.status import routes, sample_store
 from sluiceway_gateway.status.lag import GroupLag, Sample
-from sluiceway_gateway.status.lag_evaluation import OffsetTrack, ProgressState
+from sluiceway_gateway.status.reader_progress import OffsetTrack, ProgressState
 from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample
 from waiting import until
 

@@ -22,7 +22,7 @@ from sluiceway_gateway.kafka.client import Client
 from sluiceway_gateway.provisioning.store import remove
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import Sample, group_lag, write_rate
-from sluiceway_gateway.status.lag_evaluation import (
+from sluiceway_gateway.status.reader_progress import (
     WINDOW,
     ReaderProgress,
     offset_tracks,

@@ -1,6 +1,7 @@
 """The sampler on a real broker, with manual clocks."""
 
 import uuid
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -11,9 +12,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from endpoints import Site, report, site
 from gateways import UNREACHABLE, Rig
 from shared_kafka import SharedKafka
+from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.status import sample_store
-from sluiceway_gateway.status.lag_evaluation import WINDOW
+from sluiceway_gateway.status.reader_progress import WINDOW
 from sluiceway_gateway.status.sampler import IDLE_S, SampleCounts, Sampler
 from topics import create_topic
 from waiting import until
@@ -31,10 +33,15 @@ class Sampling:
         create_topic(admin, NewTopic(self.topic, 4, 1))
         self.producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         self.kafka = KafkaAdmin(kafka.bootstrap_servers)
-        # A broker may not know all partitions of a new topic yet.
-        until(lambda: None not in self.kafka.watermarks(self.topic, range(4)).values())
+        until(self._leads_all)
         self.now_s = 0.0
         self.sampler = self.another()
+
+    def _leads_all(self) -> bool:
+        """Whether the broker leads all partitions of the new topic yet."""
+        with suppress(KafkaUnavailable):
+            return None not in self.kafka.watermarks(self.topic, range(4)).values()
+        return False
 
     def another(self) -> Sampler:
         """Return the sampler of another replica."""

@@ -17,7 +17,7 @@ from sluiceway_gateway.status.lag import (
     write_rate,
     written_at,
 )
-from sluiceway_gateway.status.lag_evaluation import (
+from sluiceway_gateway.status.reader_progress import (
     WINDOW,
     CommittedOffset,
     ProgressState,
