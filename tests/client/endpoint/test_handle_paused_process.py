@@ -150,7 +150,7 @@ def test_a_member_removed_during_the_pause_is_fenced_with_the_reason(
     reader = elsewhere.channel(channel.name).reader(group="d", dynamic=True, until=None)
     with lost(channel, reader.handle):
         channel.dismiss(str(reader.endpoint_id))
-    with pytest.raises(Fenced, match="loopback removed it at 20"):
+    with pytest.raises(Fenced, match="loopback dismissed it at 20"):
         records_of(reader, 1)
     with pytest.raises(Fenced):
         reader.close()
@@ -300,7 +300,7 @@ def test_a_consumer_removed_during_the_pause_gets_the_reason(
         channel.dismiss(str(reader.memberid()))
     (event,) = poll_messages(reader, 1)
     assert codes([event]) == [KafkaError.UNKNOWN_MEMBER_ID]
-    assert "loopback removed it at 20" in event.error().str()
+    assert "loopback dismissed it at 20" in event.error().str()
     assert reader.assignment() == []
 
 
