@@ -45,6 +45,7 @@ CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
     "channels": ({"items": [CHANNEL], "next_cursor": None}, {}),
     "wait_for_change": (CHANNEL, {"seen": parse(ChannelResource, JsonNode(CHANNEL)), "wait_s": 1}),
     "create": (CHANNEL, {"name": "a", "spec": {}, "labels": {}}),
+    "ensure": (CHANNEL, {"name": "a", "spec": {}, "labels": {}}),
     "update": (CHANNEL, {"name": "a", "uid": "0", "spec": {}, "labels": {}}),
     "delete": (CHANNEL, {"name": "a", "uid": "0", "keep_topic": False}),
     "close_channel": (CHANNEL, {"name": "a", "uid": "0"}),
