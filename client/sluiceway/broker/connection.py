@@ -102,12 +102,12 @@ class RequestHandler:
 
     @property
     def inherited(self) -> bool:
-        """Whether this process is a fork of the one that connected."""
+        """True in a process that was forked after the handler was created."""
         return self._fork_guard.forked
 
     @property
     def running(self) -> bool:
-        """Whether it is neither stopped nor inherited."""
+        """False after `stop`, and in forked processes."""
         return not self._stopped and not self.inherited
 
     def start(self) -> None:

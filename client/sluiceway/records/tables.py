@@ -92,7 +92,7 @@ def _lacks_offsets(array: pa.Array) -> bool:
 
 _has_wide_offsets = any_of(types.is_large_string, types.is_large_binary, types.is_large_list)
 has_offsets = any_of(types.is_string, types.is_binary, types.is_list, types.is_map)
-"""Whether arrays of an Arrow type have offsets of 32 bits."""
+"""Return True for an Arrow type whose arrays contain 32-bit offsets."""
 
 
 class _BatchWithSchema:

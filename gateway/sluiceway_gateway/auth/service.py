@@ -142,7 +142,7 @@ class Tokens:
             )
 
     def has_other_key(self, token: Token) -> bool:
-        """Whether the token is known to be of another key, so that this one cannot verify it."""
+        """Return True for a token of another key; False if its key is unknown."""
         known = token.key_fingerprint
         return None not in (known, self._key) and known != key_fingerprint(self._required_key())
 

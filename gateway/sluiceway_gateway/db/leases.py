@@ -142,11 +142,11 @@ class Leader:
         self._lease: Lease | None = None
         self._requested_s = -math.inf
         self._leads_until_s = -math.inf
-        """When the own lease ends, unless it is renewed."""
+        """End of this replica's lease, unless it is renewed."""
         self._seen: Lease | None = None
         """The lease of another replica, as last seen."""
         self._seen_s = math.inf
-        """When that renewal was first seen."""
+        """Time at which this replica first read that renewal."""
         self._lock = threading.Lock()
 
     @property
@@ -160,7 +160,7 @@ class Leader:
         return min(self.renewal_s, 1.0)
 
     def leads(self) -> bool:
-        """Whether this replica leads; acquires or renews the lease when that is due.
+        """Return whether this replica leads, after acquiring or renewing the lease if that is due.
 
         Raises DatabaseUnavailable, after which no loop should run.
         """
@@ -169,7 +169,7 @@ class Leader:
 
     @property
     def has_lease(self) -> bool:
-        """Whether this replica has the lease, by its last renewal; does not acquire it."""
+        """Whether this replica's last renewal has not expired. Reads no database."""
         return self._monotonic() < self._leads_until_s
 
     def resign(self) -> None:
@@ -208,7 +208,7 @@ class Leader:
         return lease is not None
 
     def _has_ended(self, now_s: float) -> bool:
-        """Whether the other replica's lease has expired."""
+        """Return whether the other replica's lease has expired."""
         return self._seen is not None and now_s - self._seen_s >= self._seen.lease_ms / 1000
 
     def _has_died(self, other: Lease) -> bool:
