@@ -102,8 +102,8 @@ class FairLock:
     """A reentrant lock, first come, first served; urgent requests go before the others.
 
     A long-running holder checks `contended` from time to time, and yields. In a forked child the
-    lock is free, as the threads that held it do not exist there. An interrupt (Ctrl-C) within one
-    of its calls leaves it usable: `acquire` has not taken it, `release` has handed it on.
+    lock is free, as the threads that held it do not exist there. An interrupt (Ctrl-C) while
+    it waits or hands on leaves it usable: `acquire` has not taken it, `release` has handed it on.
     """
 
     def __init__(self) -> None:
@@ -166,10 +166,15 @@ class FairLock:
 
     def yield_to_waiters(self, urgent_from_s: float) -> None:
         """Release the lock, and acquire it again after the threads that wait."""
+        depth = self._depth
         try:
             self.release()
         finally:
-            self._reacquire(urgent_from_s)
+            try:
+                self._reacquire(urgent_from_s)
+            finally:
+                # An interrupt before the release would have added a level.
+                self._depth = depth
 
     def __enter__(self) -> None:
         self.acquire()

@@ -477,6 +477,23 @@ def test_after_an_interrupted_call_other_threads_get_the_lock(call: str, at: str
     lock.release()
 
 
+def test_after_an_interrupt_before_it_yields_the_lock_is_held_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_: FairLock) -> None:
+        raise KeyboardInterrupt
+
+    lock = FairLock()
+    lock.acquire()
+    with monkeypatch.context() as patched:
+        patched.setattr(FairLock, "release", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lock.yield_to_waiters(float("-inf"))
+    lock.release()
+    with pytest.raises(RuntimeError):
+        lock.release()
+
+
 def test_an_interrupt_leaves_the_lock_with_the_thread_that_had_released_it() -> None:
     lock, held, main = FairLock(), threading.Event(), threading.get_ident()
 

@@ -141,6 +141,7 @@ class ProduceRequests:
         """
         if self._guard.forked:
             return
+        timeout_s = timeout_s or self.handler.timeout_s
         try:
             with self._lock:
                 for each in self._producers.values():
@@ -148,10 +149,10 @@ class ProduceRequests:
                         for writer in self._writers.values():
                             writer.add_failure(f"Kafka acknowledged nothing for {_GRACE_S:g} s")
         except BaseException as interrupt:
-            error = error or interrupt
+            with contextlib.suppress(SluicewayError):
+                self._close_writers(error or interrupt, timeout_s)
             raise
-        finally:
-            self._close_writers(error, timeout_s or self.handler.timeout_s)
+        self._close_writers(error, timeout_s)
 
     def _close_writers(self, error: BaseException | None, timeout_s: float) -> None:
         with self._writers_lock:

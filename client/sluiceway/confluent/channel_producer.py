@@ -155,7 +155,7 @@ class ChannelProducer(WriterEndpoint):
             self._existence_checked = False
 
     def _is_unknown(self) -> bool:
-        """True if the gateway did not know the endpoint at the last heartbeat."""
+        """Return True if the gateway did not know the endpoint at the last heartbeat."""
         try:
             self.handle.check()
         except EndpointClosed:

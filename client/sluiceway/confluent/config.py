@@ -63,7 +63,8 @@ class ChannelControl(Control):
                     "with 1 partition",
                     status=404,
                 ) from error
-        return self.ensure(name, spec={"format": "bytes", "partitions": 1}, labels={})
+        spec = {"format": "bytes", "partitions": 1}
+        return self.ensure(name, spec=spec, labels={}, timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, kw_only=True)

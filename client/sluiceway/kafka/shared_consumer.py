@@ -3,10 +3,11 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
@@ -24,6 +25,7 @@ _MIN_POLL_MESSAGES = 1024
 _BUFFER_BYTES = 1024 * 1024
 _TOTAL_BYTES = 64 * 1024 * 1024
 _OF_A_PARTITION = frozenset({KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET})
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -244,27 +246,31 @@ class SharedConsumer:
                 self._assign(buffer, buffer.next)
         self._half_changed = False
 
-    @contextmanager
-    def _unlocked(self) -> Iterator[None]:
-        """Release the lock in the block; it is held again afterwards, also after an interrupt."""
-        self._lock.release()
+    def _without_lock(self, call: Callable[..., _T], *args: Any) -> _T:
+        """Call without the lock; it is held again afterwards, also after an interrupt.
+
+        Not a context manager: an interrupt could leave that before its block begins.
+        """
         try:
-            yield
+            self._lock.release()
+            return call(*args)
         finally:
             try:
-                self._lock.acquire()
+                self._hold()
             except BaseException:
-                # Not held, or held already if the interrupt came later.
-                with suppress(RuntimeError):
-                    self._lock.release()
-                self._lock.acquire()
+                self._hold()
                 raise
+
+    def _hold(self) -> None:
+        """Hold the lock once, also if an interrupt has left it held."""
+        with suppress(RuntimeError):
+            self._lock.release()
+        self._lock.acquire()
 
     def _wait(self, buffer: SharedPartitionBuffer, timeout_s: float) -> None:
         self._waiting[buffer] = notified = threading.Event()
         try:
-            with self._unlocked():
-                notified.wait(timeout_s)
+            self._without_lock(notified.wait, timeout_s)
         finally:
             del self._waiting[buffer]
 
@@ -276,8 +282,7 @@ class SharedConsumer:
         self._unassigned.clear()
         self._polling = self._undelivered = True
         try:
-            with self._unlocked():
-                polled = run_callbacks(self._consumer.consume, 1, wait_s)
+            polled = self._without_lock(run_callbacks, self._consumer.consume, 1, wait_s)
         finally:
             self._polling = False
         if polled:

@@ -92,15 +92,24 @@ class Control:
         return self._put(name, body, {"If-None-Match": "*"})
 
     def ensure(
-        self, name: str, *, spec: Mapping[str, Any], labels: Mapping[str, str]
+        self,
+        name: str,
+        *,
+        spec: Mapping[str, Any],
+        labels: Mapping[str, str],
+        timeout_s: float | None = None,
     ) -> ChannelResource:
-        """Create a channel, or return the one that another program has created meanwhile."""
+        """Create a channel, or return the one that another program has created meanwhile.
+
+        `timeout_s` replaces the transport's timeout for the second request.
+        """
         try:
             return self.create(name, spec=spec, labels=labels)
         except Conflict as error:
             if error.code != "precondition_failed":
                 raise
-        return self.channel(name)
+        # Not the method of a subclass, which may call this one.
+        return Control.channel(self, name, timeout_s=timeout_s)
 
     def update(
         self, name: str, *, uid: str, spec: Mapping[str, Any], labels: Mapping[str, str] | None

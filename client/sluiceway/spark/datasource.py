@@ -84,6 +84,13 @@ _COMMIT_WORKER: Final = "pyspark.sql.worker.python_streaming_sink_runner"
 module had another name, commits would request a Connection first."""
 
 
+def _commits_only() -> bool:
+    """Return whether this process is a worker that only commits micro-batches."""
+    # Without Spark's daemon of workers it is the main module.
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    return _COMMIT_WORKER in sys.modules or (main is not None and main.name == _COMMIT_WORKER)
+
+
 class ChannelDataSource(Shipped, DataSource):
     """Plans reads and writes of a channel, in Python workers of Spark's driver.
 
@@ -159,9 +166,10 @@ class ChannelDataSource(Shipped, DataSource):
         del overwrite
         prepare_worker()
         options = WriteOptions.parse(self.options, streaming=True)
-        if _COMMIT_WORKER in sys.modules:
-            with Gateway(self.gateway_url) as gateway:
-                return ChannelStreamWriter(options.channel, batch=JobBatch(gateway_url=gateway.url))
+        if _commits_only():
+            return ChannelStreamWriter(
+                options.channel, batch=JobBatch(gateway_url=self.gateway_url)
+            )
         sink = self._stream_sink(options, schema)
         batch = None
         if sink.connection.delivery == "exactly_once":

@@ -45,7 +45,7 @@ _RUN_ID: Final = "spark.jobGroup.id"
 """Spark's local properties that identify a task's micro-batch. The job group of a query has the id
 of its run."""
 _KEEPERS: Final[dict[tuple[object, ...], LeaseKeeper]] = {}
-_CALLS: Final[dict[tuple[ForkGuard, str], LedgerCalls]] = {}
+_CALLS: Final[dict[tuple[ForkGuard, str | None], LedgerCalls]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,8 @@ class JobBatch:
     Only tasks need a `connection`: a commit finds the request in their messages.
     """
 
-    gateway_url: str
+    gateway_url: str | None
+    """None: SLUICEWAY_URL."""
     connection: Connection | None = None
     request: BatchRequest | None = None
     has_key: bool = False
@@ -396,7 +397,7 @@ def _required_property(name: str) -> str:
     return found
 
 
-def _ledger_calls(gateway_url: str) -> LedgerCalls:
+def _ledger_calls(gateway_url: str | None) -> LedgerCalls:
     """Return this process's calls, whose connections stay open between tasks."""
     key = (ForkGuard(), gateway_url)
     return _CALLS.get(key) or _CALLS.setdefault(key, LedgerCalls(Transport(gateway_url)))

@@ -28,8 +28,9 @@ from sluiceway.broker.exceptions import (
     UnknownTopicOrPartition,
 )
 from sluiceway.broker.fetch_sources import FetchedPartition
-from sluiceway.errors import OptionError
+from sluiceway.errors import GatewayUnavailable, OptionError
 from sluiceway.kafka.errors import create_client
+from sluiceway.ledger.facade_batches import WriterEndpoint
 from topics import Topics, readings
 from waiting import until
 
@@ -444,6 +445,24 @@ def test_an_interrupt_within_a_delivery_report_ends_the_call(
     else:
         # The interrupt ended the wait for acknowledgements.
         assert (writer.state, writer.cause) == ("error", "KeyboardInterrupt")
+
+
+def test_an_interrupted_close_raises_the_interrupt_also_if_writers_cannot_be_reported(
+    gateway_url: str, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def fail(*_: object, **_options: object) -> None:
+        raise GatewayUnavailable("no response")
+
+    broker = broker_at(gateway_url)
+    produce_values(broker, channel, encode(channel, 1))
+    with monkeypatch.context() as patched:
+        patched.setattr("sluiceway.broker.produce.run_callbacks", interrupt)
+        patched.setattr(WriterEndpoint, "close", fail)
+        with pytest.raises(KeyboardInterrupt):
+            broker.close()
 
 
 def test_new_partitions_are_read_to_their_ends(gateway_url: str, new_channel: NewChannel) -> None:

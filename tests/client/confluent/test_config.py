@@ -11,6 +11,10 @@ import pytest
 
 from confluent_facade import KafkaError, error_code_of
 from sluiceway.confluent import Consumer, KafkaException, Producer, properties
+from sluiceway.confluent.config import ChannelControl
+from sluiceway.errors import ChannelNotFound, Conflict
+from sluiceway.rest.channels import Control
+from sluiceway.rest.transport import Transport
 
 NOBODY = {"bootstrap.servers": "http://127.0.0.1:1"}
 GROUP = {**NOBODY, "group.id": "g"}
@@ -240,3 +244,24 @@ def test_values_that_exclude_others_are_refused_at_once() -> None:
 def test_a_message_timeout_shorter_than_the_usual_linger_is_accepted() -> None:
     Producer({**NOBODY, "message.timeout.ms": 10}).close()
     Producer({**NOBODY, "message.timeout.ms": 0}).close()
+
+
+def test_a_channel_that_can_be_neither_read_nor_created_is_not_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as one that is being deleted."""
+    created = []
+
+    def absent(*_: object, **_options: object) -> None:
+        raise ChannelNotFound("no such channel", status=404)
+
+    def exists(_: object, name: str, **_options: object) -> None:
+        created.append(name)
+        raise Conflict("it exists", status=412, code="precondition_failed")
+
+    monkeypatch.setattr(Control, "channel", absent)
+    monkeypatch.setattr(Control, "create", exists)
+    control = ChannelControl(Transport("http://127.0.0.1:1"), listener=None, creates=True)
+    with pytest.raises(ChannelNotFound):
+        control.channel("readings")
+    assert created == ["readings"]

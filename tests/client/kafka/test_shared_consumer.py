@@ -239,7 +239,7 @@ def test_an_interrupt_while_a_poll_takes_the_lock_back_stops_no_reader(topics: T
     def interrupt(consumer: SharedConsumer) -> None:
         with consumer._lock:
             held.set()
-            until(lambda: sys._current_frames()[main].f_code.co_name == "_unlocked")
+            until(lambda: sys._current_frames()[main].f_code.co_name == "_hold")
             signal.pthread_kill(main, signal.SIGUSR1)
 
     with (

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 
 import pyarrow as pa
 import pyspark
@@ -297,14 +298,23 @@ def test_a_batch_that_was_opened_for_no_rows_is_aborted(
     assert ledger.kinds(channel) == ["abort"]
 
 
+@pytest.mark.parametrize("daemon", [True, False])
 def test_a_commit_needs_no_connection_to_the_channel(
-    query: Query, channel: Channel, ledger: LedgerView, monkeypatch: pytest.MonkeyPatch
+    query: Query,
+    channel: Channel,
+    ledger: LedgerView,
+    monkeypatch: pytest.MonkeyPatch,
+    daemon: bool,
 ) -> None:
     """As in a new worker that Spark starts for commits, while the channel closes."""
     result = query.attempt(0, 0, range(3))
     channel.close()
     monkeypatch.setattr(datasource, "_STREAM_SINKS", {})
-    monkeypatch.setitem(sys.modules, "pyspark.sql.worker.python_streaming_sink_runner", pyspark)
+    worker = "pyspark.sql.worker.python_streaming_sink_runner"
+    if daemon:
+        monkeypatch.setitem(sys.modules, worker, pyspark)
+    else:
+        monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec(worker, None))
     query.sink().commit([result], 0)
 
     assert ledger.ids(channel) == [*range(3)]
