@@ -179,6 +179,7 @@ def test_a_refused_channel_is_explained_and_nothing_is_changed(
         ("a.json", '{"metadata": {"name": "a"}, "spec": "\\ud800"}', "surrogate"),
         ("a.json", "[" * 100_000, "nested deeper"),
         ("a.json", f'\n{{"spec": {"9" * 5000}}}', "a.json:2 (document 1): a number has too many"),
+        ("a.yaml", f"metadata: {{name: a}}\nspec: {{b: {'9' * 5000}}}\n", "9' is no int"),
         ("a.yaml", "", "no channel is in it"),
         ("a.txt", "", "the folder has no file that ends with .yaml .yml .json"),
     ],

@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import socket
 import time
@@ -54,6 +55,20 @@ def test_a_cache_that_cannot_be_written_is_refused_only_without_the_jars(
     monkeypatch.setenv("SLUICEWAY_CACHE_DIR", str(lock / "cache"))
     (lock / "cache").touch()
     with pytest.raises(JarsUnavailable, match=r"cannot be kept in .*SLUICEWAY_CACHE_DIR"):
+        fetch_jars(kafka_jars())
+
+
+def test_a_cache_below_a_directory_without_access_is_refused_with_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_access(path: object, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    # The user of the tests has access to all directories.
+    monkeypatch.setattr(Path, "is_dir", no_access)
+    monkeypatch.setattr(Path, "mkdir", no_access)
+    monkeypatch.setenv("SLUICEWAY_CACHE_DIR", str(tmp_path / "cache"))
+    with pytest.raises(JarsUnavailable, match=r"Permission denied.*SLUICEWAY_CACHE_DIR"):
         fetch_jars(kafka_jars())
 
 

@@ -118,6 +118,7 @@ CONNECTION = frozenset(
 )
 """Properties of connections; PEM texts, never paths."""
 
+# The gateway accepts these too: none loads a library or runs a command.
 LOCAL = CONNECTION | {
     "debug",
     "ssl.ca.location",
@@ -281,6 +282,7 @@ def _connection_properties(
 __all__ = [
     "CONNECTION",
     "CONSUMER",
+    "LOCAL",
     "PRODUCER",
     "MaskedProperties",
     "admin_config",

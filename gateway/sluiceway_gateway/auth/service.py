@@ -66,6 +66,7 @@ class Tokens:
     ) -> None:
         self._database = database
         self._key = None if key is None else key.get_secret_value().encode()
+        self._fingerprint = None if self._key is None else key_fingerprint(self._key)
         self._clock = clock
         self._closed = False
         self._recent = _RecentPrincipals()
@@ -96,7 +97,7 @@ class Tokens:
                 scopes=parse_scopes(scopes),
                 created_at=now,
                 expires_at=expires_at,
-                key_fingerprint=key_fingerprint(key),
+                key_fingerprint=self._fingerprint,
             )
         except OverflowError:
             raise InvalidRequest("the token would expire beyond the year 9999") from None
@@ -145,6 +146,8 @@ class Tokens:
         """Return True for a token of another key; False if its key is unknown."""
         known = token.key_fingerprint
         return None not in (known, self._key) and known != key_fingerprint(self._required_key())
+        fingerprints = {token.key_fingerprint, self._fingerprint}
+        return None not in fingerprints and len(fingerprints) == 2
 
     def authenticate(self, text: str | None) -> Principal:
         """Return the principal of a request with this token, or without one.
@@ -226,12 +229,16 @@ class Tokens:
         now_s = time.monotonic()
         if now_s - self._warned_s >= _WARN_EVERY_S:
             self._warned_s = now_s
-            _log.warning(
-                "a token is known, but its secret does not match: it is wrong, or the token was "
-                "created with another SLUICEWAY_TOKEN_KEY",
-                token_id=token.id,
-                label=token.label,
-            )
+            if self.has_other_key(token):
+                reason = "it was created with another SLUICEWAY_TOKEN_KEY"
+            elif token.key_fingerprint is not None and self._fingerprint is not None:
+                reason = "its secret is wrong"
+            else:
+                reason = (
+                    "its secret does not match: it is wrong, or the token was created with another "
+                    "SLUICEWAY_TOKEN_KEY"
+                )
+            _log.warning(f"a token is known, but {reason}", token_id=token.id, label=token.label)
 
     def _required_key(self) -> bytes:
         if self._key is None:

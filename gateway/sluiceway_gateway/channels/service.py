@@ -76,14 +76,14 @@ def require_usable(channel: Channel, *, writes: bool) -> None:
             f"The channel {channel.name!r} is {channel.phase}: its records can be read, but new "
             "writers are refused. Write to another channel, or delete and recreate this one."
         )
-    condition = channel.condition("Ready")
-    readable = ends and condition and condition.status == "True"
     if channel.phase is Phase.DELETING:
         how = "without its topic" if channel.keep_topic else "with its topic"
         raise ChannelNotReady(
             f"The channel {channel.name!r} is being deleted, {how}: use another one, or create it "
             "again once it is gone."
         )
+    condition = channel.condition("Ready")
+    readable = ends and condition and condition.status == "True"
     if channel.phase is not Phase.READY and not readable:
         why = f": {condition.message}" if condition is not None else "."
         raise ChannelNotReady(f"The channel {channel.name!r} is {channel.phase}{why}")

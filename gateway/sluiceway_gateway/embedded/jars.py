@@ -149,10 +149,10 @@ def fetch_jars(jars: JarSet, on_progress: OnProgress | None = None) -> Path:
     cache = Path(os.environ.get("SLUICEWAY_CACHE_DIR") or user_cache / "sluiceway")
     directory = cache / jars.name
     # A complete cache may be read-only.
-    if not directory.is_dir():
+    if not _is_dir(directory):
         with _locked(cache / f"{jars.name}.lock"):
             # Another process may have fetched them meanwhile.
-            if not directory.is_dir():
+            if not _is_dir(directory):
                 _fetch_into(directory, jars, on_progress)
     wrong = differences(directory, jars.sums)
     if wrong:
@@ -175,6 +175,10 @@ def differences(directory: Path, pinned: Mapping[str, str]) -> list[str]:
             if hashlib.sha256(found[name].read_bytes()).hexdigest() != pinned[name]
         ),
     ]
+
+
+def _is_dir(path: Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112 - pathlib raises below a directory without access
 
 
 @contextmanager

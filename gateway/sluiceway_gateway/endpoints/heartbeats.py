@@ -326,10 +326,12 @@ class _Heartbeat:
                     self.is_visible = True
                 else:
                     changes.append((before, returned(after) if id_ in kept else after))
+        handled = {each.endpoint for each in replies if each.status == "ok"}
         changes += [
             (each, returned(each))
             for each in locked.values()
-            if each.health is not Health.HEALTHY and each.id not in self._with_tasks
+            # A refused report of a task changes nothing, but this session still keeps its endpoint.
+            if each.id in kept - handled and each.health is not Health.HEALTHY
             # It may have been superseded since it was read.
             if not each.superseded or each.may_return
         ]

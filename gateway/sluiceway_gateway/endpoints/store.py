@@ -420,19 +420,10 @@ def live_members(
     return found
 
 
-def forget_positions(
-    tx: WriteTransaction, channel_uid: str, group: str, *, member: int | None
-) -> None:
-    """Clear the positions that ended readers of a group reported; `member` None means all."""
-    ended = update(endpoints).where(
-        endpoints.c.channel_uid == channel_uid,
-        endpoints.c.role == str(Role.READER),
-        endpoints.c.group_name == group,
-        ~LIVES,
-    )
-    if member is not None:
-        ended = ended.where(endpoints.c.member_index == member)
-    tx.execute(ended.values(reached=null()))
+def forget_positions(tx: WriteTransaction, ids: Collection[str]) -> None:
+    """Clear the positions that these endpoints, which the caller has locked, reported."""
+    for part in chunks(sorted(ids)):
+        tx.execute(update(endpoints).where(endpoints.c.id.in_(part)).values(reached=null()))
 
 
 def release_shares(tx: WriteTransaction, ids: Collection[str]) -> None:

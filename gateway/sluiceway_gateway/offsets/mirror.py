@@ -1,5 +1,6 @@
 """Mirror: writes positions to Kafka's group offsets, which the gateway never reads."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ class Mirror:
         self._refused: dict[str, float] = {}
         self._passed_s: float | None = None
         self._full_s: float | None = None
-        self._rewritten_s: float | None = None
+        self._rewritten_s = -math.inf
         self._since: datetime | None = None
 
     def run_once(self) -> MirrorCounts:
@@ -73,7 +74,7 @@ class Mirror:
         now_s = self._monotonic()
         # After a pause another replica may have written, so this one's record is outdated.
         paused = self._passed_s is None or now_s - self._passed_s > _FULL_S
-        if paused or self._rewritten_s is None or now_s - self._rewritten_s >= _REWRITE_S:
+        if paused or now_s - self._rewritten_s >= _REWRITE_S:
             self._written.clear()
             self._full_s = None
             self._rewritten_s = now_s

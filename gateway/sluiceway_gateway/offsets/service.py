@@ -219,9 +219,11 @@ class Offsets:
         if found.dynamic:
             # Their commits depend on their shares, not on the generation.
             endpoints_store.release_shares(tx, [each.id for each in held])
-        if found.mode is Mode.BROADCAST:
-            # Else the lag would stay that of these readers.
-            endpoints_store.forget_positions(tx, channel.uid, group, member=member)
+        if found.dynamic or found.mode is Mode.BROADCAST:
+            # Else the lag would stay that of these readers; see `Group.keeps_reports`.
+            ended = [each for each in held if not each.lives]
+            whose_ids = [each.id for each in ended if member in (None, -1, each.place.index)]
+            endpoints_store.forget_positions(tx, whose_ids)
         following = found.next_generation(now)
         groups_store.save(tx, following)
         # The status has the group's generation.

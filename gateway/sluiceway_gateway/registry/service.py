@@ -5,6 +5,7 @@ of other formats do not, so those channels have no subject.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -122,20 +123,10 @@ class Registry:
 
         Raises RegistryError.
         """
-        latest = version in {"latest", "-1"}
-        if not latest and not (_VERSION.match(version) and 1 <= int(version) <= _MAX_VERSION):
-            raise RegistryError(
-                f"The version {version[:100]!r} is not a number from 1 to {_MAX_VERSION}, nor "
-                "`latest`.",
-                INVALID_VERSION,
-            )
         with self._database.read() as tx:
             found = _require(tx, subject, principal)
-            number = found.version if latest else int(version)
-            for each in schemas_store.versions(tx, found.channel_uid):
-                if each.version == number:
-                    return SubjectVersion.of(subject, each)
-        raise RegistryError(f"The subject {subject!r} has no version {number}.", VERSION_NOT_FOUND)
+            versions = schemas_store.versions(tx, found.channel_uid)
+        return SubjectVersion.of(subject, _version(subject, version, versions, found.version))
 
     def lookup(self, subject: str, definition: str, principal: Principal) -> SubjectVersion:
         """Return the version with this schema, given as Avro JSON.
@@ -160,12 +151,14 @@ class Registry:
         Raises RegistryError.
         """
         given = _parsed(definition)
-        rule = self.compatibility(subject, principal)
-        kept = self.versions(subject, principal)
-        if version is not None:
-            number = self.version(subject, version, principal).version
-            kept = tuple(each for each in kept if each.version == number)
-        return differences(given, kept, rule)
+        # In one transaction: a version added meanwhile could be the latest, but not among these.
+        with self._database.read() as tx:
+            found = _require(tx, subject, principal)
+            versions = schemas_store.versions(tx, found.channel_uid)
+        kept = (
+            versions if version is None else (_version(subject, version, versions, found.version),)
+        )
+        return differences(given, kept, found.compatibility)
 
     def compatibility(self, subject: str, principal: Principal) -> Compatibility:
         """Return the rule of the subject's channel. Raises RegistryError."""
@@ -199,6 +192,27 @@ def _require(tx: ReadTransaction, subject: str, principal: Principal) -> Subject
         "CHANNEL-value and TOPIC-value, of channels of the format avro.",
         SUBJECT_NOT_FOUND,
     )
+
+
+def _version(
+    subject: str, version: str, versions: Sequence[SchemaVersion], in_use: int
+) -> SchemaVersion:
+    """Return the version that a request names; `in_use` is that of `latest`.
+
+    Raises RegistryError.
+    """
+    latest = version in {"latest", "-1"}
+    if not latest and not (_VERSION.match(version) and 1 <= int(version) <= _MAX_VERSION):
+        raise RegistryError(
+            f"The version {version[:100]!r} is not a number from 1 to {_MAX_VERSION}, nor "
+            "`latest`.",
+            INVALID_VERSION,
+        )
+    number = in_use if latest else int(version)
+    for each in versions:
+        if each.version == number:
+            return each
+    raise RegistryError(f"The subject {subject!r} has no version {number}.", VERSION_NOT_FOUND)
 
 
 def _parsed(definition: str) -> Schema:

@@ -112,8 +112,9 @@ def _position_in_log(sample: Sample, key: str, partition: int) -> tuple[int, int
     position = offset_at(track.position, partition)
     start = offset_at(sample.starts, partition)
     end = offset_at(sample.ends, partition)
-    # In exactly-once channels, that is `stable`. Messages that are missing below it halt the
-    # channel, and its repair keeps positions valid; above it, Kafka may have others.
+    # Of an exactly-once channel, `ends` are the stable ends of the ledger. The log may be longer,
+    # by uncommitted messages; if it is shorter, the channel halts, and its repair keeps positions
+    # valid.
     log_end = end if sample.ledger is None else offset_at(sample.log_ends, partition)
     if position is None or start is None or end is None or log_end is None:
         return None

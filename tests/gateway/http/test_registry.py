@@ -11,8 +11,12 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from gateways import SCHEMA, Rig
 from sluiceway.schema import Schema
-from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.auth.service import LOOPBACK
+from sluiceway_gateway.channels.model import Phase, SchemaVersion
+from sluiceway_gateway.db.engine import ReadTransaction
 from sluiceway_gateway.provisioning.store import remove
+from sluiceway_gateway.registry.service import Registry
+from sluiceway_gateway.schemas import store as schemas_store
 
 WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "string", "default": ""}]}  # type: ignore[misc]
 OTHER = {**SCHEMA, "fields": [{"name": "z", "type": "string"}]}
@@ -218,6 +222,27 @@ def test_compatibility_is_that_of_the_channel(
     response = rig.http.post(everything, json=body, params={"verbose": "true"}).json()
     assert response["is_compatible"] is compatible
     assert bool(response["messages"]) is not compatible
+
+
+def test_a_version_added_meanwhile_does_not_hide_an_incompatibility(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.put()
+    read = schemas_store.versions
+    calls: list[str] = []
+
+    def versions(tx: ReadTransaction, uid: str) -> tuple[SchemaVersion, ...]:
+        found = read(tx, uid)
+        if not calls:
+            calls.append(uid)
+            rig.http.put("/v1/channels/flights", json={"spec": {"schema": WIDER}})
+        return found
+
+    monkeypatch.setattr(schemas_store, "versions", versions)
+    registry, other = Registry(rig.database), json.dumps(OTHER)
+    assert registry.incompatibilities("flights-value", "latest", other, LOOPBACK)
+    assert len(calls) == 1
+    assert registry.version("flights-value", "latest", LOOPBACK).version == 2
 
 
 def test_parameters_for_other_registries_are_ignored(rig: Rig) -> None:

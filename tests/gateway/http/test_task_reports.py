@@ -168,6 +168,20 @@ def test_a_lost_member_returns_by_heartbeats_of_its_keeping_session(
     assert flights.sync(member).json()["generation"] == generation + 1
 
 
+def test_a_kept_endpoint_is_healthy_again_although_its_task_is_fenced(
+    rig: Rig, flights: Site
+) -> None:
+    kept, other = flights.attach("reader"), Site(rig=rig, name=flights.name, uid=flights.uid)
+    foreign = other.attach("reader")
+    with rig.database.write() as tx:
+        tx.execute(update(endpoints).values(health="suspect"))
+    tasks = [task(each, 0, epoch=each["epoch"] + 1) for each in (kept, foreign)]
+    told = flights.send(keeps=True, tasks=tasks).json()["tasks"]
+    assert [each["status"] for each in told] == ["fenced", "fenced"]
+    assert flights.get(kept)["health"] == "healthy"
+    assert flights.get(foreign)["health"] == "suspect"
+
+
 def test_only_a_writer_itself_closes_it(flights: Site) -> None:
     endpoint = flights.attach("writer")
 

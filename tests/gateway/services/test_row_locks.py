@@ -1,5 +1,6 @@
 """Transactions on PostgreSQL that wait for each other's row locks."""
 
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -13,12 +14,18 @@ from sqlalchemy import text, update
 from databases import Postgres
 from endpoints import Services
 from gateways import UNREACHABLE
+from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.clock import system_clock
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.idempotency import StoredResponse
 from sluiceway_gateway.db.schema import channels
+from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.attach_request import AttachSpec
+from sluiceway_gateway.endpoints.model import Mode, Role
 from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.offsets.service import Reset
 from sluiceway_gateway.provisioning.reconciler import Reconciler
 from sluiceway_gateway.schemas import store as schemas_store
 from waiting import until
@@ -112,3 +119,47 @@ def test_the_reconciler_locks_channels_in_the_order_of_others(
             reconciling = started(database, pool, reconciler.run_once)
             channels_store.hold_channels(tx, uids)
         assert reconciling.result(60).unreachable == 2
+
+
+def test_a_reset_does_not_wait_for_superseded_members(
+    database: Database, pool: ThreadPoolExecutor
+) -> None:
+    services = Services(database)
+    name, uid = services.channel()
+
+    def attached() -> str:
+        spec = AttachSpec(
+            id=uuid.uuid4().hex,
+            session=uuid.uuid4().hex,
+            client="",
+            role=Role.READER,
+            group="g",
+            index=0,
+            size=1,
+            mode=Mode.BROADCAST,
+        )
+        return services.attach(name, spec, uid=uid).endpoint.id
+
+    def reset() -> StoredResponse:
+        return services.offsets.reset(
+            name,
+            "g",
+            Reset(
+                positions=None,
+                topic_id=None,
+                index=None,
+                generation=None,
+                reason="read again",
+                force=True,
+            ),
+            uid=uid,
+            principal=LOOPBACK,
+            request=None,
+            render=lambda _: StoredResponse(status=200, headers={}, body=""),
+        )
+
+    superseded, _ = attached(), attached()
+    with database.write() as tx:
+        # As a late heartbeat of it does.
+        endpoints_store.hold(tx, [superseded])
+        assert pool.submit(reset).result(10).status == 200

@@ -278,6 +278,23 @@ def test_after_a_reset_without_positions_the_lag_is_unknown(
     assert (sampling.group()["lag_messages"], sampling.group()["progress"]) == (None, None)
 
 
+def test_after_a_reset_without_positions_the_lag_of_a_dynamic_group_is_unknown(
+    flights: Site, sampling: Sampling
+) -> None:
+    sampling.write(10, 10)
+    reader = flights.join("g")
+    generation = flights.sync(reader).json()["generation"]
+    share = flights.sync(reader, take=generation).json()
+    assert share["generation"] == generation
+    flights.commit(reader, 1, (0, 10, 0), (1, 10, 0), generation=generation)
+    flights.detach(reader, positions=at(10, 10))
+    sampling.sample()
+    assert (sampling.group()["lag_messages"], sampling.group()["progress"]) == (0, "ok")
+    flights.reset()
+    sampling.sample()
+    assert (sampling.group()["lag_messages"], sampling.group()["progress"]) == (None, None)
+
+
 def test_after_a_reset_a_former_broadcast_member_has_no_lag_of_its_own(
     flights: Site, sampling: Sampling
 ) -> None:

@@ -142,14 +142,39 @@ def test_tokens_of_an_earlier_version_may_be_of_any_key(tokens: Tokens, database
     Tokens(database, SecretStr("x" * 32)).check_key()
 
 
-def test_another_key_than_the_one_of_the_tokens_is_logged_once_a_minute(
-    tokens: Tokens, database: Database, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("key", "is_known", "reason"),
+    [
+        ("x" * 32, True, "it was created with another SLUICEWAY_TOKEN_KEY"),
+        (TOKEN_KEY, True, "its secret is wrong"),
+        (
+            "x" * 32,
+            False,
+            "its secret does not match: it is wrong, or the token was created with another "
+            "SLUICEWAY_TOKEN_KEY",
+        ),
+    ],
+)
+def test_why_a_known_token_is_refused_is_logged_once_a_minute(
+    tokens: Tokens,
+    database: Database,
+    caplog: pytest.LogCaptureFixture,
+    key: str,
+    is_known: bool,
+    reason: str,
 ) -> None:
     made = tokens.create(label="job", scopes=["admin"])
-    others = Tokens(database, SecretStr("x" * 32))
-    for each in ("slw_" + "0" * 16 + "_" + "0" * 64, *[made.text.get_secret_value()] * 3):
+    if not is_known:
+        with database.write() as tx:
+            tx.execute(text("UPDATE tokens SET key_fingerprint = NULL"))
+    given = made.text.get_secret_value()
+    if key == TOKEN_KEY:
+        given = given[:-1] + ("1" if given[-1] == "0" else "0")
+    others = Tokens(database, SecretStr(key))
+    for each in ("slw_" + "0" * 16 + "_" + "0" * 64, *[given] * 3):
         with pytest.raises(Unauthenticated):
             others.authenticate(each)
-    (warning,) = [each for each in caplog.records if "does not match" in each.getMessage()]
+    (warning,) = [each for each in caplog.records if "a token is known" in each.getMessage()]
+    assert warning.getMessage().endswith(f"a token is known, but {reason}")
     assert vars(warning)["token_id"] == made.token.id
-    assert made.text.get_secret_value().split("_")[2] not in caplog.text
+    assert given.split("_")[2] not in caplog.text
