@@ -97,10 +97,13 @@ def test_another_server_is_named(sluiceway: Sluiceway, tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("metadata: {name: a}\n")
     for command in (("apply", "-f", str(file)), ("export", "a"), ("channels", "show", "a")):
-        for body in (b"<html>", b"{}"):
+        for body, text in (
+            (b"<html>", "did not respond with JSON"),
+            (b"{}", "does not understand the gateway's response"),
+        ):
             with scripted() as server:
                 server.response(200, body)
-                sluiceway(*command, url=server.url).failed("the gateway")
+                sluiceway(*command, url=server.url).failed(text)
 
 
 def test_an_invalid_setting_is_named(sluiceway: Sluiceway) -> None:

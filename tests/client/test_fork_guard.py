@@ -28,6 +28,26 @@ def guard_of_parent() -> ForkGuard:
     return ForkGuard(pid=os.getpid() + 1)
 
 
+def holds_in_a_forked_child(condition: Callable[[], bool]) -> bool:
+    child = os.fork()
+    if child == 0:
+        try:
+            # It ends the child: without its parent's threads there may never be a response.
+            signal.alarm(20)
+            os._exit(0 if condition() else 1)
+        finally:
+            # Also after an exception: the child must not run further tests.
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def refuses(call: Callable[[], object]) -> bool:
+    with contextlib.suppress(EndpointClosed):
+        call()
+        return False
+    return True
+
+
 def test_a_guard_refuses_use_in_a_forked_child_only() -> None:
     guard = ForkGuard()
     guard.check("the reader")
@@ -57,10 +77,7 @@ def test_a_finalizer_runs_in_the_process_that_registered_it(forked: bool) -> Non
 
 def test_a_child_of_a_real_fork_is_forked_and_its_own_guards_are_not() -> None:
     guard = ForkGuard()
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if guard.forked and not ForkGuard().forked else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert holds_in_a_forked_child(lambda: guard.forked and not ForkGuard().forked)
     assert not guard.forked
 
 
@@ -72,27 +89,13 @@ def test_a_forked_child_returns_none_of_the_records_that_its_parent_has_fetched(
         writer.write(readings(10))
     with ChannelReader(connection, until="now") as reader:
         assert reader.read(1, timeout=None) == readings(1)
-        child = os.fork()
-        if child == 0:
-            with contextlib.suppress(EndpointClosed):
-                reader.read(1, timeout=None)
-                os._exit(1)
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert holds_in_a_forked_child(lambda: refuses(lambda: reader.read(1, timeout=None)))
         assert list(reader) == readings(9, 1)
 
 
 def test_a_forked_child_is_refused_the_end_offsets_at_once(topics: Topics) -> None:
     with ChannelWriter(topics.connect("avro", partitions=1), timeout_s=60) as writer:
-        child = os.fork()
-        if child == 0:
-            # It ends the child: without its parent's threads there is never a response.
-            signal.alarm(20)
-            with contextlib.suppress(EndpointClosed):
-                writer.end_offsets()
-                os._exit(1)
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert holds_in_a_forked_child(lambda: refuses(writer.end_offsets))
         assert writer.end_offsets() == {0: 0}
 
 

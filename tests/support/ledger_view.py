@@ -1,8 +1,8 @@
-"""Visible records of channels, read without a `ChannelReader`."""
+"""Visible records of channels, read without a `ChannelReader`, and copies between channels."""
 
 from typing import Any
 
-from sluiceway import Channel
+from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway
 from sluiceway.codecs.decoder import decoder_for
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import Committed
@@ -63,3 +63,11 @@ class LedgerView:
     def open_keys(self, channel: Channel) -> list[str]:
         """Return the keys of open batches."""
         return [each.key for each in self.calls.commits(channel.name).open]
+
+
+def copy(gateway: Gateway, reader: ChannelReader, writer: ChannelWriter, count: int) -> int:
+    """Copy some records in a transaction, and return how many."""
+    with gateway.transaction(reader, writer):
+        records = reader.read(count, timeout=None)
+        writer.write(records)
+    return len(records)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from broker_calls import broker_at, encode, fetch, fetch_offset, produce_values
+from faults import failing_call
 from ledger_view import LedgerView
 from sluiceway import Channel
 from sluiceway.broker import Broker, Message, OffsetType, ProduceRequest
@@ -131,24 +132,14 @@ def test_an_interrupted_commit_leaves_no_batch_open(
     broker: Broker,
     new_channel: NewChannel,
     ledger: LedgerView,
-    monkeypatch: pytest.MonkeyPatch,
     arrives: bool,
 ) -> None:
     channels = [new_channel(partitions=1, delivery="exactly_once") for _ in range(2)]
-    commit = LedgerCalls.commit
-
-    def interrupt(*arguments: Any, **options: Any) -> None:
-        if arrives:
-            commit(*arguments, **options)
-        raise KeyboardInterrupt
-
     request = ProduceRequest(required_acks=-1)
     for channel in channels:
         request.add_message(Message(encode(channel, 1)[0]), channel.name, 0)
-    with monkeypatch.context() as patched:
-        patched.setattr(LedgerCalls, "commit", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            broker.produce_messages(request)
+    with failing_call(LedgerCalls, "commit", KeyboardInterrupt(), arrives=arrives):
+        broker.produce_messages(request)
     assert [ledger.open_keys(channel) for channel in channels] == [[], []]
     for channel, ids in zip(channels, ([0, 1] if arrives else [1], [1]), strict=True):
         assert produce_values(broker, channel, encode(channel, 1, 1)).err == 0

@@ -23,6 +23,7 @@ from confluent_facade import (
     poll_messages,
     poll_until,
 )
+from faults import failing_call
 from relay import Relay
 from sluiceway.confluent import Consumer, TopicPartition, background
 from sluiceway.confluent.committer import AsyncCommitter
@@ -245,21 +246,13 @@ def test_a_commit_without_an_answer_is_resolved_by_the_next_one(
 
 
 def test_an_interrupted_commit_is_resolved_by_the_next_one(
-    site: Facade, name: str, relay: Relay, monkeypatch: pytest.MonkeyPatch
+    site: Facade, name: str, relay: Relay
 ) -> None:
     control = Control(Transport(relay.url, timeout_s=5), grace_s=5)
     manual = ManualConsumer(control, name, "interrupted")
     manual.track_consumed({0: 8})
-    advance = EndpointCalls.advance
-
-    def interrupted(*arguments: Any, **options: Any) -> None:
-        advance(*arguments, **options)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(EndpointCalls, "advance", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            manual.commit({0: Position(offset=3)})
+    with failing_call(EndpointCalls, "advance", KeyboardInterrupt(), arrives=True):
+        manual.commit({0: Position(offset=3)})
     manual.commit({0: Position(offset=8)})
     assert site.gateway.channel(name).committed("interrupted")[0].offset == 8
     manual.handle.detach()

@@ -19,6 +19,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.aio import AIOProducer
 
 from confluent_facade import NUMBER, Facade, KafkaError, error_code_of, offsets, poll_messages
+from faults import no_threads
 from sluiceway.confluent import Message, Producer, TopicPartition
 from sluiceway.errors import SluicewayTimeout
 from topics import Topics
@@ -394,21 +395,12 @@ def test_topics_are_listed_by_the_channels_names(site: Facade, name: str) -> Non
 
 
 def test_a_message_without_a_thread_to_attach_its_channel_is_refused(
-    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
+    site: Facade, name: str
 ) -> None:
-    start = threading.Thread.start
-
-    def refuse(thread: threading.Thread) -> None:
-        if thread.name.startswith("sluiceway-attach"):
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
     reported: Reported = []
     with site.producer() as producer:
-        with monkeypatch.context() as patched:
-            patched.setattr(threading.Thread, "start", refuse)
-            with pytest.raises(RuntimeError, match="new thread"):
-                producer.produce(name, b"one", partition=0)
+        with no_threads("sluiceway-attach"), pytest.raises(RuntimeError, match="new thread"):
+            producer.produce(name, b"one", partition=0)
         assert len(producer) == 0
         producer.produce(name, b"two", partition=0, on_delivery=noting(reported))
         assert producer.flush(30) == 0

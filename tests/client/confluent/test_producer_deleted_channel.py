@@ -11,7 +11,7 @@ from waiting import until
 GONE = KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
-def failing(reported: list[Message]) -> Callable[[KafkaError | None, Message], None]:
+def recording(reported: list[Message]) -> Callable[[KafkaError | None, Message], None]:
     def note(error: KafkaError | None, message: Message) -> None:
         assert (error is None) == (message.error() is None)
         assert error is None or error.str() == message.error().str()
@@ -25,7 +25,7 @@ def test_messages_to_a_deleted_channel_fail_at_once_and_not_by_their_timeout(
     site: Facade, recreated: bool
 ) -> None:
     name, reported = site.channel(), list[Message]()
-    producer = site.producer(on_delivery=failing(reported))
+    producer = site.producer(on_delivery=recording(reported))
     producer.produce(name, b"0")
     assert producer.flush(30) == 0
     site.gateway.channel(name).delete(force=True)
@@ -58,7 +58,7 @@ def delivered_to_a_new_channel(site: Facade, name: str) -> bool:
 
 def test_a_batch_of_a_deleted_channel_fails_at_once(site: Facade) -> None:
     name, reported = site.channel(delivery="exactly_once"), list[Message]()
-    producer = site.producer(on_delivery=failing(reported))
+    producer = site.producer(on_delivery=recording(reported))
     producer.produce(name, b"0")
     until(lambda: producer.poll(1))
     site.gateway.channel(name).delete(force=True)
@@ -70,7 +70,7 @@ def test_a_batch_of_a_deleted_channel_fails_at_once(site: Facade) -> None:
 
 def test_the_next_batch_of_a_recreated_channel_fails_at_once(site: Facade) -> None:
     name, reported = site.channel(delivery="exactly_once"), list[Message]()
-    producer = site.producer(on_delivery=failing(reported))
+    producer = site.producer(on_delivery=recording(reported))
     producer.produce(name, b"0")
     assert producer.flush(30) == 0
     site.gateway.channel(name).delete(force=True)
@@ -81,10 +81,11 @@ def test_the_next_batch_of_a_recreated_channel_fails_at_once(site: Facade) -> No
     assert error_code_of(producer.close) == GONE
 
 
+@pytest.mark.long
 def test_the_other_channels_of_a_producer_go_on(site: Facade) -> None:
     deleted, other, reported = site.channel(), site.channel(), list[Message]()
     producer = site.producer(
-        **{"on_delivery": failing(reported), "message.timeout.ms": 3000, "linger.ms": 0}
+        **{"on_delivery": recording(reported), "message.timeout.ms": 15_000, "linger.ms": 0}
     )
     for name in (deleted, other):
         producer.produce(name, b"0")

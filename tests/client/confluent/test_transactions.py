@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from confluent_facade import Facade, at, error_code_of, poll_messages, poll_until
+from faults import failing_call
 from ledger_view import LedgerView
 from relay import Relay
 from sluiceway import Channel
@@ -470,21 +471,12 @@ def test_a_flush_without_an_answer_is_repeated_by_the_next(
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_an_interrupted_flush_is_repeated_by_the_next(
-    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch, arrives: bool
+    site: Facade, name: str, arrives: bool
 ) -> None:
-    commit = LedgerCalls.commit
-
-    def interrupted(*arguments: Any, **options: Any) -> None:
-        if arrives:
-            commit(*arguments, **options)
-        raise KeyboardInterrupt
-
     with site.producer() as producer:
         producer.produce(name, "1")
-        with monkeypatch.context() as patched:
-            patched.setattr(LedgerCalls, "commit", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                producer.flush()
+        with failing_call(LedgerCalls, "commit", KeyboardInterrupt(), arrives=arrives):
+            producer.flush()
         assert producer.flush() == 0
         producer.produce(name, "2")
         assert producer.flush() == 0

@@ -3,16 +3,16 @@
 import gc
 import logging
 import socket
-import sys
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from faults import no_threads
 from scripted_gateway import Script
-from sluiceway.endpoint.heartbeat import HeartbeatSession
+from sluiceway.endpoint.heartbeat import HeartbeatSession, SessionEndpoint
 from sluiceway.errors import GatewayError, GatewayUnavailable
 from sluiceway.rest.endpoints import EndpointCalls, HeartbeatResult
 from sluiceway.rest.parsing import JsonNode
@@ -115,40 +115,40 @@ def test_more_endpoints_than_fit_a_request_take_several_requests(
 
 
 def test_endpoints_may_register_while_a_heartbeat_is_sent(
-    session: HeartbeatSession, calls: EndpointCalls
+    session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    members = [RecordingEndpoint(number) for number in range(2000)]
+    members = [RecordingEndpoint(number) for number in range(2)]
+    further = RecordingEndpoint(2)
+    registering = threading.Thread(target=session.register, args=(further,))
 
-    def register() -> None:
-        for member in members:
-            member.silent = True
-            session.register(member)
+    class Endpoints(weakref.WeakSet[SessionEndpoint]):
+        """Endpoints of which another thread registers one while they are iterated."""
 
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        registering = threading.Thread(target=register)
-        registering.start()
-        while registering.is_alive():
-            session.send(calls)
-    finally:
-        sys.setswitchinterval(interval_s)
-    assert len(session.ids) == 2000
+        def __iter__(self) -> Iterator[SessionEndpoint]:
+            for each in super().__iter__():
+                yield each
+                if registering.ident is None:
+                    registering.start()
+                    if not session._lock.locked():
+                        registering.join()
+
+    session._endpoints = Endpoints()
+    for member in members:
+        session.register(member)
+    script.response(200, {"next_ms": 700, "endpoints": [word(each) for each in members]})
+    session.send(calls)
+    registering.join()
+    assert {each["id"] for each in script.bodies[0]["endpoints"]} == {each.id for each in members}
+    assert session.ids == {each.id for each in (*members, further)}
 
 
 def test_after_a_start_without_threads_the_next_endpoint_sends_heartbeats(
-    calls: EndpointCalls, script: Script, monkeypatch: pytest.MonkeyPatch
+    calls: EndpointCalls, script: Script
 ) -> None:
     session = HeartbeatSession(calls, grace_s=60)
     first, second = RecordingEndpoint(1), RecordingEndpoint(2)
-
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(RuntimeError):
-            session.register(first)
+    with no_threads(), pytest.raises(RuntimeError, match="new thread"):
+        session.register(first)
     script.response(200, {"next_ms": 60_000, "endpoints": [word(second)]})
     session.register(second)
     session.wake()

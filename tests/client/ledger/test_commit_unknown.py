@@ -1,16 +1,17 @@
 """Commits whose response is lost: the unknown state, and its resolution."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import httpx
 import pytest
 
-from ledger_view import LedgerView
+from faults import failing_call
+from ledger_view import LedgerView, copy
 from relay import Relay
-from sluiceway import Channel, ChannelReader, Gateway
-from sluiceway.errors import CommitUnknown, EndpointClosed, SluicewayError
+from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway
+from sluiceway.errors import CommitUnknown, EndpointClosed
 from sluiceway.rest.ledger import LedgerCalls
 from topics import readings
 
@@ -111,46 +112,59 @@ def test_a_writer_repeats_a_batch_without_an_answer(
         assert ledger.ids(channel) == list(range(10))
 
 
+@pytest.fixture
+def source(new_channel: NewChannel) -> Channel:
+    """A channel of 100 readings."""
+    channel = new_channel(partitions=1, format="arrow")
+    with channel.writer() as writer:
+        writer.write(readings(100))
+    return channel
+
+
+@pytest.fixture
+def sink(new_ledgered: NewChannel) -> Channel:
+    return new_ledgered()
+
+
+@contextmanager
+def attached(
+    gateway: Gateway, source: Channel, sink: Channel
+) -> Iterator[tuple[ChannelReader, ChannelWriter]]:
+    """Attach a reader and a writer for copies through `gateway`."""
+    with (
+        gateway.channel(source.name).reader(group="copy") as reader,
+        gateway.channel(sink.name).writer() as writer,
+    ):
+        yield reader, writer
+
+
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_transaction_without_an_answer_is_resolved_for_reader_and_writer(
     relayed_gateway: Gateway,
     relay: Relay,
-    new_channel: NewChannel,
-    new_ledgered: NewChannel,
+    source: Channel,
+    sink: Channel,
     ledger: LedgerView,
     *,
     arrives: bool,
 ) -> None:
-    source, sink = new_channel(partitions=1, format="arrow"), new_ledgered()
-    with source.writer() as writer:
-        writer.write(readings(100))
-    with (
-        relayed_gateway.channel(source.name).reader(group="copy") as reader,
-        relayed_gateway.channel(sink.name).writer() as writer,
-    ):
-
-        def copy() -> int:
-            with relayed_gateway.transaction(reader, writer):
-                records = reader.read(30, timeout=None)
-                writer.write(records)
-            return len(records)
-
-        copy()
+    with attached(relayed_gateway, source, sink) as (reader, writer):
+        copy(relayed_gateway, reader, writer, 30)
         relay.drop_at(COMMIT, forward=arrives)
         with pytest.raises(CommitUnknown):
-            copy()
+            copy(relayed_gateway, reader, writer, 30)
         for refused in (
             writer.flush,
             reader.commit,
             reader.position,
             lambda: reader.read(1),
-            copy,
+            lambda: copy(relayed_gateway, reader, writer, 30),
         ):
             with pytest.raises(CommitUnknown):
                 refused()
         assert writer.resolve() is arrives
         assert reader.position() == source.committed("copy")
-        while copy():
+        while copy(relayed_gateway, reader, writer, 30):
             pass
     assert ledger.ids(sink) == list(range(100))
 
@@ -159,41 +173,22 @@ def test_a_transaction_without_an_answer_is_resolved_for_reader_and_writer(
 def test_an_interrupted_resolve_is_repeated_for_reader_and_writer(
     relayed_gateway: Gateway,
     relay: Relay,
-    new_channel: NewChannel,
-    new_ledgered: NewChannel,
+    source: Channel,
+    sink: Channel,
     ledger: LedgerView,
-    monkeypatch: pytest.MonkeyPatch,
     *,
     arrives: bool,
 ) -> None:
-    source, sink = new_channel(partitions=1), new_ledgered()
-    with source.writer() as writer:
-        writer.write(readings(20))
-    with (
-        relayed_gateway.channel(source.name).reader(group="copy") as reader,
-        relayed_gateway.channel(sink.name).writer() as writer,
-    ):
-
-        def copy() -> int:
-            with relayed_gateway.transaction(reader, writer):
-                records = reader.read(10, timeout=None)
-                writer.write(records)
-            return len(records)
-
-        def interrupt(_reader: ChannelReader, _error: SluicewayError | None) -> None:
-            raise KeyboardInterrupt
-
+    with attached(relayed_gateway, source, sink) as (reader, writer):
         relay.drop_at(COMMIT, forward=arrives)
         with pytest.raises(CommitUnknown):
-            copy()
-        with monkeypatch.context() as patched:
-            patched.setattr(ChannelReader, "suspend", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                writer.resolve()
+            copy(relayed_gateway, reader, writer, 30)
+        with failing_call(ChannelReader, "suspend", KeyboardInterrupt(), arrives=False):
+            writer.resolve()
         assert writer.resolve() is arrives
-        while copy():
+        while copy(relayed_gateway, reader, writer, 30):
             pass
-    assert ledger.ids(sink) == list(range(20))
+    assert ledger.ids(sink) == list(range(100))
 
 
 def test_a_commit_that_never_arrived_holds_readers_back_no_longer_than_its_lease(

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
-from ledger_view import LedgerView
+from faults import failing_call
+from ledger_view import LedgerView, copy
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Position
 from sluiceway.errors import (
     Conflict,
@@ -36,14 +37,6 @@ def source(new_channel: NewChannel, each_format: str) -> Channel:
 @pytest.fixture
 def sink(new_ledgered: NewChannel) -> Channel:
     return new_ledgered()
-
-
-def copy(gateway: Gateway, reader: ChannelReader, writer: ChannelWriter, count: int) -> int:
-    """Copy some records in a transaction."""
-    with gateway.transaction(reader, writer):
-        records = reader.read(count, timeout=None)
-        writer.write(records)
-    return len(records)
 
 
 def fail(gateway: Gateway, reader: ChannelReader, writer: ChannelWriter, count: int) -> None:
@@ -130,25 +123,11 @@ def test_an_exception_rewinds_partitions_that_were_added_since_the_last_commit(
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_an_interrupted_commit_is_committed_with_its_positions_or_not_at_all(
-    gateway: Gateway,
-    source: Channel,
-    sink: Channel,
-    ledger: LedgerView,
-    arrives: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView, arrives: bool
 ) -> None:
-    commit = LedgerCalls.commit
-
-    def interrupted(*arguments: Any, **options: Any) -> None:
-        if arrives:
-            commit(*arguments, **options)
-        raise KeyboardInterrupt
-
     with source.reader(group="copy") as reader, sink.writer() as writer:
-        with monkeypatch.context() as patched:
-            patched.setattr(LedgerCalls, "commit", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                copy(gateway, reader, writer, 30)
+        with failing_call(LedgerCalls, "commit", KeyboardInterrupt(), arrives=arrives):
+            copy(gateway, reader, writer, 30)
         assert ledger.ids(sink) == (list(range(30)) if arrives else [])
         while copy(gateway, reader, writer, 30):
             pass
@@ -308,26 +287,13 @@ def test_positions_of_a_block_without_output_are_committed(
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_transaction_continues_after_a_commit_without_a_response(
-    gateway: Gateway,
-    source: Channel,
-    sink: Channel,
-    ledger: LedgerView,
-    arrives: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView, arrives: bool
 ) -> None:
-    commit = EndpointCalls.commit
-
-    def lost(*arguments: Any, **options: Any) -> None:
-        if arrives:
-            commit(*arguments, **options)
-        raise GatewayUnavailable("no response")
-
     with source.reader(group="copy") as reader, sink.writer() as writer:
         reader.read(10, timeout=None)
-        with monkeypatch.context() as patched:
-            patched.setattr(EndpointCalls, "commit", lost)
-            with pytest.raises(GatewayUnavailable):
-                reader.commit()
+        lost = GatewayUnavailable("no response")
+        with failing_call(EndpointCalls, "commit", lost, arrives=arrives):
+            reader.commit()
         copy(gateway, reader, writer, 20)
         assert source.committed("copy") == reader.position()
     assert ledger.ids(sink) == list(range(10, 30))

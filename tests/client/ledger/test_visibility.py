@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from faults import no_threads
 from scripted_gateway import Script
 from sluiceway.errors import (
     Conflict,
@@ -126,24 +127,12 @@ def test_many_waiting_readers_are_one_request(
 
 
 def test_after_a_failed_start_of_its_thread_the_next_wait_sees_commits(
-    script: Script,
-    calls: LedgerCalls,
-    connection: Connection,
-    monkeypatch: pytest.MonkeyPatch,
+    script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
-    start = threading.Thread.start
-
-    def fail(thread: threading.Thread) -> None:
-        if thread.name == "sluiceway-commits":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
     found = opened(script, calls, connection)
     script.response(200, body(2), ETag='"2"')
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", fail)
-        with pytest.raises(RuntimeError):
-            found.wait(1, 0.0)
+    with no_threads("sluiceway-commits"), pytest.raises(RuntimeError, match="new thread"):
+        found.wait(1, 0.0)
     assert found.wait(1, 30.0)
     assert found.runs.stable_of(0) == 20
 

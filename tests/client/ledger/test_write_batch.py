@@ -1,12 +1,12 @@
 """Batches without a writer: several processes write parts, one commits."""
 
 import pickle
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from faults import no_threads
 from ledger_view import LedgerView
 from sluiceway import Channel
 from sluiceway.codecs import codec
@@ -193,24 +193,15 @@ def test_a_lease_is_renewed_in_the_background(channel: Channel, ledger: LedgerVi
 
 
 def test_after_a_failed_start_of_its_thread_the_next_batch_is_renewed(
-    channel: Channel, ledger: LedgerView, monkeypatch: pytest.MonkeyPatch
+    channel: Channel, ledger: LedgerView
 ) -> None:
-    start = threading.Thread.start
-
-    def fail(thread: threading.Thread) -> None:
-        if thread.name == "sluiceway-leases":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
     leases = LeaseKeeper(ledger.calls, channel.name, channel.uid, lease_ms=1_000)
     failed, batch = (
         WriteBatch(ledger.calls, request(channel, key, lease_ms=1_000), leases=leases)
         for key in ("q-1", "q-2")
     )
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", fail)
-        with pytest.raises(RuntimeError):
-            failed.open()
+    with no_threads("sluiceway-leases"), pytest.raises(RuntimeError, match="new thread"):
+        failed.open()
     failed.abort("no thread")
     batch.open()
     until(lambda: is_renewed(ledger, batch))

@@ -14,8 +14,9 @@ from ledger_view import LedgerView
 from micro_batches import BatchJob, Query, Tasks, rows
 from sluiceway import Gateway
 from sluiceway.channel import Channel
-from sluiceway.errors import Conflict
+from sluiceway.errors import Conflict, GatewayUnavailable
 from sluiceway.ledger.leases import LeaseKeeper
+from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.parsing import JsonNode
 from sluiceway.spark import ledger_batches, queries
 from sluiceway.spark.driver import Application
@@ -253,6 +254,23 @@ def test_an_end_that_the_heartbeat_thread_reports_first_is_no_warning(
         application.on_response(JsonNode({"kept": []}))
     exiting.join()
 
-    assert [
-        record.message for record in caplog.records if "was not reported" in record.message
-    ] == []
+    assert unreported(caplog) == []
+
+
+def test_an_end_that_is_not_reported_is_a_warning(
+    application: Application, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(_: EndpointCalls) -> None:
+        raise GatewayUnavailable("no response")
+
+    monkeypatch.setattr(application.session, "send", send)
+    application.end()
+
+    assert unreported(caplog) == [
+        "the end of the Spark application was not reported: no response",
+    ]
+
+
+def unreported(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the warnings of ends that were not reported."""
+    return [each.message for each in caplog.records if "was not reported" in each.message]

@@ -9,7 +9,13 @@ import pytest
 
 from sluiceway import Gateway
 from sluiceway.channel import Channel
-from sluiceway.errors import OptionError, SchemaMismatch
+from sluiceway.errors import (
+    ChannelClosed,
+    ChannelNotFound,
+    ChannelNotReady,
+    OptionError,
+    SchemaMismatch,
+)
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.ledger_batches import TaskResult
 from sluiceway.spark.options import WriteOptions
@@ -131,3 +137,18 @@ def test_a_sink_follows_a_recreated_channel(
 
     uids = [each._task_writer.connection.channel_uid for each in (first, second)]
     assert uids == [channel.uid, recreated.uid]
+
+
+def test_a_sink_refuses_a_closed_or_deleted_channel(
+    gateway: Gateway, gateway_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.datasource._REFRESH_EVERY_S", 0.0)
+    source = ChannelDataSource({"path": name}, gateway_url=gateway_url)
+    channel = gateway.channel(name, SCHEMA)
+    source.streamWriter(struct_of(SCHEMA), overwrite=False)
+    channel.close()
+    with pytest.raises(ChannelClosed):
+        source.streamWriter(struct_of(SCHEMA), overwrite=False)
+    channel.delete()
+    with pytest.raises((ChannelNotReady, ChannelNotFound)):
+        source.streamWriter(struct_of(SCHEMA), overwrite=False)

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import make_url, text
 
 from databases import Postgres, SQLite
+from faults import no_threads
 from relay import Relay
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db import leases
@@ -173,16 +174,10 @@ def test_an_unresolvable_host_name_fails_fast(
         until(lambda: waiting_threads() == 0, ANSWERED_S)
 
 
-def test_the_database_is_used_again_once_threads_can_be_started(
-    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
+def test_the_database_is_used_again_once_threads_can_be_started(postgres: Postgres) -> None:
     breaker = CircuitBreaker(lambda: None)
     with opened(postgres.migrated(), pool_size=1) as database:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", refuse)
+        with no_threads():
             for call in (breaker.trip, lambda: look(database)):
                 with pytest.raises(RuntimeError, match="new thread"):
                     call()
