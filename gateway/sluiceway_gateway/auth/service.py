@@ -144,8 +144,6 @@ class Tokens:
 
     def has_other_key(self, token: Token) -> bool:
         """Return True for a token of another key; False if its key is unknown."""
-        known = token.key_fingerprint
-        return None not in (known, self._key) and known != key_fingerprint(self._required_key())
         fingerprints = {token.key_fingerprint, self._fingerprint}
         return None not in fingerprints and len(fingerprints) == 2
 
