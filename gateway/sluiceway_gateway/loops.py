@@ -15,7 +15,8 @@ from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.endpoints.pruning import Pruner
 from sluiceway_gateway.errors import SluicewayGatewayError
 from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.ledger.loops import LeaseReaper, LedgerComparer
+from sluiceway_gateway.ledger.halting import LedgerComparer
+from sluiceway_gateway.ledger.leases import LeaseReaper
 from sluiceway_gateway.ledger.pruning import LedgerPruner
 from sluiceway_gateway.lifecycle.drain import Drainer
 from sluiceway_gateway.lifecycle.idle import TtlReaper

@@ -7,12 +7,14 @@ during a call to Kafka, and no channel is closed while Kafka is unavailable.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Literal
 
 import structlog
 
 from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import AuditedAction, fields_of
 from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.change import deleted
 from sluiceway_gateway.channels.model import Channel, Phase, sources
 from sluiceway_gateway.clock import Clock, clocks_apart
 from sluiceway_gateway.db.engine import Database
@@ -24,12 +26,7 @@ from sluiceway_gateway.endpoints.model import Event
 from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.kafka.client import log_unavailable
-from sluiceway_gateway.lifecycle.model import (
-    apply_idle_ttl,
-    is_quiet,
-    use_interval,
-    watch_period,
-)
+from sluiceway_gateway.lifecycle.model import closed
 from sluiceway_gateway.lifecycle.store import LastUse, last_use, last_uses, record_use
 
 _log = structlog.get_logger(__name__)
@@ -39,6 +36,10 @@ _PAUSE_S = 5.0
 _CLOCK_JUMP = timedelta(seconds=1)
 #: Uses saved in one transaction.
 _BATCH_SIZE = 500
+#: Type of the condition.
+_IDLE = "Idle"
+_LONGEST_WATCH = timedelta(hours=1)
+_LONGEST_USE_INTERVAL = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,3 +234,99 @@ class UsageRecorder:
             return
         recent = {uid: until for uid, until in self._saved_until.items() if until > now}
         self._saved_until = recent | {channel.uid: now + interval}
+
+
+def idle_ttl(channel: Channel) -> timedelta:
+    """Return the time without use after which the channel is closed."""
+    assert channel.spec.idle_ms is not None  # noqa: S101 - the callers check it
+    return timedelta(milliseconds=channel.spec.idle_ms)
+
+
+def watch_period(channel: Channel) -> timedelta:
+    """Return the time for which the topic must not grow before the channel is closed or deleted."""
+    return min(idle_ttl(channel) / 10, _LONGEST_WATCH)
+
+
+def use_interval(channel: Channel) -> timedelta:
+    """Return the time in which several uses are saved once."""
+    return min(idle_ttl(channel) / 10, _LONGEST_USE_INTERVAL)
+
+
+def is_quiet(channel: Channel, *, used_at: datetime, now: datetime) -> bool:
+    """Whether the channel has been unused for half its limit, so that its topic is checked."""
+    return now - used_at >= idle_ttl(channel) / 2
+
+
+def apply_idle_ttl(channel: Channel, *, used_at: datetime, watched: bool, now: datetime) -> Channel:
+    """Return the channel with its idle TTL applied, or itself if nothing changed.
+
+    It is closed after the limit, even with unread records, and deleted after the same time again;
+    both only if its topic was `watched`. Its condition `Idle` announces both.
+    """
+    idle = idle_ttl(channel)
+    closes_at = used_at + idle
+    if now < closes_at:
+        return _announced(channel, *_before(channel, used_at, now), now=now)
+    before = channel.condition(_IDLE)
+    since = before.last_transition_at if before and before.status == "True" else now
+    deleted_at = max(since, closes_at) + idle
+    reason, message = "Unused", _remains(channel, used_at, deleted_at)
+    if channel.phase is Phase.CLOSED:
+        if watched and now >= deleted_at:
+            return deleted(channel, keep_topic=False, now=now)
+        return _announced(channel, "True", reason, message, now=now)
+    if not watched:
+        return _announced(channel, *_before(channel, used_at, now), now=now)
+    shut = closed(
+        channel, reason=_IDLE, message="The channel was closed because it was not used.", now=now
+    )
+    return shut.with_condition(_IDLE, "True", reason, message, now)
+
+
+def _before(
+    channel: Channel, used_at: datetime, now: datetime
+) -> tuple[Literal["False"], str, str]:
+    idle, is_closed = idle_ttl(channel), channel.phase is Phase.CLOSED
+    end = _deletion(channel)
+    if not is_quiet(channel, used_at=used_at, now=now):
+        span = _span(2 * idle if is_closed else idle)
+        steps = end if is_closed else f"closed, and after the same time again {end}"
+        return "False", "InUse", f"The channel is in use. After {span} without use it is {steps}."
+    if is_closed:
+        return "False", "Quiet", _remains(channel, used_at, used_at + 2 * idle)
+    return (
+        "False",
+        "Quiet",
+        f"The channel has not been used since {_shown(used_at)}: it is closed at "
+        f"{_shown(used_at + idle)}, and {end} {_span(idle)} later, unless it is used.",
+    )
+
+
+def _remains(channel: Channel, used_at: datetime, deleted_at: datetime) -> str:
+    return (
+        f"The channel has not been used since {_shown(used_at)}: it is {_deletion(channel)} at "
+        f"{_shown(deleted_at)}, unless it is read, or spec.idle_ms is changed."
+    )
+
+
+def _deletion(channel: Channel) -> str:
+    return "deleted without its topic" if channel.adopted else "deleted with its records"
+
+
+def _announced(
+    channel: Channel, status: Literal["True", "False"], reason: str, message: str, *, now: datetime
+) -> Channel:
+    updated = channel.with_condition(_IDLE, status, reason, message, now)
+    return channel if updated == channel else replace(updated, revision=channel.revision + 1)
+
+
+def _span(time: timedelta) -> str:
+    for unit, seconds in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        count, rest = divmod(time.total_seconds(), seconds)
+        if count > 1 and not rest:
+            return f"{count:,.0f} {unit}"
+    return f"{time.total_seconds():,g} seconds"
+
+
+def _shown(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,11 +1,10 @@
-"""Closing and idle channels: usage, unread data, deadlines. Pure."""
+"""Closing channels: usage and unread data. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import Literal
+from datetime import datetime
 
-from sluiceway_gateway.channels.change import deleted, require_changeable
+from sluiceway_gateway.channels.change import require_changeable
 from sluiceway_gateway.channels.model import Channel, Phase, may_become
 from sluiceway_gateway.endpoints.model import listed
 from sluiceway_gateway.errors import ChannelNotReady
@@ -191,107 +190,3 @@ def _waiting(
         reason, what = "Unread", listed(left)
     message = f"{what}. It is closed after that, or at once with force."
     return channel.with_condition("Drained", "False", reason, message, now)
-
-
-IDLE = "Idle"
-"""Type of the condition."""
-PHASES = frozenset({Phase.READY, Phase.CLOSING, Phase.CLOSED})
-"""Phases in which the idle TTL applies; in others, the channel's owner has to act."""
-_LONGEST_WATCH = timedelta(hours=1)
-_LONGEST_USE_INTERVAL = timedelta(minutes=1)
-
-
-def idle_ttl(channel: Channel) -> timedelta:
-    """Return the time without use after which the channel is closed."""
-    assert channel.spec.idle_ms is not None  # noqa: S101 - the callers check it
-    return timedelta(milliseconds=channel.spec.idle_ms)
-
-
-def watch_period(channel: Channel) -> timedelta:
-    """Return the time for which the topic must not grow before the channel is closed or deleted."""
-    return min(idle_ttl(channel) / 10, _LONGEST_WATCH)
-
-
-def use_interval(channel: Channel) -> timedelta:
-    """Return the time in which several uses are saved once."""
-    return min(idle_ttl(channel) / 10, _LONGEST_USE_INTERVAL)
-
-
-def is_quiet(channel: Channel, *, used_at: datetime, now: datetime) -> bool:
-    """Whether the channel has been unused for half its limit, so that its topic is checked."""
-    return now - used_at >= idle_ttl(channel) / 2
-
-
-def apply_idle_ttl(channel: Channel, *, used_at: datetime, watched: bool, now: datetime) -> Channel:
-    """Return the channel with its idle TTL applied, or itself if nothing changed.
-
-    It is closed after the limit, even with unread records, and deleted after the same time again;
-    both only if its topic was `watched`. Its condition `Idle` announces both.
-    """
-    idle = idle_ttl(channel)
-    closes_at = used_at + idle
-    if now < closes_at:
-        return _announced(channel, *_before(channel, used_at, now), now=now)
-    before = channel.condition(IDLE)
-    since = before.last_transition_at if before and before.status == "True" else now
-    deleted_at = max(since, closes_at) + idle
-    reason, message = "Unused", _remains(channel, used_at, deleted_at)
-    if channel.phase is Phase.CLOSED:
-        if watched and now >= deleted_at:
-            return deleted(channel, keep_topic=False, now=now)
-        return _announced(channel, "True", reason, message, now=now)
-    if not watched:
-        return _announced(channel, *_before(channel, used_at, now), now=now)
-    shut = closed(
-        channel, reason=IDLE, message="The channel was closed because it was not used.", now=now
-    )
-    return shut.with_condition(IDLE, "True", reason, message, now)
-
-
-def _before(
-    channel: Channel, used_at: datetime, now: datetime
-) -> tuple[Literal["False"], str, str]:
-    idle, is_closed = idle_ttl(channel), channel.phase is Phase.CLOSED
-    end = _deletion(channel)
-    if not is_quiet(channel, used_at=used_at, now=now):
-        span = _span(2 * idle if is_closed else idle)
-        steps = end if is_closed else f"closed, and after the same time again {end}"
-        return "False", "InUse", f"The channel is in use. After {span} without use it is {steps}."
-    if is_closed:
-        return "False", "Quiet", _remains(channel, used_at, used_at + 2 * idle)
-    return (
-        "False",
-        "Quiet",
-        f"The channel has not been used since {_shown(used_at)}: it is closed at "
-        f"{_shown(used_at + idle)}, and {end} {_span(idle)} later, unless it is used.",
-    )
-
-
-def _remains(channel: Channel, used_at: datetime, deleted_at: datetime) -> str:
-    return (
-        f"The channel has not been used since {_shown(used_at)}: it is {_deletion(channel)} at "
-        f"{_shown(deleted_at)}, unless it is read, or spec.idle_ms is changed."
-    )
-
-
-def _deletion(channel: Channel) -> str:
-    return "deleted without its topic" if channel.adopted else "deleted with its records"
-
-
-def _announced(
-    channel: Channel, status: Literal["True", "False"], reason: str, message: str, *, now: datetime
-) -> Channel:
-    updated = channel.with_condition(IDLE, status, reason, message, now)
-    return channel if updated == channel else replace(updated, revision=channel.revision + 1)
-
-
-def _span(time: timedelta) -> str:
-    for unit, seconds in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
-        count, rest = divmod(time.total_seconds(), seconds)
-        if count > 1 and not rest:
-            return f"{count:,.0f} {unit}"
-    return f"{time.total_seconds():,g} seconds"
-
-
-def _shown(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")

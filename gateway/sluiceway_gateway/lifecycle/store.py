@@ -18,8 +18,10 @@ from sluiceway_gateway.endpoints.store import LIVES
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.ledger.model import BatchState
-from sluiceway_gateway.lifecycle.model import PHASES, SHARED, ChannelUsage, GroupUsage
+from sluiceway_gateway.lifecycle.model import SHARED, ChannelUsage, GroupUsage
 
+# In other phases, the channel's owner has to act.
+_IDLE_PHASES = frozenset({Phase.READY, Phase.CLOSING, Phase.CLOSED})
 # Built once: the leading replica runs them all the time.
 _CLOSING = selection().where(in_phases([Phase.CLOSING])).order_by(channels.c.uid)
 _PRESENT = (
@@ -152,7 +154,7 @@ _ALL = (
     .add_columns(
         _LIVING.label("lives"), _CHANGED.label("changed_at"), _LAST_COMMITTED.label("committed_at")
     )
-    .where(channels.c.idle_ms.is_not(None), in_phases(PHASES))
+    .where(channels.c.idle_ms.is_not(None), in_phases(_IDLE_PHASES))
     .order_by(channels.c.uid)
 )
 _ONE = _ALL.where(channels.c.uid == bindparam("uid"))

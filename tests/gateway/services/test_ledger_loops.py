@@ -10,7 +10,8 @@ from shared_kafka import SharedKafka
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.ledger import store
-from sluiceway_gateway.ledger.loops import LeaseReaper, LedgerComparer
+from sluiceway_gateway.ledger.halting import LedgerComparer
+from sluiceway_gateway.ledger.leases import LeaseReaper
 from topics import Topics
 
 

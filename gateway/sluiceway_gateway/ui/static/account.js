@@ -1,8 +1,9 @@
 // The token in use: name, permissions and expiry.
 
-import { account, getJson, serverNow, signInReason, token } from "./api.js";
+import { getJson, serverNow } from "./api.js";
 import { Text } from "./format.js";
 import { mode, tick } from "./live.js";
+import { account, signInReason, token } from "./token.js";
 import { effect, html } from "./view.js";
 
 const WARNED_S = 600;

@@ -1,10 +1,11 @@
 // Changes an operator may make, each behind a dialog that says what will happen.
 
 import { may } from "./account.js";
-import { channelPath, getJson, send, signInReason } from "./api.js";
+import { channelPath, getJson, send } from "./api.js";
 import { isUnknown, Text, whole } from "./format.js";
 import { exampleRecord, jsonText } from "./json.js";
 import { route } from "./router.js";
+import { signInReason } from "./token.js";
 import { effect, html, signal, useEffect, useRef, useState } from "./view.js";
 
 // How many actions of this page have succeeded.

@@ -1,16 +1,6 @@
 // Requests to the public HTTP interface, with the token of this tab.
 
-import { batch, signal } from "./view.js";
-
-const KEY = "sluiceway.token";
-
-// Of the tab's session: closing the tab forgets it.
-export const token = signal(sessionStorage.getItem(KEY));
-// Why the sign-in form is shown; null while it is not.
-export const signInReason = signal(null);
-
-// The token in use, as in `GET /v1/token`; null until it is read.
-export const account = signal(null);
+import { account, signInReason, signOut, token } from "./token.js";
 
 // By the server's clock minus this machine's, in ms, from events and the header Date of responses.
 let skew = 0;
@@ -35,24 +25,6 @@ export class ApiError extends Error {
 
 export function serverNow() {
   return Date.now() + skew;
-}
-
-export function signIn(given) {
-  sessionStorage.setItem(KEY, given);
-  batch(() => {
-    token.value = given;
-    signInReason.value = null;
-  });
-}
-
-export function signOut(reason) {
-  sessionStorage.removeItem(KEY);
-  // Together, so that nothing is requested without a token in between.
-  batch(() => {
-    account.value = null;
-    token.value = null;
-    signInReason.value = reason;
-  });
 }
 
 export const channelPath = (name, ...rest) =>

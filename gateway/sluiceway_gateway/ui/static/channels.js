@@ -1,7 +1,8 @@
 // The list of channels, as the gateway last sent it.
 
-import { send, setServerTime, signInReason } from "./api.js";
+import { send, setServerTime } from "./api.js";
 import { follow } from "./live.js";
+import { signInReason } from "./token.js";
 import { effect, signal } from "./view.js";
 
 // Lines as in `GET /v1/status`; a new array after each change.

@@ -1,13 +1,13 @@
 // The dashboard's shell: header, connection, and the view that the URL names.
 
 import { Account, Expiry } from "./account.js";
-import { signInReason, signOut, token } from "./api.js";
 import { clockTime, durationText } from "./format.js";
 import { failure, mode, paused, receivedAt, tick } from "./live.js";
 import { Overview } from "./overview.js";
 import { lazy, NotLoaded } from "./resource.js";
 import { href, route } from "./router.js";
 import { SignIn } from "./signin.js";
+import { signInReason, signOut, token } from "./token.js";
 import { html, render, useEffect, useErrorBoundary } from "./view.js";
 
 const [channelPage, loadChannelPage, channelPageFailed] = lazy(() => import("./channel.js"));

@@ -1,13 +1,13 @@
 // The overview: current problems first, then the list of channels.
 
-import { token } from "./api.js";
 import { channels, followChannels, loaded } from "./channels.js";
 import { ageOf, ago, count, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
 import { allProblems, ProblemSentence } from "./problems.js";
 import { href, route, setQuery } from "./router.js";
 import { lineState, State } from "./states.js";
-import { html, useEffect, useMemo, useState } from "./view.js";
 import { VirtualTable } from "./table.js";
+import { token } from "./token.js";
+import { html, useEffect, useMemo, useState } from "./view.js";
 
 const SHOWN_PROBLEMS = 8;
 // More are slow to draw, and nobody reads them.

@@ -1,6 +1,7 @@
 // The sign-in form: a token of this gateway, kept for the tab's session.
 
-import { ApiError, getJson, signIn, signInReason, signOut } from "./api.js";
+import { ApiError, getJson } from "./api.js";
+import { signIn, signInReason, signOut } from "./token.js";
 import { html, useEffect, useRef, useState } from "./view.js";
 
 export function SignIn() {

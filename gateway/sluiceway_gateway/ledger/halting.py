@@ -1,96 +1,26 @@
-"""Background loops of ledgers: the end of leases, and the comparison with Kafka.
+"""Comparison of ledgers with Kafka: those with lost records are halted.
 
-Batches whose leases have ended are aborted. Ledgers are compared with Kafka: those with lost
-records are halted, and runs below the log start are removed.
+Runs below the log start, which retention has removed, are removed from the ledger.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 
 import structlog
 
 from sluiceway_gateway.channels.model import TopicRef
-from sluiceway_gateway.clock import Clock, clocks_apart
+from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.kafka.model import Watermarks
-from sluiceway_gateway.ledger import batch_store, store
-from sluiceway_gateway.ledger.model import halt, reap, reused_offsets
-from sluiceway_gateway.ledger.service import save_aborted
+from sluiceway_gateway.ledger import store
+from sluiceway_gateway.ledger.model import halt, reused_offsets
 
 _log = structlog.get_logger(__name__)
 
-_REAP_PAUSE_S = 1.0
-#: Maximum time between two passes; after a longer one, writers get time to renew.
-_LATE_S = 10.0
-#: Larger jumps of the wall clock mean that it was set.
-_CLOCK_JUMP = timedelta(seconds=2)
-#: Time for writers to renew after that, by the monotonic clock.
-_GRACE_S = 15.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeaseCounts:
-    """Batches that one pass aborted; `pause_s` is the time until the next pass."""
-
-    reaped: int = 0
-    pause_s: float = _REAP_PAUSE_S
-
-
-class LeaseReaper:
-    """Aborts open batches whose leases have ended, so that they do not hold readers back for ever.
-
-    Leases are times of the wall clock. After the clock was set, or after a pause of this process or
-    of its leadership, in which writers may have found no gateway, no batch is aborted until writers
-    had time to renew. A batch that is aborted too early costs its writer a new attempt, but never a
-    record.
-    """
-
-    def __init__(self, *, database: Database, clock: Clock, monotonic: Callable[[], float]) -> None:
-        self._database = database
-        self._clock = clock
-        self._monotonic = monotonic
-        self._passed_s = -math.inf
-        self._apart = clocks_apart(self._clock, self._monotonic)
-        self._quiet_until_s = -math.inf
-
-    def run_once(self) -> LeaseCounts:
-        """Abort the batches whose leases have ended. Raises DatabaseUnavailable."""
-        now_s, apart = self._monotonic(), clocks_apart(self._clock, self._monotonic)
-        late = now_s - self._passed_s > _LATE_S
-        if late or abs(apart - self._apart) > _CLOCK_JUMP:
-            self._quiet_until_s = now_s + _GRACE_S
-        self._passed_s, self._apart = now_s, apart
-        if now_s < self._quiet_until_s:
-            return LeaseCounts()
-        with self._database.read() as tx:
-            uids = batch_store.with_expired(tx, self._clock())
-        return LeaseCounts(reaped=sum(self._reap(uid) for uid in uids))
-
-    def _reap(self, uid: str) -> int:
-        with self._database.write() as tx:
-            was = store.hold_existing(tx, uid)
-            if was is None:
-                return 0
-            now = self._clock()
-            decision = reap(was, batch_store.open_batches(tx, uid), now)
-            save_aborted(tx, decision, was=was, now=now)
-        for each in decision.aborted:
-            _log.warning(
-                "the lease of a batch ended",
-                channel=uid,
-                batch=each.id,
-                key=each.key,
-                owner=each.owner,
-            )
-        return len(decision.aborted)
-
-
-_COMPARE_PAUSE_S = 10.0
+_PAUSE_S = 10.0
 #: Time after which a watermark below committed offsets means lost records; a new leader's watermark
 #: may be behind for a moment.
 _CONFIRM_S = 30.0
@@ -103,7 +33,7 @@ class ComparisonCounts:
     clipped: int = 0
     """Ledgers with removed runs below the log start."""
     halted: int = 0
-    pause_s: float = _COMPARE_PAUSE_S
+    pause_s: float = _PAUSE_S
 
 
 @dataclass(frozen=True, kw_only=True)
