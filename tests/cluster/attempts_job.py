@@ -1,14 +1,16 @@
 """Writes under retries, speculation, and lost executors and drivers, with two executor processes.
 
-Arguments: the gateway's URL, batch or stream, the fault, the name of the channel, a directory for
-the record of faults that have happened, and optionally the URL of Spark's master.
+Arguments: the gateway's URL; batch, stream, or batch,stream for one after the other; the fault; the
+name of the channel; a directory, in which each kind records what has happened; and optionally the
+URL of Spark's master.
 """
 
+import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,12 +35,17 @@ def first(directory: str, event: str) -> bool:
     return True
 
 
-def wait_for_records(url: str, channel: str) -> None:
-    """Wait until this task has records in Kafka, in the partition with its number."""
+def end_offsets(url: str, channel: str) -> Mapping[int, int]:
+    """Return the ends of the partitions that the tasks write to."""
     with Gateway(url) as gateway:
         identity = TopicIdentity(gateway.channel(channel).connection("read"), {})
+    return identity.ends(range(TASKS), timeout_s=TIMEOUT_S)
+
+
+def wait_for_records(url: str, channel: str, before: Mapping[int, int]) -> None:
+    """Wait until this kind has records in Kafka, in the partition with the task's number."""
     deadline_s = time.monotonic() + TIMEOUT_S
-    while not identity.ends([number()], timeout_s=TIMEOUT_S)[number()]:
+    while end_offsets(url, channel)[number()] == before[number()]:
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
 
@@ -112,14 +119,23 @@ def spark_session(url: str, master: str) -> SparkSession:
     return spark
 
 
+def first_ends(url: str, channel: str, directory: str) -> Mapping[int, int]:
+    """Return the ends before the first run in this directory."""
+    file = Path(directory, "before")
+    if not file.exists():
+        file.write_text(json.dumps([*end_offsets(url, channel).items()]))
+    return dict(json.loads(file.read_text()))
+
+
 def faulty(frame: DataFrame, url: str, fault: str, channel: str, directory: str) -> DataFrame:
     """Return the rows with a fault in each task after its rows."""
+    before = first_ends(url, channel, directory)
 
     def fail(batches: Rows) -> Rows:
         own_batches = list(batches)
         yield from own_batches
         if not Path(directory, f"passed-{fault}-{number()}").exists():
-            wait_for_records(url, channel)
+            wait_for_records(url, channel, before)
         yield from FAULTS[fault](iter(()), directory)
         Path(directory, f"passed-{fault}-{number()}").touch()
 
@@ -129,19 +145,22 @@ def faulty(frame: DataFrame, url: str, fault: str, channel: str, directory: str)
 
 
 def main(
-    url: str, kind: str, fault: str, channel: str, directory: str, master: str = MASTER
+    url: str, kinds: str, fault: str, channel: str, directory: str, master: str = MASTER
 ) -> None:
     spark = spark_session(url, master)
-    if kind == "batch":
-        rows = spark.range(0, ROWS, 1, TASKS).selectExpr("id", "cast(id as string) s")
-        write = faulty(rows, url, fault, channel, directory).write.format("channel").mode("append")
-        write.option("batchKey", fault).save(channel)
-    else:
-        frame = spark.readStream.format("channel").load(f"{channel}-in")
-        stream = faulty(frame, url, fault, channel, directory).writeStream.format("channel")
-        stream = stream.option("checkpointLocation", f"{directory}/checkpoint")
-        query = stream.trigger(availableNow=True).start(channel)
-        query.awaitTermination()
+    for kind in kinds.split(","):
+        own = f"{directory}/{kind}"
+        Path(own).mkdir(exist_ok=True)
+        if kind == "batch":
+            rows = spark.range(0, ROWS, 1, TASKS).selectExpr("id", "cast(id as string) s")
+            write = faulty(rows, url, fault, channel, own).write.format("channel").mode("append")
+            write.option("batchKey", fault).save(channel)
+        else:
+            frame = spark.readStream.format("channel").load(f"{channel}-in")
+            stream = faulty(frame, url, fault, channel, own).writeStream.format("channel")
+            stream = stream.option("checkpointLocation", f"{own}/checkpoint")
+            stream.trigger(availableNow=True).start(channel).awaitTermination()
+        Path(own, "messages").write_text(str(sum(end_offsets(url, channel).values())))
     spark.stop()
 
 

@@ -30,10 +30,10 @@ class AttemptsJob:
         self._arguments = (gateway_url, channel.name)
         self._environment = os.environ | spark_environment(directory)
 
-    def start(self, kind: str, fault: str, *master: str) -> subprocess.Popen[str]:
+    def start(self, kinds: str, fault: str, *master: str) -> subprocess.Popen[str]:
         url, channel = self._arguments
         return subprocess.Popen(
-            [sys.executable, str(JOB), url, kind, fault, channel, str(self.shared), *master],
+            [sys.executable, str(JOB), url, kinds, fault, channel, str(self.shared), *master],
             cwd=self._directory,
             env=self._environment,
             stdin=subprocess.DEVNULL,
@@ -42,27 +42,31 @@ class AttemptsJob:
             text=True,
         )
 
-    def __call__(self, kind: str, fault: str, *master: str) -> None:
+    def __call__(self, kinds: str, fault: str, *master: str) -> None:
         """Run the job, and assert its success."""
-        status, output = self.outcome(kind, fault, *master)
+        status, output = self.outcome(kinds, fault, *master)
         assert status == 0, output
 
-    def outcome(self, kind: str, fault: str, *master: str) -> tuple[int, str]:
+    def outcome(self, kinds: str, fault: str, *master: str) -> tuple[int, str]:
         """Run the job, and return its exit status and output."""
-        with self.start(kind, fault, *master) as process:
+        with self.start(kinds, fault, *master) as process:
             output, _ = process.communicate(timeout=480)
             return process.returncode, output
 
     def instance(self) -> str:
         """Return the run of the last query, which is the instance of its batches."""
-        return (self.shared / "run").read_text()
+        return (self.shared / "stream" / "run").read_text()
+
+    def messages(self, kind: str) -> int:
+        """Return the number of messages in the channel's topic after the last run of a kind."""
+        return int((self.shared / kind / "messages").read_text())
 
     @contextmanager
     def holding(self, kind: str) -> Iterator[None]:
         """Run the job until all tasks have records in Kafka; after the block, kill the driver."""
         with self.start(kind, "held") as process:
             try:
-                until(lambda: len(list(self.shared.glob("held-*"))) == TASKS)
+                until(lambda: len(list((self.shared / kind).glob("held-*"))) == TASKS)
                 yield
             finally:
                 for pid in (process.pid, *children(process.pid)):
