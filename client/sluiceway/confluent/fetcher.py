@@ -99,7 +99,7 @@ class MessageFetcher:
                 # A new mapping, because another thread may iterate over this one in a poll.
                 self._committed = {**self._committed, connection.channel_name: own}
                 self._poll = self._poll_all
-            self._returned.settle(self._only_name)
+            self._returned.settle()
             self.connections[connection.channel_name] = connection
             self._names[connection.topic_name] = connection.channel_name
             self._only_name = connection.channel_name if len(self._names) == 1 else None
@@ -118,9 +118,12 @@ class MessageFetcher:
         if message is not None:
             if self._only_name is not None:
                 message.set_topic(self._only_name)
-            elif (topic := message.topic()) is not None:
-                message.set_topic(self._names.get(topic, topic))
-            self._returned.add((message,), self._only_name)
+                if message.error() is None:
+                    self._returned.last[message.partition()] = message
+            else:
+                if (topic := message.topic()) is not None:
+                    message.set_topic(self._names.get(topic, topic))
+                self._returned.add((message,), one_channel=False)
         return message
 
     def consume(self, limit: int, timeout_s: float) -> list[Message]:
@@ -151,8 +154,8 @@ class MessageFetcher:
             names = [self._names.get(topic, topic) for topic in topics]
         # The hot loop: one call per message, without bytecode.
         collections.deque(map(Message.set_topic, messages, names), maxlen=0)
-        self._returned.add(messages, self._only_name)
-        return list(messages)
+        self._returned.add(messages, one_channel=self._only_name is not None)
+        return messages
 
     def _interrupted(self, error: BaseException) -> BaseException:
         """Go back to messages that an interrupted call has taken, because librdkafka drops them.
@@ -160,7 +163,7 @@ class MessageFetcher:
         Returns the error to raise.
         """
         if not self._closed:
-            self._returned.settle(self._only_name)
+            self._returned.settle()
             plain = [each for each in self.starts if each[0] not in self._committed]
             for partition, offset in self.consumed(plain).items():
                 returned = self._returned.next_offsets.get(partition, self.starts[partition])
@@ -337,7 +340,7 @@ class MessageFetcher:
 
     def _forget(self, partitions: Iterable[Partition]) -> None:
         """Forget the returned messages of partitions that continue elsewhere."""
-        self._returned.settle(self._only_name)
+        self._returned.settle()
         for each in partitions:
             self._returned.next_offsets.pop(each, None)
 
