@@ -30,7 +30,7 @@ class ReturnedOffsets:
     """The offsets after the last returned messages, by partition.
 
     librdkafka's positions also include messages that it drops after an interrupt. A request for
-    them before each call takes 2 µs per partition; this takes less than 0.1 µs per message.
+    them before each call takes 2 µs per partition; this takes 0.05 µs per message.
     """
 
     def __init__(self) -> None:

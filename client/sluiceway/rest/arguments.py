@@ -1,6 +1,7 @@
 """Arguments of callers, checked: the URL, seconds, and names as parts of URL paths."""
 
 import re
+from typing import Final
 from urllib.parse import quote
 
 import httpx
@@ -11,6 +12,8 @@ __all__ = ["channel_path", "check_seconds", "checked_url", "group_path"]
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _GROUP = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,249}")
+
+_MAX_PORT: Final = 65_535
 
 
 def checked_url(url: str) -> str:
@@ -25,6 +28,8 @@ def checked_url(url: str) -> str:
             f"the gateway's URL is '{shown}'; it must be http://HOST:PORT or https://HOST:PORT, "
             "without a user"
         )
+    if parsed.port is not None and not 1 <= parsed.port <= _MAX_PORT:
+        raise OptionError(f"the gateway's URL is '{parsed}'; its port must be 1 to {_MAX_PORT}")
     # Request paths already begin with /v1.
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 

@@ -315,6 +315,9 @@ def test_tokens_are_not_shown(script: Script) -> None:
         ({"url": "ftp://x"}, "the gateway's URL"),
         ({"url": "http://user:hush@x"}, "without a user"),
         ({"url": "localhost:8900"}, "the gateway's URL is 'localhost:8900'"),
+        # The system would connect to the port modulo 65,536.
+        ({"url": "http://localhost:74436"}, "its port must be 1 to 65535"),
+        ({"url": "http://localhost:0"}, "its port must be 1 to 65535"),
         ({"token": b"slw_a_hush"}, "token is of the type bytes; it takes a str"),
         ({"token": "two words"}, "token does not contain a token"),
         ({"token": "   "}, "token does not contain a token"),
