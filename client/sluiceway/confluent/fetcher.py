@@ -113,17 +113,17 @@ class MessageFetcher:
             return None
         try:
             message = self._poll(timeout_s)
+            if message is not None:
+                if self._only_name is not None:
+                    message.set_topic(self._only_name)
+                    if message.error() is None:
+                        self._returned.last[message.partition()] = message
+                else:
+                    if (topic := message.topic()) is not None:
+                        message.set_topic(self._names.get(topic, topic))
+                    self._returned.add((message,), one_channel=False)
         except BaseException as error:
             raise self._interrupted(error) from error.__cause__
-        if message is not None:
-            if self._only_name is not None:
-                message.set_topic(self._only_name)
-                if message.error() is None:
-                    self._returned.last[message.partition()] = message
-            else:
-                if (topic := message.topic()) is not None:
-                    message.set_topic(self._names.get(topic, topic))
-                self._returned.add((message,), one_channel=False)
         return message
 
     def consume(self, limit: int, timeout_s: float) -> list[Message]:
@@ -144,28 +144,27 @@ class MessageFetcher:
             else:
                 with gc_paused():
                     messages = consumer.consume(limit, timeout_s)
+            if self._only_name is not None:
+                names: Iterable[str] = itertools.repeat(self._only_name)
+            else:
+                # Events without a topic get an empty name.
+                topics = [message.topic() or "" for message in messages]
+                names = [self._names.get(topic, topic) for topic in topics]
+            # The hot loop: one call per message, without bytecode.
+            collections.deque(map(Message.set_topic, messages, names), maxlen=0)
+            self._returned.add(messages, one_channel=self._only_name is not None)
         except BaseException as error:
             raise self._interrupted(error) from error.__cause__
-        if self._only_name is not None:
-            names: Iterable[str] = itertools.repeat(self._only_name)
-        else:
-            # Events without a topic get an empty name.
-            topics = [message.topic() or "" for message in messages]
-            names = [self._names.get(topic, topic) for topic in topics]
-        # The hot loop: one call per message, without bytecode.
-        collections.deque(map(Message.set_topic, messages, names), maxlen=0)
-        self._returned.add(messages, one_channel=self._only_name is not None)
         return messages
 
     def _interrupted(self, error: BaseException) -> BaseException:
-        """Go back to messages that an interrupted call has taken, because librdkafka drops them.
+        """Go back to messages that an interrupted call has taken but does not return.
 
         Returns the error to raise.
         """
         if not self._closed:
             self._returned.settle()
-            plain = [each for each in self.starts if each[0] not in self._committed]
-            for partition, offset in self.consumed(plain).items():
+            for partition, offset in self.consumed(self.starts).items():
                 returned = self._returned.next_offsets.get(partition, self.starts[partition])
                 if offset > returned:
                     self.seek(partition, returned)

@@ -46,9 +46,12 @@ class ReturnedOffsets:
                 last = {each.partition(): each for each in messages if each.error() is None}
             self.last |= last
             return
-        for message in messages:
-            if message.error() is None:
-                self.next_offsets[message.topic(), message.partition()] = message.offset() + 1
+        # All at once: the caller returns none of them if this is interrupted.
+        self.next_offsets |= {
+            (each.topic(), each.partition()): each.offset() + 1
+            for each in messages
+            if each.error() is None
+        }
 
     def settle(self) -> None:
         """Move the offsets of `last` to `next_offsets`."""

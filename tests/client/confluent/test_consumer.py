@@ -1,7 +1,9 @@
 """sluiceway.confluent.Consumer with manual assignment: reading, offsets, commits."""
 
+import sys
 import uuid
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from sluiceway.confluent import (
     Message,
     TopicPartition,
 )
+from sluiceway.confluent.partition_offsets import ReturnedOffsets
 
 
 @pytest.fixture
@@ -131,6 +134,54 @@ def test_messages_that_librdkafka_drops_after_an_interrupt_are_returned(
         with pytest.raises(KeyboardInterrupt):
             reader.poll(20)
     assert [message.offset() for message in reader.consume(6, 20)] == [4, 5, 6, 7, 8, 9]
+
+
+def interrupt_after(function: str) -> Callable[[FrameType, str, Any], None]:
+    """Return a profile function that raises once, right after a call of a C function."""
+
+    def profile(_frame: FrameType, event: str, called: Any) -> None:
+        if event == "c_return" and called.__name__ == function:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    return profile
+
+
+@pytest.mark.parametrize("other", [None, "at_least_once", "exactly_once"])
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_an_interrupt_right_before_a_call_returns_loses_no_message(
+    consumer: Callable[..., Consumer],
+    site: Facade,
+    delivery: str,
+    other: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [site.channel(partitions=1, delivery=each) for each in (delivery, other) if each]
+    with site.producer() as producer:
+        for number in range(10):
+            for name in names:
+                producer.produce(name, str(number), partition=0)
+    reader = consumer(**{"group.id": "interrupted"})
+    reader.assign([at(name, 0, 0) for name in names])
+    found = [reader.poll(20)]
+    sys.setprofile(interrupt_after("set_topic"))
+    with pytest.raises(KeyboardInterrupt):
+        reader.poll(20)
+    add = ReturnedOffsets.add
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        if [*arguments[1]]:
+            raise KeyboardInterrupt
+        add(*arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ReturnedOffsets, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            reader.consume(7, 20)
+    while missing := 10 * len(names) - len(found):
+        found += reader.consume(missing, 20)
+    for name in names:
+        assert [each.offset() for each in found if each.topic() == name] == [*range(10)]
 
 
 def test_after_an_interrupt_each_partition_continues_after_its_returned_messages(
