@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,17 +35,22 @@ def first(directory: str, event: str) -> bool:
     return True
 
 
-def end_offsets(url: str, channel: str) -> Mapping[int, int]:
-    """Return the ends of the partitions that the tasks write to."""
+def topic_of(url: str, channel: str) -> TopicIdentity:
     with Gateway(url) as gateway:
-        identity = TopicIdentity(gateway.channel(channel).connection("read"), {})
-    return identity.ends(range(TASKS), timeout_s=TIMEOUT_S)
+        return TopicIdentity(gateway.channel(channel).connection("read"), {})
 
 
-def wait_for_records(url: str, channel: str, before: Mapping[int, int]) -> None:
+def ends_of(topic: TopicIdentity) -> list[int]:
+    """Return the ends of the partitions that the tasks write to."""
+    ends = topic.ends(range(TASKS), timeout_s=TIMEOUT_S)
+    return [ends[partition] for partition in range(TASKS)]
+
+
+def wait_for_records(url: str, channel: str, before: Sequence[int]) -> None:
     """Wait until this kind has records in Kafka, in the partition with the task's number."""
+    topic = topic_of(url, channel)
     deadline_s = time.monotonic() + TIMEOUT_S
-    while end_offsets(url, channel)[number()] == before[number()]:
+    while ends_of(topic)[number()] == before[number()]:
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
 
@@ -119,12 +124,13 @@ def spark_session(url: str, master: str) -> SparkSession:
     return spark
 
 
-def first_ends(url: str, channel: str, directory: str) -> Mapping[int, int]:
+def first_ends(url: str, channel: str, directory: str) -> Sequence[int]:
     """Return the ends before the first run in this directory."""
     file = Path(directory, "before")
     if not file.exists():
-        file.write_text(json.dumps([*end_offsets(url, channel).items()]))
-    return dict(json.loads(file.read_text()))
+        file.write_text(json.dumps(ends_of(topic_of(url, channel))))
+    ends: list[int] = json.loads(file.read_text())
+    return ends
 
 
 def faulty(frame: DataFrame, url: str, fault: str, channel: str, directory: str) -> DataFrame:
@@ -160,7 +166,7 @@ def main(
             stream = faulty(frame, url, fault, channel, own).writeStream.format("channel")
             stream = stream.option("checkpointLocation", f"{own}/checkpoint")
             stream.trigger(availableNow=True).start(channel).awaitTermination()
-        Path(own, "messages").write_text(str(sum(end_offsets(url, channel).values())))
+        Path(own, "messages").write_text(str(sum(ends_of(topic_of(url, channel)))))
     spark.stop()
 
 

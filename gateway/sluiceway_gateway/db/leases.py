@@ -169,7 +169,7 @@ class Leader:
 
     @property
     def has_lease(self) -> bool:
-        """Whether this replica's last renewal has not expired. Reads no database."""
+        """True until this replica's lease expires, by its last renewal; reads no database."""
         return self._monotonic() < self._leads_until_s
 
     def resign(self) -> None:

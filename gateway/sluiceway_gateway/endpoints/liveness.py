@@ -22,11 +22,7 @@ from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.endpoints import liveness_store, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import save_changes
-from sluiceway_gateway.endpoints.liveness_store import (
-    EndpointBeat,
-    LostWriter,
-    SessionBeat,
-)
+from sluiceway_gateway.endpoints.liveness_store import EndpointBeat, LostWriter, SessionBeat
 from sluiceway_gateway.endpoints.model import Endpoint, Health, next_health, worse_after_ms
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.groups.rebalance_timeout import RebalanceTimeout

@@ -253,7 +253,7 @@ def use_interval(channel: Channel) -> timedelta:
 
 
 def is_quiet(channel: Channel, *, used_at: datetime, now: datetime) -> bool:
-    """Whether the channel has been unused for half its limit, so that its topic is checked."""
+    """Return whether half the idle TTL has passed without use; the topic is checked then."""
     return now - used_at >= idle_ttl(channel) / 2
 
 

@@ -2,7 +2,8 @@
 
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -136,15 +137,21 @@ def test_messages_that_librdkafka_drops_after_an_interrupt_are_returned(
     assert [message.offset() for message in reader.consume(6, 20)] == [4, 5, 6, 7, 8, 9]
 
 
-def interrupt_after(function: str) -> Callable[[FrameType, str, Any], None]:
-    """Return a profile function that raises once, right after a call of a C function."""
+@contextmanager
+def interrupted_after(function: str) -> Iterator[None]:
+    """Interrupt the block right after its first call of a C function, and expect that."""
 
     def profile(_frame: FrameType, event: str, called: Any) -> None:
         if event == "c_return" and called.__name__ == function:
             sys.setprofile(None)
             raise KeyboardInterrupt
 
-    return profile
+    sys.setprofile(profile)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        sys.setprofile(None)
 
 
 @pytest.mark.parametrize("other", [None, "at_least_once", "exactly_once"])
@@ -164,8 +171,7 @@ def test_an_interrupt_right_before_a_call_returns_loses_no_message(
     reader = consumer(**{"group.id": "interrupted"})
     reader.assign([at(name, 0, 0) for name in names])
     found = [reader.poll(20)]
-    sys.setprofile(interrupt_after("set_topic"))
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_after("set_topic"):
         reader.poll(20)
     add = ReturnedOffsets.add
 
@@ -178,8 +184,7 @@ def test_an_interrupt_right_before_a_call_returns_loses_no_message(
         patched.setattr(ReturnedOffsets, "add", interrupted)
         with pytest.raises(KeyboardInterrupt):
             reader.consume(7, 20)
-    while missing := 10 * len(names) - len(found):
-        found += reader.consume(missing, 20)
+    found += reader.consume(10 * len(names) - 1, 20)
     for name in names:
         assert [each.offset() for each in found if each.topic() == name] == [*range(10)]
 
