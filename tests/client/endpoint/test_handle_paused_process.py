@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from confluent_facade import Facade, KafkaError, at, codes, error_code_of, offsets, poll_messages
+from processes import suspend
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Heartbeat, InputPort
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.endpoint.handle import EndpointHandle
@@ -327,7 +328,7 @@ def test_a_stopped_and_continued_process_resumes(
             program.stdin.write(json.dumps(names) + "\n")
             program.stdin.flush()
             ready = json.loads(program.stdout.readline())
-            os.kill(program.pid, signal.SIGSTOP)
+            suspend(program.pid)
             for kind, endpoint in ready.items():
                 channel = site.gateway.channel(names[kind])
                 until(partial(is_lost, channel, endpoint))

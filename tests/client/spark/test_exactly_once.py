@@ -180,7 +180,7 @@ def test_a_thread_of_foreach_batch_writes_with_the_keys_of_its_query(
 
 
 @pytest.mark.long
-def test_micro_batches_whose_rows_are_all_dropped_are_no_batches(
+def test_micro_batches_whose_rows_are_all_dropped_commit_no_batch(
     spark: SparkSession, source: Channel, sink: Channel, ledger: LedgerView, tmp_path: Path
 ) -> None:
     fill(source, range(10))
@@ -189,7 +189,9 @@ def test_micro_batches_whose_rows_are_all_dropped_are_no_batches(
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     assert writer.trigger(availableNow=True).start(sink.name).awaitTermination(TIMEOUT_S)
 
-    assert ledger.kinds(sink) == []
+    # On a busy machine a task may wait so long for its first row that it opens a batch.
+    assert "commit" not in ledger.kinds(sink)
+    assert ledger.open_keys(sink) == []
 
 
 @pytest.mark.parametrize("ending", ["failed", pytest.param("stopped", marks=pytest.mark.long)])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from processes import suspend
 from shared_kafka import SharedKafka
 from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.errors import KafkaUnavailable
@@ -52,7 +53,7 @@ def answered(ask: Callable[[], dict[int, int]]) -> dict[int, int]:
 
 @contextmanager
 def silent(server: KafkaServer) -> Iterator[None]:
-    os.kill(server.pid, signal.SIGSTOP)
+    suspend(server.pid)
     try:
         yield
     finally:
