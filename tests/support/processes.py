@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,29 +16,8 @@ from typing import Any
 import structlog
 
 from sluiceway_gateway.settings import CLIENTS, PREFIX, SECRETS, Settings
-from waiting import until
 
 COMMAND = [sys.executable, "-c", "from sluiceway_gateway.cli import main; raise SystemExit(main())"]
-
-
-def suspend(pid: int) -> None:
-    """Send SIGSTOP, and return once no thread of the process runs.
-
-    The threads run until one of them takes the signal, on a busy machine tens of milliseconds.
-    """
-    os.kill(pid, signal.SIGSTOP)
-    until(lambda: not _runs(pid))
-
-
-def _runs(pid: int) -> bool:
-    """Whether any thread is neither stopped nor at its end."""
-    for path in Path("/proc").glob(f"{pid}/task/*/stat"):
-        # Threads and processes may end meanwhile.
-        with suppress(FileNotFoundError, ProcessLookupError):
-            state = path.read_text().rpartition(") ")[2][0]
-            if state not in "TZX":
-                return True
-    return False
 
 
 class Process:
@@ -83,11 +62,8 @@ class Process:
         return self._process.poll() is None
 
     def signal(self, number: int) -> None:
-        """Send a signal, if the process still runs. Returns after SIGSTOP once it has stopped."""
-        if number == signal.SIGSTOP:
-            suspend(self.pid)
-        else:
-            self._process.send_signal(number)
+        """Send a signal, if the process still runs."""
+        self._process.send_signal(number)
 
     def end(self, number: int, timeout_s: float = 180) -> int:
         """Send a signal and return the exit status."""

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from confluent_facade import Facade, KafkaError, at, codes, error_code_of, offsets, poll_messages
-from processes import suspend
+from faults import suspend
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Heartbeat, InputPort
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.endpoint.handle import EndpointHandle

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from processes import suspend
+from faults import suspend
 from shared_kafka import SharedKafka
 from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.errors import KafkaUnavailable
