@@ -41,7 +41,7 @@ def consume(broker: Broker, member_id: bytes, generation: int, partitions: list[
         PartitionFetchRequest(TOPIC, p, max(0, fetch_committed[p].offset)) for p in partitions
     ]
     total_bytes = 6 * len(b"parcel 0")
-    fetch = broker.fetch_messages(requests, timeout=5000, min_bytes=total_bytes).topics[TOPIC]
+    fetch = broker.fetch_messages(requests, timeout=60_000, min_bytes=total_bytes).topics[TOPIC]
     commits = []
     for partition, found in sorted(fetch.items()):
         print(partition, [message.value.decode() for message in found.messages])

@@ -5,6 +5,7 @@ SLUICEWAY_URL=http://127.0.0.1:8900 python examples/close_and_delete.py
 
 from dataclasses import dataclass
 from datetime import timedelta
+from time import sleep
 
 from sluiceway import Gateway, Heartbeat
 from sluiceway.errors import ChannelClosed, Conflict, SluicewayTimeout
@@ -40,8 +41,11 @@ def main() -> None:
         with sales.reader(group="books") as books:
             total = sum(record["cents"] for record in books)
             print(f"{total} cents")
+            # The gateway learns soon that the writer has ended, and what is left to read.
+            while "books" not in sales.refresh().status.explain():
+                sleep(0.1)
             try:
-                sales.wait_until_closed(3)
+                sales.wait_until_closed(1)
             except SluicewayTimeout as error:
                 print(str(error).split(". ")[0])
             try:

@@ -61,6 +61,7 @@ def main() -> None:
         first, second, third = (Worker(channel, name) for name in ("Ada", "Ben", "Cid"))
         with channel.writer() as writer:
             counts = [threads.submit(first.run)]
+            first.assigned.wait(60)
             for worker in (second, third):
                 writer.write(
                     Reading(station=f"station-{n % STATIONS}", celsius=20.0)

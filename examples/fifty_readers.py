@@ -38,7 +38,7 @@ def read(channel: Channel, index: int, all_have_one: Barrier) -> tuple[int, int,
     ) as reader:
         before = len(reader.read(1, timeout=None))
         # Continue only after every member has its first record.
-        all_have_one.wait(60)
+        all_have_one.wait(180)
         return before, before + len(list(reader)), reader.partitions
 
 
@@ -56,12 +56,12 @@ def main() -> None:
         writer.close()
         all_have_one = Barrier(READERS)
         reading = [pool.submit(read, channel, index, all_have_one) for index in range(READERS)]
-        found = [each.result(120) for each in reading]
+        found = [each.result(300) for each in reading]
         print(f"{sum(before for before, _, _ in found)} readers read at the same time")
         print(f"{sum(count for _, count, _ in found)} records were read, each once")
         print(f"member 7 had the partitions {found[7][2]}")
         auditing = [pool.submit(audit, channel, index) for index in range(2)]
-        print(f"each auditor read {[each.result(120) for each in auditing]}")
+        print(f"each auditor read {[each.result(300) for each in auditing]}")
         members = [each for each in channel.endpoints() if each.group == "inspectors"]
         last = max(members, key=lambda each: each.changed_at)
         print(f"the last to close was member {last.index} of {last.size}")

@@ -36,7 +36,7 @@ def count(channel: Channel, index: int, enough: int = READINGS) -> Counter[str]:
     counted: Counter[str] = Counter()
     with channel.reader(group="counts", index=index, size=2) as reader:
         while not reader.finished and counted.total() < enough:
-            records = reader.read(50, timeout=1.0)
+            records = reader.read(min(50, enough - counted.total()), timeout=1.0)
             counted.update(record["station"] for record in records)
             # The next instance in this place continues after these records.
             reader.commit()

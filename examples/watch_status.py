@@ -30,9 +30,10 @@ def first(channel: Channel, holds: Callable[[StatusReport], bool]) -> StatusRepo
 
 
 def is_complete(report: StatusReport) -> bool:
-    """Whether both endpoints have moved all tides."""
+    """Whether both endpoints are healthy and have moved all tides."""
     found = [*report.writers, *(each.endpoint for each in report.readers)]
-    return len(found) == 2 and all(each.counters.get("records") == TIDES for each in found)
+    moved = [each.counters.get("records") for each in found if each.health == "healthy"]
+    return moved == [TIDES, TIDES]
 
 
 def is_closed(report: StatusReport) -> bool:

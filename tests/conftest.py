@@ -280,6 +280,7 @@ def gateway_url(kafka: SharedKafka, sqlite: SQLite) -> Iterator[str]:
     settings = Settings(
         database_url=sqlite.migrated(),
         kafka_bootstrap_servers=kafka.bootstrap_servers,
+        kafka_timeout_ms=20_000,
         sample_s=1,
         # Drift is tested with other gateways. This one would check hundreds of
         # channels that tests have left, every half a minute.

@@ -25,7 +25,7 @@ def test_an_action_appears_in_the_changes_of_its_channel(browser: Browser, rig: 
     assert browser.violations() == []
     # An action on the page itself, without a reload.
     browser.button("Close…").click()
-    browser.one("dialog input[type=checkbox]").click()
+    browser.one("dialog[open] input[type=checkbox]").click()
     browser.button("Close the channel").click()
     browser.shows("phase: ready → closed", "table.changes")
     # A change by another client.

@@ -1,4 +1,4 @@
-"""Problems of writers, readers and the gateway appear on the page within five seconds.
+"""Problems of writers, readers and the gateway appear on the page.
 
 Each test first waits for the gateway's status, then for the page.
 """
@@ -23,10 +23,10 @@ from sluiceway.errors import Conflict
 from sluiceway.writer import ChannelWriter
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.status import sampler
 from waiting import until
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
-VISIBLE_S = 5.0
 
 
 class Live:
@@ -67,8 +67,11 @@ def gateway(kafka: SharedKafka, sqlite: SQLite) -> Iterator[Live]:
         kafka_bootstrap_servers=kafka.bootstrap_servers,
         sample_s=0.2,
     )
-    with serving(create_app(settings)) as url, closing(Live(url)) as live:
-        yield live
+    with pytest.MonkeyPatch.context() as patched:
+        # By default, the lag of a reader that has ended may be seen only after a minute.
+        patched.setattr(sampler, "IDLE_S", 0.5)
+        with serving(create_app(settings)) as url, closing(Live(url)) as live:
+            yield live
 
 
 @pytest.fixture
@@ -95,14 +98,14 @@ def test_a_stalled_reader_is_shown_until_it_reads_again(browser: Browser, live: 
         assert len(reader.read(10, timeout=30)) == 10
         reader.commit()
         until(lambda: live.summary("stalled")["progress"] == "stalled")
-        browser.shows("stalled: alive, but nothing is read", ".problems", VISIBLE_S)
+        browser.shows("stalled: alive, but nothing is read", ".problems")
         browser.one(".problems a").click()
-        browser.shows("Stalled", "article.group", VISIBLE_S)
+        browser.shows("Stalled", "article.group")
         browser.shows("not converging", ".figures")
         reader.read(100, timeout=30)
         reader.commit()
         until(lambda: live.summary("stalled")["progress"] == "ok")
-        browser.shows("OK", "article.group", VISIBLE_S)
+        browser.shows("OK", "article.group")
 
 
 def test_a_lost_writer_is_shown(browser: Browser, live: Live) -> None:
@@ -127,7 +130,7 @@ def test_a_lost_writer_is_shown(browser: Browser, live: Live) -> None:
         browser.shows("No problems", ".problems")
         process.kill()
     until(lambda: live.summary("orphaned")["writers"]["lost"])
-    browser.shows("The writer loader (0) is lost", ".problems", VISIBLE_S)
+    browser.shows("The writer loader (0) is lost", ".problems")
     browser.one(".problems a").click()
     browser.shows("The writer loader (0) is lost", "ul.problems")
 
@@ -141,17 +144,17 @@ def test_a_draining_channel_is_shown(browser: Browser, live: Live) -> None:
         browser.shows("Ready", ".column-state")
         uid = live.http.get("/v1/channels/ending").json()["metadata"]["uid"]
         live.http.post("/v1/channels/ending/close", json={"uid": uid}).raise_for_status()
-        browser.shows("Draining", ".column-state", VISIBLE_S)
+        browser.shows("Draining", ".column-state")
         browser.button("ending").click()
         browser.one(".title a").click()
-        browser.shows("WritersOpen", ".conditions", VISIBLE_S)
+        browser.shows("WritersOpen", ".conditions")
 
 
 def test_a_topic_that_cannot_be_created_is_a_problem(browser: Browser, sqlite: SQLite) -> None:
     settings = Settings(
         database_url=sqlite.migrated(), kafka_bootstrap_servers=UNREACHABLE, kafka_timeout_ms=300
     )
-    with serving(create_app(settings)) as url, httpx.Client(base_url=url) as http:
+    with serving(create_app(settings)) as url, httpx.Client(base_url=url, timeout=60) as http:
         http.put("/v1/channels/new", json={"spec": {"schema": SCHEMA}}).raise_for_status()
         browser.open(url)
         browser.shows("new: The topic does not match the spec.", ".problems")
@@ -178,11 +181,11 @@ def hold_readers_until_aborted(browser: Browser, live: Live, one: ChannelWriter)
         with two.batch("2013-01-02"):
             two.write(records(20))
         until(lambda: held_messages(live.status("daily")))
-        browser.shows("Open batch 2013-01-01 of one[0] holds", ".problems", VISIBLE_S)
+        browser.shows("Open batch 2013-01-01 of one[0] holds", ".problems")
         browser.one(".problems a").click()
         browser.shows("2013-01-02", "section")
         browser.button("Abort…").click()
-        browser.one("dialog input").send_keys("it hangs")
+        browser.one("dialog[open] input").send_keys("it hangs")
         browser.button("Abort the batch").click()
         until(lambda: not browser.all("dialog"), 30)
         browser.shows("it hangs", "section")
@@ -205,7 +208,7 @@ def test_a_reset_shows_the_number_of_messages_to_read_again(browser: Browser, li
     browser.button("Reset the offsets").click()
     until(lambda: not browser.all("dialog"), 30)
     until(lambda: live.status("again")["groups"][0]["lag_messages"] == 7)
-    browser.shows("7", "article.group dd", VISIBLE_S)
+    browser.shows("7", "article.group dd")
 
 
 def test_a_stopped_gateway_and_its_return_are_shown(
@@ -218,10 +221,10 @@ def test_a_stopped_gateway_and_its_return_are_shown(
         # "Live" alone may precede the rows.
         until(lambda: browser.names() == ["flights"], 30)
         browser.shows("Live", ".freshness")
-    browser.shows("No connection to the gateway", "[role=alert]", VISIBLE_S)
+    browser.shows("No connection to the gateway", "[role=alert]")
     browser.shows("What you see is from", "[role=alert]")
     assert browser.names() == ["flights"]
     with serving(app(kafka, sqlite.migrated()), port=port or 0):
-        browser.shows("Live", ".freshness", 15)
+        browser.shows("Live", ".freshness")
         assert browser.all("[role=alert]") == []
         browser.driver.get("about:blank")

@@ -1,5 +1,6 @@
 """States of the page: failed requests, late heartbeats, long lists, history, and rerendering."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -158,16 +159,18 @@ def test_a_healthy_endpoint_has_the_age_of_its_last_heartbeat(browser: Browser, 
     flights.beat(report(writer, "started"))
     browser.shows("Running", "tbody")
 
-    def age() -> str:
-        return browser.one("tbody td:nth-of-type(5)").text
+    def age_s() -> int:
+        text = browser.one("tbody td:nth-of-type(5)").text
+        found = re.fullmatch(r"(?:(\d+)m ?)?(?:(\d+)s)? ago", text)
+        return 60 * int(found[1] or 0) + int(found[2] or 0) if found else -1
 
-    until(lambda: age() in {f"{each}s ago" for each in range(40, 56)}, 30)
+    until(lambda: age_s() >= 40, 30)
     title = browser.one("tbody td:nth-of-type(5) span").get_attribute("title")
     assert title == "In time: every 2s, lost after 2m without one"
     # A heartbeat without changes creates no new status.
     rig.clock.now = datetime.now(UTC)
     flights.beat(report(writer, "started"))
-    until(lambda: age() in {f"{each}s ago" for each in range(6)}, 30)
+    until(lambda: 0 <= age_s() < 40, 30)
 
 
 def test_the_heartbeat_column_reports_late_endpoints(browser: Browser, rig: Rig) -> None:
@@ -427,6 +430,11 @@ def test_each_second_only_ages_are_rendered_again(browser: Browser, rig: Rig) ->
     browser.shows("251 problems in 251 channels", ".problems h2")
     browser.button("Show 200 of 251").click()
     until(lambda: len(browser.all(".problems li")) == 200, 30)
+    # The account is read once there is a connection.
+    asked = "return performance.getEntriesByType('resource').some(e => e.name.endsWith('/token'))"
+    until(lambda: browser.driver.execute_script(asked), 30)
+    browser.button("Pause").click()
+    browser.shows("Paused", ".freshness")
     browser.driver.execute_async_script(RENDERED)
     take_render_counts(browser)
     until(lambda: browser.driver.execute_script("return rendered.Freshness ?? 0") >= 2, 30)

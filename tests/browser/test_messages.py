@@ -17,6 +17,7 @@ from gateways import serving
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway_gateway.app import create_app
+from sluiceway_gateway.messages import reading
 from sluiceway_gateway.settings import Settings
 from topics import Topics
 from waiting import until
@@ -39,7 +40,9 @@ def url(kafka: SharedKafka, sqlite: SQLite) -> Iterator[str]:
     settings = Settings(
         database_url=sqlite.migrated(), kafka_bootstrap_servers=kafka.bootstrap_servers
     )
-    with serving(create_app(settings)) as url:
+    # By default a page has the messages that are found in 4 s.
+    with pytest.MonkeyPatch.context() as patched, serving(create_app(settings)) as url:
+        patched.setattr(reading, "READ_S", 60.0)
         yield url
 
 
@@ -192,7 +195,7 @@ def test_a_message_is_written_and_copied(
     channel = gateway.channel("written", SCHEMA, delivery="exactly_once")
     browser.open(f"{url}/#/channels/written?tab=messages")
     browser.button("Write messages…").click()
-    area = browser.one("dialog textarea")
+    area = browser.one("dialog[open] textarea")
     assert json.loads(str(area.get_property("value"))) == {"id": 0, "text": None}
     area.clear()
     area.send_keys('{"id": true}')

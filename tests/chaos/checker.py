@@ -16,7 +16,7 @@ KINDS: tuple[Kind, ...] = ("lost", "duplicated", "reordered", "early", "stuck")
 REAP_S = 5.0
 """Time after the end of its lease for which a lost driver's batch may hold readers back."""
 LEADER_CHANGE_S = 30.0
-"""Additional time if a gateway or the database restarts meanwhile: writers get time to renew."""
+"""Additional time if the leading gateway changes or the database restarts: writers may renew."""
 
 
 class Record(NamedTuple):
@@ -102,7 +102,7 @@ class Hold:
     lease_s: float
     held_s: float
     disturbed: bool = False
-    """Whether a gateway or the database restarted meanwhile."""
+    """Whether a gateway or the database restarted meanwhile, or another gateway led."""
 
     @property
     def allowed_s(self) -> float:

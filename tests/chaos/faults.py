@@ -236,8 +236,7 @@ def full_disk(scene: Scene, target: str, generator: random.Random) -> None:
         deadline_s = time.monotonic() + generator.uniform(5, 12)
         while broker.running() and time.monotonic() < deadline_s:
             time.sleep(0.1)
-    if not broker.running():
-        broker.start()
+    broker.ensure_running()
 
 
 @fault(_gateways, at_most_s=8)
@@ -322,15 +321,30 @@ def _vanish(scene: Scene, target: str, owner: str) -> None:
     if not _eventually(open_keys, 15):
         raise Unavailable
     with job.held():
-        began_s = time.monotonic()
+        term = scene.world.leaders_term()
         job.kill()
+        # The process may have renewed its lease until here.
+        began_s = held_until_s = time.monotonic()
         keys = open_keys()
         if not keys:
             raise Unavailable
+
+        def ended() -> bool:
+            nonlocal held_until_s
+            asked_s = time.monotonic()
+            now = open_keys()
+            if now is not None and keys & now:
+                held_until_s = asked_s
+            return now is not None and not keys & now
+
         # A longer hold is a violation.
-        _eventually(lambda: (now := open_keys()) is not None and not keys & now, LEASE_S + 40)
-        held_s = time.monotonic() - began_s
-    disturbed = any(began_s - 10 <= each for each in scene.world.disturbances)
+        if not _eventually(ended, LEASE_S + 40):
+            held_until_s = time.monotonic()
+        held_s = held_until_s - began_s
+    disturbed = (
+        any(began_s - 10 <= each for each in scene.world.disturbances)
+        or scene.world.leaders_term() != term
+    )
     scene.holds.append(Hold(driver=target, lease_s=LEASE_S, held_s=held_s, disturbed=disturbed))
 
 

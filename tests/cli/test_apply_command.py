@@ -3,6 +3,7 @@ import itertools
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from processes import Run, Sluiceway
 from relay import Relay
 from shared_kafka import SharedKafka
+from sluiceway.rest.transport import Transport
 from sluiceway_gateway.channels.wire import SpecPut
 from sluiceway_gateway.cli import apply, documents, entry
 from sluiceway_gateway.cli.apply import WOULD_CHANGE, dump_document
@@ -434,6 +436,17 @@ def test_a_refusal_that_depends_on_earlier_changes_is_reported(
     command("channels", "show", names[2]).failed("no channel")
 
 
+def _without_pauses(url: str, *, timeout_s: float) -> Transport:
+    """Return a transport whose time passes in the pauses between attempts, without waiting."""
+    paused_s = [0.0]
+    return Transport(
+        url,
+        timeout_s=timeout_s,
+        sleep=paused_s.append,
+        monotonic=lambda: time.monotonic() + sum(paused_s),
+    )
+
+
 @pytest.mark.parametrize("request_arrives", [False, True])
 def test_an_outage_during_the_changes_reports_the_unconfirmed_channel(
     sluiceway: Sluiceway,
@@ -454,14 +467,14 @@ def test_an_outage_during_the_changes_reports_the_unconfirmed_channel(
                 relay.cut()
             return True
 
-        monkeypatch.setattr(entry, "TIMEOUT_S", 3.0)
+        monkeypatch.setattr(entry, "TIMEOUT_S", 60.0)
+        monkeypatch.setattr(apply, "Transport", _without_pauses)
         monkeypatch.setattr(sys, "stdin", _Terminal())
         monkeypatch.setattr(entry.click, "confirm", confirm)
         run = sluiceway("apply", "-f", path, url=relay.url)
     assert run.status == 1
     assert f"{names[0]}: it may or may not be done: the gateway" in run.err
     assert f"Done: none; not started: {names[1]}." in run.err
-    monkeypatch.setattr(entry, "TIMEOUT_S", 10.0)
     again = sluiceway("apply", "-f", path, "--dry-run", url=gateway_url)
     unchanged = 1 if request_arrives else 0
     assert f"{2 - unchanged} to create, 0 to change, 0 to delete, {unchanged} un" in again.out

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from processes import Run
 from shared_kafka import SharedKafka
-from sluiceway import Channel, Gateway
+from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.rest.channels import Control
 from sluiceway.rest.ledger_models import BatchRequest
 from sluiceway.rest.transport import Transport
@@ -58,7 +58,7 @@ def test_a_channel_is_created_listed_shown_and_deleted(
     assert f"channel {name} is ready" in created.out
 
     shown = json.loads(command("channels", "show", name).out)
-    assert shown == httpx.get(f"{gateway_url}/v1/channels/{name}").json()
+    assert shown == httpx.get(f"{gateway_url}/v1/channels/{name}", timeout=60).json()
     assert shown["metadata"]["labels"] == {"made": name, "stage": "test"}
     assert shown["spec"]["schema"]["name"] == "Departure"
     assert shown["spec"]["config"] == {"segment.ms": "60000"}
@@ -365,7 +365,7 @@ def test_close_and_delete_name_endpoints_and_unread_records(
         waited = command("channels", "close", name, "-y", "--wait")
         assert (waited.status, waited.out) == (0, f"channel {name} is closed\n")
         with channel.reader(group="delays") as reader:
-            reader.read(1)
+            reader.read(1, timeout=None)
             reader.commit()
     command("channels", "delete", name, "-y").failed("has not committed 2 messages of partition 0")
     assert (
@@ -419,12 +419,14 @@ def test_failed_writers_are_listed_and_dismissed(
 
 
 def test_only_a_failed_or_lost_endpoint_can_be_dismissed(
-    command: Command, schema_file: str, name: str, gateway_url: str
+    command: Command, name: str, gateway_url: str
 ) -> None:
-    command("channels", "create", name, "--schema", schema_file)
-    with Gateway(gateway_url) as gateway, gateway.channel(name).writer() as writer:
-        id_ = str(writer.endpoint_id)
-        command("channels", "dismiss", name, "--endpoint", id_).failed("is opened and healthy")
+    rare = Heartbeat(interval_ms=60_000, timeout_ms=600_000)
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel(name, SCHEMA, heartbeat=rare)
+        with channel.writer() as writer:
+            id_ = str(writer.endpoint_id)
+            command("channels", "dismiss", name, "--endpoint", id_).failed("is opened and healthy")
     command("channels", "dismiss", name, "--endpoint", id_).failed("is closed and healthy")
 
 

@@ -2,7 +2,6 @@
 
 import gc
 import json
-import resource
 import signal
 import socket
 import ssl
@@ -17,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+import processes
 from databases import Databases
 from processes import Process, Sluiceway, process
 from secured_kafka import Authority
@@ -41,17 +41,19 @@ def wait_for_url(running: Process) -> httpx.URL:
 
 
 @pytest.mark.long
-def test_more_half_requests_than_open_files_do_not_block_other_clients(database: str) -> None:
+def test_more_half_requests_than_open_files_do_not_block_other_clients(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = ["sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh", *processes.COMMAND]
+    monkeypatch.setattr(processes, "COMMAND", limited)
     with process("serve", "--port", "0", SLUICEWAY_DATABASE_URL=database, **SETTINGS) as running:
-        # The process is still importing modules, and has not read its limit.
-        resource.prlimit(running.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
         url = wait_for_url(running)
         assert running.until(r"at most (\d+) connections, not SLUICEWAY_MAX_CONNECTIONS=11000")
         with ExitStack() as held:
             for _ in range(CLIENTS):
                 half = held.enter_context(socket.create_connection((url.host, url.port or 0)))
                 half.sendall(HALF)
-            with httpx.Client(base_url=url, timeout=20) as client:
+            with httpx.Client(base_url=url, timeout=120) as client:
                 assert client.get("/livez").status_code == 200
                 assert client.get("/v1/channels").status_code == 200
         running.until("(idle ones are closed for new ones)")
@@ -72,11 +74,11 @@ def test_a_connection_without_a_tls_handshake_is_closed_early(
     with process("serve", "--port", "0", SLUICEWAY_DATABASE_URL=database, **settings) as running:
         url = wait_for_url(running)
         trusted = ssl.create_default_context(cafile=str(authority.file))
-        with socket.create_connection((url.host, url.port or 0), timeout=30) as silent:
-            assert httpx.get(url.join("/livez"), verify=trusted).status_code == 200
+        with socket.create_connection((url.host, url.port or 0), timeout=180) as silent:
+            assert httpx.get(url.join("/livez"), verify=trusted, timeout=60).status_code == 200
             started_s = time.monotonic()
             assert silent.recv(1) == b""
-            assert time.monotonic() - started_s < 15
+            assert time.monotonic() - started_s < 50
 
 
 def _served(context: ssl.SSLContext, authority: Authority) -> str:
@@ -150,7 +152,7 @@ def test_serve_shortens_the_switch_interval_and_restores_it() -> None:
 
 def _create_unprovisioned(url: str) -> httpx.Response:
     """Create a channel, and return it after its last change, to BrokerUnavailable."""
-    channel = httpx.put(f"{url}/v1/channels/one", json={"spec": {"schema": SCHEMA}})
+    channel = httpx.put(f"{url}/v1/channels/one", json={"spec": {"schema": SCHEMA}}, timeout=60)
     while "BrokerUnavailable" not in channel.text:
         seen = {"If-None-Match": channel.headers["ETag"]}
         response = httpx.get(f"{url}/v1/channels/one?wait=60", headers=seen, timeout=480)
@@ -188,16 +190,17 @@ def test_serve_answers_waiting_requests_before_it_ends(database: str, number: in
     settings = SETTINGS | {"SLUICEWAY_LOG_LEVEL": "info", "SLUICEWAY_KAFKA_TIMEOUT_MS": "200"}
     with process("serve", "--port", "0", SLUICEWAY_DATABASE_URL=database, **settings) as serving:
         url = serving.until(r"serving on (\S+)")
-        assert httpx.get(f"{url}/livez").status_code == 200
-        ready = httpx.get(f"{url}/readyz", timeout=30)
+        assert httpx.get(f"{url}/livez", timeout=60).status_code == 200
+        ready = httpx.get(f"{url}/readyz", timeout=60)
         assert (ready.status_code, ready.json()["kafka"]) == (503, False)
         channel = _create_unprovisioned(url)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(_wait_for_a_change, url, channel)
-            while "sluiceway_waiting_reads 1.0" not in httpx.get(f"{url}/metrics").text:
+            metrics = f"{url}/metrics"
+            while "sluiceway_waiting_reads 1.0" not in httpx.get(metrics, timeout=60).text:
                 assert not waiting.done()
             assert serving.end(number) == 0
-            assert waiting.result(30).status_code == 304, "the request must be answered"
+            assert waiting.result(180).status_code == 304, "the request must be answered"
     for line in serving.text.splitlines():
         assert line.startswith("serving on") or json.loads(line)["event"], "logs are JSON lines"
     assert "Traceback" not in serving.text

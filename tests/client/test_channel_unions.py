@@ -70,7 +70,7 @@ def test_records_with_unions_are_written_and_read(create: Callable[..., Channel]
     with channel.reader() as reader:
         assert list(reader) == READ * 2
     with channel.reader() as reader:
-        assert reader.read(6) == READ * 2
+        assert reader.read(6, timeout=None) == READ * 2
 
 
 def test_old_records_are_read_with_a_wider_union(
@@ -86,9 +86,9 @@ def test_old_records_are_read_with_a_wider_union(
     with new.reader(until="now") as reader:
         assert list(reader) == [*READ, {"id": 4, "shape": "dot", "label": 0.5}]
     with old.reader(until="now") as reader:
-        assert reader.read(3) == READ
+        assert reader.read(3, timeout=None) == READ
         with pytest.raises(SchemaMismatch, match="cannot be read as any branch"):
-            reader.read(1, timeout=20)
+            reader.read(1, timeout=None)
 
 
 def test_readers_that_cannot_return_a_union_are_refused_when_opened(

@@ -17,7 +17,7 @@ def ids(channel: Channel) -> list[int]:
 
 def test_flush_commits_to_every_channel(new_channel: NewChannel) -> None:
     channels = [new_channel(delivery="exactly_once") for _ in range(2)]
-    with OutputPort(channels, commit_every_s=60) as port:
+    with OutputPort(channels, commit_every_s=600) as port:
         port.write(readings(10))
         port.flush()
         assert [ids(each) for each in channels] == [list(range(10))] * 2
@@ -30,7 +30,7 @@ def test_leaving_by_an_exception_commits_nothing(new_channel: NewChannel) -> Non
     channel = new_channel(delivery="exactly_once")
 
     def failing() -> None:
-        with OutputPort([channel]) as port:
+        with OutputPort([channel], commit_every_s=600) as port:
             port.write(readings(10))
             raise ZeroDivisionError
 

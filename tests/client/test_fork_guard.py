@@ -33,7 +33,7 @@ def holds_in_a_forked_child(condition: Callable[[], bool]) -> bool:
     if child == 0:
         try:
             # It ends the child: without its parent's threads there may never be a response.
-            signal.alarm(20)
+            signal.alarm(60)
             os._exit(0 if condition() else 1)
         finally:
             # Also after an exception: the child must not run further tests.
@@ -112,7 +112,7 @@ FORKED_AFTER_A_WRITE = """
             time.sleep(0.001)
         child = os.fork()
         if child == 0:
-            signal.alarm(30)
+            signal.alarm(60)
             with channel.writer() as own:
                 own.write(RECORDS[1:])
             os._exit(0)

@@ -1,13 +1,16 @@
 """Dynamic groups: assignment, release and commits as members join and leave."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from heartbeats import lose
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
 from sluiceway.errors import Conflict, Fenced, OptionError, StaleGeneration
+from sluiceway_gateway.endpoints.liveness_store import StaleShare
+from sluiceway_gateway.groups.rebalance_timeout import RebalanceTimeout
 from topics import readings
 
 NewChannel = Callable[..., Channel]
@@ -23,7 +26,7 @@ def write(channel: Channel, count: int, first: int = 0) -> None:
 
 
 def read_until(
-    reader: ChannelReader, holds: Callable[[], object], seconds: float = 30
+    reader: ChannelReader, holds: Callable[[], object], seconds: float = 120
 ) -> list[dict[str, Any]]:
     """Read one record at a time until a condition is true."""
     deadline_s = time.monotonic() + seconds
@@ -96,7 +99,7 @@ def test_partitions_of_a_leaving_member_continue_at_its_commits(channel: Channel
 
 
 def test_a_silent_member_is_replaced(new_channel: NewChannel, gateway_url: str) -> None:
-    channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=300, timeout_ms=1500))
+    channel = new_channel(partitions=2)
     # Another grace period creates another session, with its own heartbeats.
     with Gateway(gateway_url, control_grace_s=59) as elsewhere:
         silent = elsewhere.channel(channel.name).reader(group="d", dynamic=True, until=None)
@@ -105,14 +108,27 @@ def test_a_silent_member_is_replaced(new_channel: NewChannel, gateway_url: str) 
             assert reader.partitions == ()
             assert silent._handle is not None
             silent._handle.is_open = False
+            lose(channel, silent._handle.id)
             read_until(reader, lambda: reader.partitions == (0, 1))
         del silent
 
 
 def test_a_member_that_does_not_release_partitions_is_awaited_then_starts_over(
-    new_channel: NewChannel,
+    channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    channel = new_channel(partitions=4, heartbeat=Heartbeat(interval_ms=300, timeout_ms=1500))
+    release = RebalanceTimeout.release
+
+    def release_soon(
+        timeout: RebalanceTimeout, found: Sequence[StaleShare], now_s: float, *, late_ms: float
+    ) -> int:
+        soon = [
+            each._replace(timeout_ms=1500) if each.channel_uid == channel.uid else each
+            for each in found
+        ]
+        return release(timeout, soon, now_s, late_ms=late_ms)
+
+    # Not the channel's timeout, which is also that of heartbeats.
+    monkeypatch.setattr(RebalanceTimeout, "release", release_soon)
     write(channel, 400)
     revoked: list[tuple[int, ...]] = []
     with channel.reader(group="d", dynamic=True, on_revoke=revoked.append) as slow:

@@ -155,8 +155,8 @@ def test_an_unexpected_error_in_the_background_is_raised_by_the_next_call(
         patched.setattr(RowBuffer, "drain", interrupting(MemoryError()))
         with writer.sender.turn:
             write_singly(writer, 3)
-        with pytest.raises(MemoryError):
-            writer.sender._send_waiting()
+            with pytest.raises(MemoryError):
+                writer.sender._send_waiting()
     with pytest.raises(EndpointClosed, match="MemoryError interrupted a writer"):
         writer.close()
 

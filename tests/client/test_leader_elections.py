@@ -125,6 +125,11 @@ def test_a_partition_without_a_leader_does_not_hide_the_others_offsets(
         assert fetch_offset(broker, channel, OffsetType.LATEST, 1).offset == [0]
 
 
+def set_timeout(writer: ChannelWriter, timeout_s: float) -> None:
+    """Change the `timeout_s` of an open writer: a busy machine may take longer to open it."""
+    writer._timeout_s = writer.sender._timeout_s = timeout_s
+
+
 def opened(channel: Channel, **wishes: Any) -> ChannelWriter:
     writer = channel.writer(**wishes)
     writer.write(readings(20))
@@ -162,13 +167,15 @@ def test_closing_without_a_leader_can_be_retried(
     new_channel: NewChannel, elections: Elections
 ) -> None:
     channel = new_channel()
-    writer = opened(channel, timeout_s=1)
+    writer = opened(channel)
+    set_timeout(writer, 1)
     elections.left = math.inf
     for _ in range(2):
         with pytest.raises(KafkaUnavailable, match="epoch"):
             writer.close()
         assert states(channel)[0] not in ("closed", "error")
     elections.left = 0
+    set_timeout(writer, 30)
     writer.close()
     writer.close()
     (endpoint,) = channel.endpoints()
@@ -179,7 +186,8 @@ def test_a_writer_whose_closing_failed_in_a_with_block_has_failed(
     new_channel: NewChannel, elections: Elections
 ) -> None:
     channel = new_channel()
-    writer = opened(channel, timeout_s=1)
+    writer = opened(channel)
+    set_timeout(writer, 1)
     elections.left = math.inf
     with pytest.raises(KafkaUnavailable) as first, writer:
         writer.close()
@@ -243,8 +251,10 @@ def test_a_broker_closes_after_a_leader_election(
     broker.close()
     assert states(channel) == ["closed"]
 
-    impatient = broker_at(gateway_url, socket_timeout_ms=1000)
+    impatient = broker_at(gateway_url)
     produce_values(impatient, channel, encode(channel, 3))
+    assert impatient.handler is not None
+    impatient.handler.timeout_s = 1.0
     elections.left = math.inf
     for _ in range(2):
         with pytest.raises(KafkaUnavailable):

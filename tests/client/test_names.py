@@ -7,7 +7,7 @@ from functools import partial
 import confluent_kafka
 import pytest
 
-from confluent_facade import Facade, poll_until
+from confluent_facade import Facade, poll_messages, poll_until
 from sluiceway import Channel, Gateway, Position
 from sluiceway.confluent import Consumer
 from sluiceway.errors import InvalidRequest, OptionError
@@ -51,11 +51,7 @@ def test_a_consumer_group_of_any_name_is_mirrored_to_kafka(
     name = site.channel(partitions=1, filled=5, mirrored=True)
     one = consumer(**{"group.id": group, "auto.offset.reset": "earliest"})
     one.subscribe([name])
-    messages: list[confluent_kafka.Message] = []
-    while len(messages) < 5:
-        message = one.poll(5)
-        assert message is not None
-        messages.append(message)
+    poll_messages(one, 5)
     one.commit(asynchronous=False)
     connection = site.gateway.channel(name).connection("read")
     kafka = confluent_kafka.Consumer({**connection.kafka, "group.id": group})

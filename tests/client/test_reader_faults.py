@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from reader_timeouts import set_timeout
 from relay import Relay
 from sluiceway.errors import CorruptMessage, KafkaUnavailable, OffsetOutOfRange, TopicGone
+from sluiceway.kafka import consumer
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoints import Position
 from sluiceway.rest.models import Connection
@@ -109,9 +111,10 @@ def test_truncation_under_a_reader_is_an_error_before_positions_move(topics: Top
 
 
 @BOTH
-def test_a_deleted_topic_is_gone(topics: Topics) -> None:
+def test_a_deleted_topic_is_gone(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer, "_PROBE_S", 1.0)
     connection = topics.connect("avro", partitions=1)
-    with ChannelReader(connection, until=None, timeout_s=2) as reader:
+    with ChannelReader(connection, until=None) as reader:
         assert reader.read(1, timeout=0) == []
         topics.delete(connection.topic_name)
         with pytest.raises(TopicGone, match=connection.topic_name):
@@ -141,13 +144,14 @@ def test_kafka_unavailable_during_a_read_is_an_error_that_keeps_positions(
     with ChannelWriter(connection) as writer:
         writer.write(readings(30))
     with (
-        ChannelReader(connection, until=None, timeout_s=2) as own,
-        ChannelReader(connection, until=None, timeout_s=2, share_connection=True) as sharing,
+        ChannelReader(connection, until=None) as own,
+        ChannelReader(connection, until=None, share_connection=True) as sharing,
     ):
         for reader in (own, sharing):
             assert reader.read(10, timeout=None) == readings(10)
         fragile_kafka.cut()
         for reader in (own, sharing):
+            set_timeout(reader, 2)
             assert reader.read(20, timeout=None) == readings(20, 10)
             with pytest.raises(KafkaUnavailable, match="try again"):
                 reader.read(1, timeout=None)
@@ -159,6 +163,7 @@ def test_kafka_unavailable_during_a_read_is_an_error_that_keeps_positions(
         with ChannelWriter(connection) as writer:
             writer.write(readings(5, 30))
         for reader in (own, sharing):
+            set_timeout(reader, 60)
             assert reader.read(5, timeout=60) == readings(5, 30)
 
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from sluiceway import Channel, Gateway, Heartbeat
+from heartbeats import lose
+from sluiceway import Channel, Gateway
 from sluiceway.errors import InvalidRecord, OptionError, SluicewayTimeout, WriterFailed, WriterLost
+from sluiceway.rest.endpoints import AttachResult
 from topics import Topics, readings
 
 NewChannel = Callable[..., Channel]
@@ -33,13 +35,11 @@ def fail(channel: Channel, count: int, first: int = 0, **place: Any) -> None:
         raise ZeroDivisionError("no divisor")
 
 
-BRIEF = Heartbeat(interval_ms=100, timeout_ms=1500)
-
-
 @pytest.fixture
-def brief(new_channel: NewChannel) -> Channel:
+def brief(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> Channel:
     """A channel whose readers wait briefly for a failed writer."""
-    return new_channel(partitions=2, heartbeat=BRIEF)
+    monkeypatch.setattr(AttachResult, "replacement_timeout_s", 1.0)
+    return channel
 
 
 @pytest.mark.usefixtures("each_stream")
@@ -239,7 +239,7 @@ DYING = """
 def test_a_dead_writer_is_lost_and_its_records_are_read(
     new_channel: NewChannel, gateway_url: str
 ) -> None:
-    channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=200, timeout_ms=1500))
+    channel = new_channel(partitions=2)
     job = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(DYING), gateway_url, channel.name],
         stdin=subprocess.PIPE,
@@ -252,7 +252,9 @@ def test_a_dead_writer_is_lost_and_its_records_are_read(
         assert job.stdout.readline() == "written\n"
         assert len(reader.read(50, timeout=None)) == 50
         assert reader.read(1, timeout=0.5) == []
+        (alive,) = (each for each in channel.endpoints() if each.role == "writer")
         job.kill()
+        lose(channel, alive.id)
         with pytest.raises(WriterLost, match="no heartbeat"):
             reader.read(1, timeout=60)
     (writer,) = (each for each in channel.endpoints() if each.role == "writer")

@@ -1,6 +1,7 @@
 """Exactly-once writes of Spark's speculative attempts."""
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,8 +14,8 @@ from environments import spark_environment
 from ledger_view import LedgerView
 from sluiceway import Gateway
 from sluiceway.channel import Channel
-from sluiceway_gateway.embedded import free_ports
 from spark_tasks import fill
+from waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -24,14 +25,13 @@ def two_hosts(tmp_path: Path) -> Iterator[str]:
     """The URL of a Spark master with workers on different addresses, so that Spark speculates."""
     environment = os.environ | spark_environment(tmp_path / "cluster")
     spark_class = f"{environment['SPARK_HOME']}/bin/spark-class"
-    (port,) = free_ports(1)
-    url = f"spark://127.0.0.1:{port}"
+    log = tmp_path / "cluster" / "log"
 
     @contextmanager
     def running(name: str, *arguments: str) -> Iterator[None]:
         command = [spark_class, f"org.apache.spark.deploy.{name}", "--webui-port", "0", *arguments]
-        with (tmp_path / "cluster" / "log").open("ab") as log:
-            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        with log.open("ab") as output:
+            process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
         try:
             yield
         finally:
@@ -39,7 +39,9 @@ def two_hosts(tmp_path: Path) -> Iterator[str]:
             process.wait(60)
 
     with ExitStack() as stack:
-        stack.enter_context(running("master.Master", "--host", "127.0.0.1", "--port", str(port)))
+        stack.enter_context(running("master.Master", "--host", "127.0.0.1", "--port", "0"))
+        started = "Starting Spark master at (spark://.*)"
+        url = until(lambda: re.search(started, log.read_text()))[1]
         for host in ("127.0.0.2", "127.0.0.3"):
             options = ("--host", host, "--work-dir", str(tmp_path / "cluster" / host))
             stack.enter_context(running("worker.Worker", *options, "-c", "2", "-m", "1g", url))

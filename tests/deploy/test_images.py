@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 
 from processes import CLIENT, GATEWAY
 from sluiceway_gateway.cli.entry import COMMANDS
+from waiting import until
 
 ROOT = Path(__file__).parents[2]
 FILES = [ROOT / "gateway" / "Dockerfile", ROOT / "deploy" / "spark" / "Dockerfile"]
@@ -90,7 +91,7 @@ def test_the_gateways_command_and_healthcheck_match_the_code(gateway_url: str) -
         )
         return result.returncode == 0
 
-    assert healthy(gateway_url)
+    until(lambda: healthy(gateway_url))
     assert not healthy("http://127.0.0.1:1")
 
 

@@ -19,7 +19,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sluiceway import Gateway
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.embedded import free_ports
 from sluiceway_gateway.endpoints.model import Health
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from sluiceway_gateway.status.lag import FAILED
@@ -87,7 +86,9 @@ def busy_channel(gateway_url: str) -> Iterator[None]:
 def scraped_labels(gateway_url: str) -> dict[str, set[str]]:
     """Return the labels of the samples in /metrics, by metric name."""
     labels: dict[str, set[str]] = {"up": set()}
-    for family in text_string_to_metric_families(httpx.get(f"{gateway_url}/metrics").text):
+    for family in text_string_to_metric_families(
+        httpx.get(f"{gateway_url}/metrics", timeout=60).text
+    ):
         for sample in family.samples:
             labels.setdefault(sample.name, set()).update(sample.labels)
     return labels
@@ -98,10 +99,14 @@ def test_every_metric_and_label_of_the_queries_is_in_the_metrics_of_a_gateway(
 ) -> None:
     used = {name for query in queries().values() for name, _ in SELECTOR.findall(query)}
     assert len(used) > 20
+
+    def labels_of_all() -> dict[str, set[str]] | None:
+        labels = scraped_labels(gateway_url)
+        return labels if used <= labels.keys() else None
+
     with busy_channel(gateway_url):
-        httpx.get(f"{gateway_url}/readyz")
-        until(lambda: used <= scraped_labels(gateway_url).keys(), 60)
-        known = scraped_labels(gateway_url)
+        httpx.get(f"{gateway_url}/readyz", timeout=60)
+        known = until(labels_of_all)
     for place, query in queries().items():
         metrics = [(name, MATCHER.findall(inner)) for name, inner in SELECTOR.findall(query)]
         bare = re.findall(r"\b(?:sluiceway|process)_\w+\b(?!\{)", SELECTOR.sub("", query))
@@ -119,7 +124,7 @@ def test_every_metric_and_label_of_the_queries_is_in_the_metrics_of_a_gateway(
 
 
 def test_the_values_of_labels_in_the_queries_exist(gateway_url: str) -> None:
-    paths = httpx.get(f"{gateway_url}/openapi.json").json()["paths"]
+    paths = httpx.get(f"{gateway_url}/openapi.json", timeout=60).json()["paths"]
     seen = set()
     for place, query in queries().items():
         for label, value in MATCHER.findall(query):
@@ -318,33 +323,31 @@ def prometheus(gateway_url: str, directory: Path) -> Iterator[Callable[..., Any]
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["scrape_configs"][0]["static_configs"][0]["targets"] = [gateway_url.split("//")[1]]
     (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
-    address = f"127.0.0.1:{free_ports(1)[0]}"
     with (directory / "log").open("w") as log:
         process = subprocess.Popen(
             [
                 program("prometheus"),
                 f"--config.file={directory / 'prometheus.yml'}",
                 f"--storage.tsdb.path={directory / 'data'}",
-                f"--web.listen-address={address}",
+                "--web.listen-address=127.0.0.1:0",
             ],
             stderr=log,
         )
 
     def get(path: str, **parameters: str) -> Any:
-        response = httpx.get(f"http://{address}/api/v1/{path}", params=parameters)
+        response = httpx.get(f"http://{address}/api/v1/{path}", params=parameters, timeout=60)
         assert response.status_code == 200, response.text
         return response.json()["data"]
 
-    def is_ready() -> bool:
-        assert process.poll() is None, (directory / "log").read_text()
-        try:
-            return httpx.get(f"http://{address}/-/ready").status_code == 200
-        except httpx.TransportError:
-            time.sleep(0.1)
-            return False
+    def address_in_log() -> str | None:
+        log = (directory / "log").read_text()
+        assert process.poll() is None, log
+        found = re.search(r'"Listening on" address=(\S+)\n', log)
+        return found and found[1]
 
     try:
-        until(is_ready)
+        address = until(address_in_log)
+        until(lambda: httpx.get(f"http://{address}/-/ready", timeout=60).status_code == 200)
         yield get
     finally:
         process.terminate()
@@ -376,14 +379,14 @@ def test_prometheus_evaluates_every_panel_and_alert_on_a_gateway(
             rules = [rule for group in get("rules")["groups"] for rule in group["rules"]]
             return {rule["name"]: rule["health"] for rule in rules}
 
-        httpx.get(f"{gateway_url}/readyz")
+        httpx.get(f"{gateway_url}/readyz", timeout=60)
         waiting = {
             f"{panel['title']}, {target['refId']}": without_variables(target["expr"])
             for panel in panels()
             for target in panel["targets"]
         }
         assert waiting.keys() >= _EMPTY
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + 300
         while waiting.keys() - _EMPTY and time.monotonic() < deadline_s:
             waiting = {place: query for place, query in waiting.items() if not has_result(query)}
         assert not waiting.keys() - _EMPTY

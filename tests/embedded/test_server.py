@@ -80,21 +80,21 @@ def test_a_broker_does_not_outlive_a_killed_owner(tmp_path: Path) -> None:
     _wait_until_gone(broker)
 
 
+class Interrupted(BaseException):
+    """A signal's exception, such as KeyboardInterrupt."""
+
+
 @pytest.mark.long
+# Of Popen, if the interruption arrives before the call returns.
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
     """The interruption arrives as soon as the supervisor runs."""
-
-    class Interrupted(BaseException):
-        pass
 
     def interrupt(*_: object) -> None:
         raise Interrupted
 
-    def supervisors() -> list[int]:
-        return _processes(supervisor.__file__, str(tmp_path))
-
     def watch() -> None:
-        until(supervisors)
+        until(lambda: _supervisors(tmp_path))
         os.kill(os.getpid(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, interrupt)
@@ -106,8 +106,26 @@ def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
     finally:
         watching.join()
         signal.signal(signal.SIGUSR1, before)
-    # Without a KafkaServer yet, the closed pipe ends the supervisor.
-    until(lambda: not supervisors())
+    until(lambda: not _supervisors(tmp_path))
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
+def test_an_interruption_before_there_is_a_server_ends_the_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        until(lambda: _supervisors(tmp_path))
+        raise Interrupted
+
+    monkeypatch.setattr(KafkaServer, "__init__", interrupted)
+    with pytest.raises(Interrupted):
+        KafkaServer.start(tmp_path, heap_mb=HEAP_MB)
+    until(lambda: not _supervisors(tmp_path))
+
+
+def _supervisors(data_dir: Path) -> list[int]:
+    return _processes(supervisor.__file__, str(data_dir))
 
 
 def test_a_broker_that_fails_to_start_reports_why_and_leaves_nothing(tmp_path: Path) -> None:

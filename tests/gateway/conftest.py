@@ -1,6 +1,7 @@
 """Running gateways on migrated databases."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -9,7 +10,9 @@ from endpoints import Site, site
 from gateways import ManualClock, Rig, running
 from ledger_sites import LedgerSite, WrittenTopic, ledger_site, written_topic
 from shared_kafka import SharedKafka
+from sluiceway_gateway.db import postgresql
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.leases import Leader
 
 
 @pytest.fixture
@@ -23,6 +26,20 @@ def rig(database: Database, database_url: str) -> Iterator[Rig]:
     """A running gateway on loopback, without Kafka."""
     with running(database, database_url) as rig:
         yield rig
+
+
+@pytest.fixture
+def no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gateways of this test do not request the lease, so only requests use the database."""
+    monkeypatch.setattr(Leader, "leads", lambda _self: False)
+
+
+@pytest.fixture
+def patient_database(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    """A migrated database, for tests that hold a transaction open: it may last a minute."""
+    monkeypatch.setattr(postgresql, "_IDLE_MS", 60_000)
+    with closing(Database(database_url, wait_ms=60_000)) as database:
+        yield database
 
 
 @pytest.fixture

@@ -1,14 +1,17 @@
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
 from databases import Databases, SQLite
 from reconciler_rig import RESYNC_S, Rig, condition, status
 from relay import Relay
-from sluiceway_gateway.channels.model import Phase
+from sluiceway.kafka.diagnosis import diagnosis
+from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.clock import system_clock
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.kafka import client
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.cluster_identity import ClusterIdentity
 from sluiceway_gateway.kafka.cluster_store import replace_id
@@ -26,6 +29,13 @@ def rig(database: Database, fragile_kafka: Relay) -> Iterator[Rig]:
     kafka = KafkaAdmin(fragile_kafka.address, timeout_s=1)
     yield Rig(database=database, kafka=kafka)
     kafka.close()
+
+
+def ready(rig: Rig) -> Channel:
+    """Add a channel, and run passes until it is ready: a request may take more than its second."""
+    channel = rig.add()
+    run_until(rig, lambda: rig.get(channel).phase is Phase.READY)
+    return rig.get(channel)
 
 
 def run_until(rig: Rig, condition_met: Callable[[], bool]) -> None:
@@ -57,7 +67,7 @@ def test_channels_wait_for_kafka_and_continue_when_it_returns(
     fragile_kafka.restore()
     run_until(rig, lambda: rig.get(new).phase is Phase.READY)
     assert status(rig.get(new), "Synced") == ("True", "UpToDate")
-    doomed, settled, grown = rig.ready(), rig.ready(), rig.ready()
+    doomed, settled, grown = ready(rig), ready(rig), ready(rig)
 
     fragile_kafka.cut()
     rig.delete(doomed)
@@ -88,13 +98,17 @@ def test_a_channel_without_its_topic_can_be_removed_without_kafka(
     assert rig.find(channel) is None
 
 
-def test_a_hanging_broker_does_not_block_the_pass(rig: Rig, fragile_kafka: Relay) -> None:
-    rig.ready()
+def test_a_hanging_broker_does_not_block_the_pass(
+    rig: Rig, fragile_kafka: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "diagnosis", partial(diagnosis, timeout_s=0.2))
+    ready(rig)
     waiting = rig.add()
     with fragile_kafka.stalled():
         began = time.monotonic()
         assert rig.run_once().unreachable == 1
-        assert time.monotonic() - began < 10
+        # librdkafka's own timeout is a minute.
+        assert time.monotonic() - began < 40
         assert status(rig.get(waiting), "Ready") == ("False", "BrokerUnavailable")
     run_until(rig, lambda: rig.get(waiting).phase is Phase.READY)
 

@@ -13,7 +13,7 @@ from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.settings import Settings
 
-TIMEOUT_S = 1.0
+TIMEOUT_S = 1.5
 
 
 def test_the_time_limit_to_stop_applies_to_all_loops_together(
@@ -43,7 +43,8 @@ def test_the_time_limit_to_stop_applies_to_all_loops_together(
                 assert entered.acquire(timeout=60)
             begun_s = time.monotonic()
             assert not loops.stop(TIMEOUT_S)
-            assert time.monotonic() - begun_s < 3 * TIMEOUT_S
+            # One after the other, each would take the time.
+            assert time.monotonic() - begun_s < 0.9 * len(running) * TIMEOUT_S
         finally:
             released.set()
         assert loops.stop()

@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
 
 from environments import ROOT, spark_environment
@@ -69,8 +70,11 @@ class AttemptsJob:
                 until(lambda: len(list((self.shared / kind).glob("held-*"))) == TASKS)
                 yield
             finally:
-                for pid in (process.pid, *children(process.pid)):
-                    os.kill(pid, signal.SIGKILL)
+                pids = (process.pid, *children(process.pid))
+                # Stopped first, so that none acts on the end of another one.
+                for number, pid in product((signal.SIGSTOP, signal.SIGKILL), pids):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, number)
                 assert process.stdout is not None
                 # Executors have the pipe, too.
                 process.stdout.close()

@@ -124,6 +124,8 @@ def chromium() -> Iterator[Browser]:
     options.add_argument("--lang=en-US")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+    # For axe on large pages; the default is 30 s.
+    driver.set_script_timeout(300)
     try:
         browser = Browser(driver)
         browser.resize(1280, 800)

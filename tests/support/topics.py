@@ -8,6 +8,7 @@ from contextlib import suppress
 from confluent_kafka import (
     Consumer,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     Message,
     Producer,
@@ -102,7 +103,17 @@ class Topics:
         return create_topic(self._admin, topic)
 
     def delete(self, name: str) -> None:
+        """Delete a topic, and wait until the broker's metadata no longer has it."""
         self._admin.delete_topics([name])[name].result(30)
+
+        def is_unknown() -> bool:
+            try:
+                self._admin.describe_topics(TopicCollection([name]))[name].result(30)
+            except KafkaException as error:
+                return bool(error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART)
+            return False
+
+        until(is_unknown)
 
     def grow(self, name: str, partitions: int) -> None:
         self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(30)
@@ -115,6 +126,22 @@ class Topics:
         ]
         resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
         self._admin.incremental_alter_configs([resource])[resource].result(30)
+
+    def limit_messages(self, name: str) -> None:
+        """Have the broker refuse messages of more than 200 bytes.
+
+        A partition's log has the limit a moment after the request.
+        """
+        self.set(name, max_message_bytes="200")
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        failures: list[KafkaError | None] = []
+
+        def is_refused() -> bool:
+            producer.produce(name, b"x" * 1000, on_delivery=lambda error, _: failures.append(error))
+            assert producer.flush(30) == 0
+            return failures[-1] is not None
+
+        until(is_refused)
 
     def truncate(self, name: str, partition: int, before: int) -> None:
         at = TopicPartition(name, partition, before)

@@ -31,7 +31,8 @@ def traced_request(variables: dict[str, str]) -> str:
     with process("serve", "--port", "0", **variables) as running:
         url = running.until(r"serving on (\S+)")
         headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
-        httpx.get(f"{url}/v1/channels", headers=headers, trust_env=False).raise_for_status()
+        response = httpx.get(f"{url}/v1/channels", headers=headers, timeout=60, trust_env=False)
+        response.raise_for_status()
         assert running.end(signal.SIGTERM) == 0
         return running.text
 

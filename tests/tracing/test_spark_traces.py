@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from environments import spark_environment
 from processes import process
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
+from waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -39,22 +40,48 @@ def collector(
             with Gateway(url) as gateway:
                 for name in ("rows-in", "rows-out"):
                     gateway.channel(name, SCHEMA, partitions=2, delivery="exactly_once")
-            result = subprocess.run(
+            with subprocess.Popen(
                 [
                     *(sys.executable, str(Path(__file__).with_name("traced_spark_job.py"))),
                     *("rows-in", "rows-out", str(directory / "checkpoint")),
                 ],
                 env=os.environ
                 | spark_environment(directory)
-                | {"SLUICEWAY_URL": url, "OTEL_EXPORTER_OTLP_ENDPOINT": collected.endpoint},
-                capture_output=True,
+                | {
+                    "SLUICEWAY_URL": url,
+                    "OTEL_EXPORTER_OTLP_ENDPOINT": collected.endpoint,
+                    "OTEL_BSP_SCHEDULE_DELAY": "200",
+                },
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 text=True,
-                check=False,
-                timeout=500,
-            )
-            assert result.returncode == 0, result.stdout + result.stderr
+            ) as job:
+                until(lambda: job.poll() is not None or is_complete(collected), 500)
+                output, _ = job.communicate("\n", timeout=180)
+                assert job.returncode == 0, output
             assert running.end(signal.SIGTERM) == 0
         yield collected
+
+
+def is_complete(collector: Collector) -> bool:
+    """Whether the spans of all tasks and commits have arrived, with those above them."""
+    spans = list(collector.spans)
+    names, ids = Counter(each.name for each in spans), {each.id for each in spans}
+    return (
+        records(spans) == {"send rows-in": 1000, "receive rows-in": 2000, "send rows-out": 1000}
+        and names["commit rows-in"] > 0
+        and names["commit rows-out"] == names["write rows-out"] > 0
+        and all(each.parent in ids for each in spans if each.parent)
+    )
+
+
+def records(spans: Sequence[Collected]) -> Counter[str]:
+    """Return the records that tasks have moved, by the name of their spans."""
+    found: Counter[str] = Counter()
+    for each in spans:
+        found[each.name] += each.attributes.get("sluiceway.records", 0)
+    return +found
 
 
 def trace_of(collector: Collector, span: Collected) -> list[Collected]:
@@ -77,11 +104,8 @@ def test_a_job_is_one_trace_from_the_program_through_its_tasks_to_the_statements
     received = paths["nightly", "read rows-in", "receive rows-in"]
     assert received >= 2
     sent = [each for each in trace if each.name in ("send rows-in", "receive rows-in")]
-    records = Counter(dict.fromkeys(("send rows-in", "receive rows-in"), 0))
-    for each in sent:
-        records[each.name] += each.attributes["sluiceway.records"]
-        assert each.service == "sluiceway-spark"
-    assert records == {"send rows-in": 1000, "receive rows-in": 1000}
+    assert {each.service for each in sent} == {"sluiceway-spark"}
+    assert records(sent) == {"send rows-in": 1000, "receive rows-in": 1000}
 
 
 def test_each_micro_batch_is_a_trace_of_its_read_and_one_of_its_write(

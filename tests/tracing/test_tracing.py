@@ -156,9 +156,10 @@ def test_work_outside_of_a_trace_starts_no_trace(recorded: Recorded) -> None:
         "attach landings",
     }
     background = {each["name"] for each in roots if each["kind"] == "SERVER"}
-    # Heartbeats, and the requests of the job outside of its spans.
+    # Heartbeats, renewed leases, and the requests of the job outside of its spans.
     assert background <= {
         "POST /v1/heartbeats",
+        "POST /v1/channels/{name}/batches/renew",
         "GET /v1/channels/{name}/connection",
         "POST /v1/channels/{name}/endpoints/{id}/detach",
         "GET /v1/channels/{name}/committed",

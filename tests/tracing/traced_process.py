@@ -116,7 +116,7 @@ def main() -> None:
     app = create_app(settings)
     with serving(app) as url:
         for path in ("livez", "metrics"):
-            httpx.get(f"{url}/{path}", trust_env=False)
+            httpx.get(f"{url}/{path}", timeout=60, trust_env=False)
         run_job(url)
     run_batch()
     lines = [json.loads(line) for line in log.getvalue().splitlines()]

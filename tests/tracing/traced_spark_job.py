@@ -1,5 +1,7 @@
 """Write and read with Spark in one trace, then run a stream. Arguments: two channels, a directory.
 
+Ends after a line of standard input.
+
 The program sets up the SDK, as an application does. Spark's workers have the same variables.
 """
 
@@ -42,6 +44,8 @@ def main(source: str, sink: str, checkpoint: str) -> None:
         .start(sink)
     )
     assert query.awaitTermination(300)
+    # Workers may still export spans, and Spark ends them.
+    sys.stdin.readline()
     spark.stop()
 
 

@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -136,9 +137,14 @@ class KafkaServer:
     """
 
     def __init__(
-        self, process: "subprocess.Popen[bytes]", ports: Mapping[str, int], data_dir: Path
+        self,
+        process: "subprocess.Popen[bytes]",
+        owner: IO[bytes],
+        ports: Mapping[str, int],
+        data_dir: Path,
     ) -> None:
         self._process = process
+        self._owner = owner
         self._data_dir = data_dir
         self.port = ports[CLIENT]
         self.log_path = data_dir / "broker.log"
@@ -177,22 +183,22 @@ class KafkaServer:
             ports = dict(zip(protocols, free_ports(len(protocols)), strict=True))
             ports[CLIENT] = port or ports[CLIENT]
             own = broker_properties(data_dir, protocols, ports, advertised or {})
-            server = cls._launch(
-                [str(java), *java_options(data_dir, heap_mb), "-cp", f"{jars}/*"],
-                data_dir,
-                ports,
-                own | dict(properties or {}),
-            )
+            server = None
             try:
+                server = cls._launch(
+                    [str(java), *java_options(data_dir, heap_mb), "-cp", f"{jars}/*"],
+                    data_dir,
+                    ports,
+                    own | dict(properties or {}),
+                )
                 server.wait_until_ready()
-            except BrokerStartFailed as error:
-                server.stop()
+            except BaseException as error:
+                if server is not None:
+                    server.stop()
                 # Another process took the free port: retry with another one.
-                if attempt == attempts or "Address already in use" not in str(error):
+                taken = isinstance(error, BrokerStartFailed) and "already in use" in str(error)
+                if attempt == attempts or not taken:
                     raise
-            except BaseException:
-                server.stop()
-                raise
             else:
                 return server
         raise AssertionError("unreachable")
@@ -212,19 +218,29 @@ class KafkaServer:
         properties.write_text("".join(f"{k}={v}\n" for k, v in escaped.items()))
         if not (data_dir / "log" / "meta.properties").exists():
             _format(java, properties)
-        with (data_dir / "broker.out").open("wb") as output:
-            process = subprocess.Popen(
-                [
-                    # Without site-packages, so that Python starts at once.
-                    *(sys.executable, "-IS", supervisor.__file__, str(data_dir / "broker.pid")),
-                    *java,
-                    *("kafka.Kafka", str(properties)),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-            )
-        return cls(process, ports, data_dir)
+        # Not a pipe of Popen, which would stay open if an interrupt arrives before it is assigned.
+        read_end, write_end = os.pipe()
+        owner = os.fdopen(write_end, "wb")
+        with (
+            os.fdopen(read_end, "rb") as supervised,
+            (data_dir / "broker.out").open("wb") as output,
+        ):
+            try:
+                process = subprocess.Popen(
+                    [
+                        # Without site-packages, so that Python starts at once.
+                        *(sys.executable, "-IS", supervisor.__file__, str(data_dir / "broker.pid")),
+                        *java,
+                        *("kafka.Kafka", str(properties)),
+                    ],
+                    stdin=supervised,
+                    stdout=output,
+                    stderr=output,
+                )
+                return cls(process, owner, ports, data_dir)
+            except BaseException:
+                owner.close()
+                raise
 
     @property
     def pid(self) -> int:
@@ -233,8 +249,7 @@ class KafkaServer:
 
     def stop(self) -> None:
         """Stop the broker, by force after 40 s. Its data stay. May be called again."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._owner.close()
         try:
             self._process.wait(timeout=_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:

@@ -86,8 +86,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Remove the connection."""
         self.idle.pop(self, None)
         self._cancel_deadline()
-        if self._stalled is not None:
-            self._stalled.cancel()
+        self._cancel_stalled()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -172,6 +171,12 @@ class LimitedProtocol(HttpToolsProtocol):
         super().pause_writing()
         self._abort_if_stalled()
 
+    def resume_writing(self) -> None:
+        """Stop the timer: the client has read, and new data will hide that it has."""
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._cancel_stalled()
+
     def _warn(self) -> None:
         own, now_s = type(self), self.loop.time()
         if now_s - own.warned_s >= _WARN_EVERY_S:
@@ -191,6 +196,11 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _cancel_stalled(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
 
     def _overdue(self) -> None:
         self._deadline = None
@@ -216,7 +226,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self._abort_if_stalled()
 
     def _abort_if_stalled(self) -> None:
-        """Close the connection if the client reads nothing of the pending data."""
+        """Close the connection if the client reads nothing of the pending data.
+
+        Nothing may be written meanwhile: writing is paused, or the connection is closing.
+        """
         waiting = self.transport.get_write_buffer_size()
 
         def check() -> None:

@@ -89,12 +89,17 @@ def test_stopping_the_handler_disconnects_and_connect_creates_a_new_one(
     assert channel.endpoints()[-1].state == "closed"
 
 
-def test_connected_follows_the_gateways_answers(script: Script) -> None:
+def test_connected_follows_the_gateways_answers(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script.response(200, {"items": [], "next_cursor": None})
-    broker = Broker(0, "", 0, url=script.url, socket_timeout_ms=150)
+    broker = Broker(0, "", 0, url=script.url)
     assert broker.connected
-    with pytest.raises(SocketDisconnectedError, match="does not answer"):
-        broker.request_metadata([b"flights"])
+    assert broker.handler is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.handler.control._transport, "_timeout_s", 0.15)
+        with pytest.raises(SocketDisconnectedError, match="does not answer"):
+            broker.request_metadata([b"flights"])
     assert not broker.connected
     script.problem(404, "channel_not_found")
     script.problem(403, "forbidden")

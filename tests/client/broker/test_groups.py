@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from broker_calls import broker_at, commit, encode, fetch, fetch_committed, produce_values
+from heartbeats import lose
 from relay import Relay
 from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.broker import Broker, PartitionOffsetCommitRequest, PartitionOffsetFetchRequest
@@ -24,9 +25,9 @@ from sluiceway.broker.exceptions import (
 )
 from sluiceway.errors import GatewayUnavailable, OptionError
 from sluiceway.rest.endpoints import EndpointCalls
-from waiting import until
 
 NewChannel = Callable[..., Channel]
+BEAT = Heartbeat(interval_ms=100, timeout_ms=60_000)
 REBALANCE = RebalanceInProgress.ERROR_CODE
 
 
@@ -142,11 +143,12 @@ def test_a_join_that_fails_after_attaching_leaves_no_member(
 def test_a_member_without_heartbeats_loses_its_partitions(
     broker: Broker, new_channel: NewChannel
 ) -> None:
-    channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=100, timeout_ms=400))
+    channel = new_channel(partitions=2, heartbeat=BEAT)
     silent, _ = joined(broker, channel)
     other = Member(broker, channel)
     other.join()
     found: list[int] = other.sync()
+    lose(channel, silent.id.decode(), meanwhile=other.beat)
     while found != [0, 1]:
         if other.beat():
             other.join()
@@ -357,7 +359,7 @@ def test_a_commit_without_membership_does_not_overtake_a_member(
     fetch(broker, channel)
     assert commit(broker, channel, b"alone", 2).err == 0
     with channel.reader(group="alone", until="now") as reader:
-        assert reader.read(1)[0]["id"] == 2
+        assert reader.read(1, timeout=None)[0]["id"] == 2
         reader.commit()
     for _ in range(2):
         assert commit(broker, channel, b"alone", 4).err == IllegalGeneration.ERROR_CODE
@@ -424,19 +426,26 @@ def test_threads_of_one_process_commit_without_conflicts(
 
 
 def test_a_lost_answer_to_a_commit_without_membership_is_resolved_by_the_next(
-    gateway_url: str, new_channel: NewChannel, broker: Broker
+    gateway_url: str,
+    new_channel: NewChannel,
+    broker: Broker,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     channel = new_channel()
     with (
         closing(Relay(int(gateway_url.rpartition(":")[2]))) as relay,
-        broker_at(relay.url, offsets_channel_socket_timeout_ms=500) as cut_off,
+        broker_at(relay.url) as cut_off,
     ):
         produce_values(broker, channel, encode(channel, 10))
         fetch(broker, channel)
         assert commit(cut_off, channel, b"d", 2).err == 0
         relay.closes_at_response = True
-        with pytest.raises(SocketDisconnectedError):
-            commit(cut_off, channel, b"d", 5)
+        assert cut_off.offsets_channel_handler is not None
+        with monkeypatch.context() as patched:
+            transport = cut_off.offsets_channel_handler.control._transport
+            patched.setattr(transport, "_timeout_s", 0.5)
+            with pytest.raises(SocketDisconnectedError):
+                commit(cut_off, channel, b"d", 5)
         relay.closes_at_response = False
         assert commit(cut_off, channel, b"d", 9).err == 0
         assert fetch_committed(broker, channel, b"d").offset == 9
@@ -446,12 +455,12 @@ def test_a_lost_answer_to_a_commit_without_membership_is_resolved_by_the_next(
 def test_a_member_past_its_heartbeat_timeout_rejoins_with_its_id(
     broker: Broker, new_channel: NewChannel, beats: bool
 ) -> None:
-    channel = new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=100, timeout_ms=1000))
+    channel = new_channel(partitions=2, heartbeat=BEAT)
     produce_values(broker, channel, encode(channel, 5))
     member, partitions = joined(broker, channel)
     assert partitions == [0, 1]
     fetch(broker, channel)
-    until(lambda: not [each for each in channel.endpoints() if each.role == "reader"])
+    lose(channel, member.id.decode())
     assert member.commit(0, 5).err == IllegalGeneration.ERROR_CODE
     if beats:
         assert member.beat() == REBALANCE

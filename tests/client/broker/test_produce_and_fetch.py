@@ -487,13 +487,13 @@ def test_refused_messages_without_acknowledgement_fail_the_writer(
 
 
 def test_lost_messages_without_acknowledgement_fail_the_writer(
-    gateway_url: str,
+    gateway_url: str, topics: Topics
 ) -> None:
     with Gateway(gateway_url) as gateway:
         channel = gateway.channel(f"lost-{uuid.uuid4().hex[:8]}", format="bytes")
         with broker_at(gateway_url) as broker:
             produce_values(broker, channel, [b"x"], required_acks=0)
-            channel.update(config={"max.message.bytes": "1024"})
+            topics.limit_messages(channel.status.topic.name)
             produce_values(broker, channel, [b"x" * 5000, b"y" * 5000], required_acks=0)
         (writer,) = channel.endpoints()
         assert writer.state == "error"

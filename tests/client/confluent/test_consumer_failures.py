@@ -7,7 +7,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
@@ -75,8 +75,12 @@ def test_reading_continues_while_the_gateway_is_unavailable(
             pass
         relay.cut()
         began_s = time.monotonic()
-        until(lambda: reader.poll(0.1) is None and time.monotonic() > began_s + 3, seconds=12)
-        assert sum(at.offset for at in reader.position(reader.assignment())) == 20
+
+        def has_read_everything() -> bool:
+            idle = reader.poll(0.1) is None and time.monotonic() > began_s + 3
+            return idle and sum(at.offset for at in reader.position(reader.assignment())) == 20
+
+        until(has_read_everything, seconds=60)
         relay.restore()
         until(lambda: reader.poll(0.05) is None and beats_again(reader._assignment.members[name]))
     assert sum(at.offset for at in site.gateway.channel(name).committed("g").values()) == 20
@@ -87,25 +91,40 @@ def test_consume_commits_messages_only_after_returning_them(
 ) -> None:
     reader = consumer(**{"enable.auto.commit": True, "auto.commit.interval.ms": 50})
     reader.assign([at(name, 0, 0)])
-    # More than exist, so it holds the messages until its timeout.
-    assert len(reader.consume(50, 1.5)) == 10
-    assert site.gateway.channel(name).committed("g") == {}
+    # More than exist, so it holds the messages.
+    held: list[Any] = []
+    holding = threading.Thread(target=lambda: held.extend(reader.consume(11, 300)), daemon=True)
+    holding.start()
+    until(lambda: reader.position([at(name)])[0].offset == 10)
+    channel = site.gateway.channel(name)
+    until_s = time.monotonic() + 0.5
+    while time.monotonic() < until_s:
+        assert channel.committed("g") == {}
+    with site.producer() as producer:
+        producer.produce(name, b"x", partition=0)
+    holding.join(60)
+    assert len(held) == 11
 
 
 def test_consume_loses_no_message_when_a_callback_raises(consumer: New, name: str) -> None:
+    raised: list[bool] = []
+
     def fail(*_: Any) -> None:
+        raised.append(True)
         raise ZeroDivisionError
 
     reader = consumer(on_commit=fail)
     reader.assign([at(name, 0, 0)])
-    (first,) = reader.consume(1, 20)
+    (first,) = reader.consume(1, 60)
     reader.commit(message=first)
     found = []
-    for _ in range(3):
-        try:
-            found += reader.consume(50, 1)
-        except ZeroDivisionError:
-            continue
+
+    def is_complete() -> bool:
+        with suppress(ZeroDivisionError):
+            found.extend(reader.consume(50, 1))
+        return bool(raised) and len(found) >= 9
+
+    until(is_complete)
     assert offsets(found) == {0: [*range(1, 10)]}
 
 
@@ -340,7 +359,7 @@ def test_a_consumer_is_collected_while_its_session_is_locked(site: Facade, name:
 
     thread = threading.Thread(target=forget, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     channel = site.gateway.channel(name)
     until(lambda: not [each for each in channel.endpoints() if each.lives])

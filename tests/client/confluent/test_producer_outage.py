@@ -44,9 +44,10 @@ def test_producing_and_polling_never_wait_for_a_silent_gateway(silent: str) -> N
     for number in range(100):
         producer.produce("flights", b"x", str(number), headers={"h": "v"}, timestamp=1)
         assert producer.poll(0) == 0
-    assert time.monotonic() - began_s < 2
+    # Less than all timeouts.
+    assert time.monotonic() - began_s < 20
     assert (len(producer), producer.flush(0.3)) == (100, 100)
-    assert time.monotonic() - began_s < 3
+    assert time.monotonic() - began_s < 25
     assert producer.poll(0.1) == 0
     producer.purge()
     assert len(producer) == 0
@@ -124,7 +125,8 @@ def test_closing_is_bounded_and_fails_undelivered_messages(silent: str, leave: s
     end = contextlib.nullcontext() if leave == "close" else producer
     with pytest.raises(KafkaException, match="2 messages failed"), end:
         producer.close(timeout=0.5) if leave == "close" else None
-    assert time.monotonic() - began_s < (3 if leave == "close" else 14)
+    # Less than the timeout of requests and messages.
+    assert time.monotonic() - began_s < 25
     assert [code for code, _ in reported] == [KafkaError._PURGE_QUEUE]
     assert "close() stopped" in reported[0][1]
     with pytest.raises(RuntimeError, match="Producer has been closed"):

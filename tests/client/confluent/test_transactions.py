@@ -14,6 +14,7 @@ from confluent_kafka import KafkaException
 from confluent_facade import Facade, at, error_code_of, poll_messages, poll_until
 from faults import failing_call
 from ledger_view import LedgerView
+from lost_commits import LOST_COMMIT, shorten_lost_commits
 from relay import Relay
 from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError, Producer
@@ -22,8 +23,6 @@ from sluiceway.rest.ledger import LedgerCalls
 from topics import Topics
 from waiting import until
 
-# Only the body of a commit has one.
-COMMIT = b'"digest"'
 MakeConsumer = Callable[..., Consumer]
 
 
@@ -167,7 +166,10 @@ def test_at_most_one_timer_waits_for_the_next_commit(
         until(lambda: len(timers()) <= 1)
 
 
-def test_a_failed_message_commits_nothing_and_ends_the_producer(site: Facade, name: str) -> None:
+def test_a_failed_message_commits_nothing_and_ends_the_producer(
+    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.confluent.channel_producer._COMMIT_EVERY_S", 600)
     producer = site.producer(**{"message.max.bytes": 2000})
     producer.produce(name, b"small")
     until(lambda: producer._deliveries.in_librdkafka or producer.poll(0.05))
@@ -446,9 +448,12 @@ def test_closing_within_a_transaction_aborts_it(
 
 
 @pytest.fixture
-def relay(gateway_url: str) -> Iterator[Relay]:
+def relay(gateway_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
     """A connection to the gateway that loses responses to commits."""
+    # Only the test commits.
+    monkeypatch.setattr("sluiceway.confluent.channel_producer._COMMIT_EVERY_S", 600)
     with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
+        shorten_lost_commits(monkeypatch, relay)
         yield relay
 
 
@@ -459,10 +464,10 @@ def test_a_flush_without_an_answer_is_repeated_by_the_next(
     with site.producer(**{"bootstrap.servers": relay.url}) as producer:
         producer.produce(name, b"1")
         until(lambda: producer.poll(0.05) >= 0 and len(producer) == 0)
-        relay.drop_at(COMMIT, forward=arrives)
-        error = abort_error(producer.flush, 1)
+        relay.drop_at(LOST_COMMIT, forward=arrives)
+        error = abort_error(producer.flush, 30)
         assert error.retriable()
-        assert len(values(site, name)) == arrives
+        until(lambda: len(values(site, name)) == arrives)
         producer.flush(30)
         assert values(site, name) == [b"1"]
         producer.produce(name, b"2")
@@ -503,8 +508,9 @@ def test_a_transaction_without_an_answer_is_repeated_with_its_offsets(
     producer.produce(name, b"1")
     producer.send_offsets_to_transaction([at(source, 0, 3)], reader.consumer_group_metadata())
     producer.flush(30)
-    relay.drop_at(COMMIT, forward=arrives)
-    assert abort_error(producer.commit_transaction, 1).retriable()
+    relay.drop_at(LOST_COMMIT, forward=arrives)
+    assert abort_error(producer.commit_transaction, 30).retriable()
+    until(lambda: len(values(site, name)) == arrives)
     producer.commit_transaction(30)
     assert values(site, name) == [b"1"]
     assert reader.committed([at(source)])[0].offset == 3
@@ -523,8 +529,9 @@ def test_aborting_an_unanswered_commit_reports_whether_it_was_applied(
     producer.begin_transaction()
     producer.produce(name, b"1")
     producer.flush(30)
-    relay.drop_at(COMMIT, forward=arrives)
-    assert abort_error(producer.commit_transaction, 1).retriable()
+    relay.drop_at(LOST_COMMIT, forward=arrives)
+    assert abort_error(producer.commit_transaction, 30).retriable()
+    until(lambda: len(values(site, name)) == arrives)
     if arrives:
         assert "was committed" in abort_error(producer.abort_transaction, 30).str()
     else:

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 
 from confluent_facade import Facade, KafkaError, at, codes, error_code_of, offsets, poll_messages
 from faults import suspend
+from heartbeats import lose
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Heartbeat, InputPort
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.endpoint.handle import EndpointHandle
@@ -30,7 +30,7 @@ from topics import Topics, readings
 from waiting import until
 
 NewChannel = Callable[..., Channel]
-BEAT = Heartbeat(interval_ms=100, timeout_ms=1000)
+BEAT = Heartbeat(interval_ms=100, timeout_ms=60_000)
 
 
 @pytest.fixture
@@ -55,22 +55,17 @@ def health(channel: Channel, id_: str) -> str | None:
     return {each.id: each.health for each in channel.endpoints()}.get(id_)
 
 
-def is_lost(channel: Channel, id_: str) -> bool:
-    """Whether an endpoint is lost, and without a place if it is dynamic."""
-    return health(channel, id_) in ("lost", None)
-
-
 @contextmanager
 def lost(channel: Channel, attachment: EndpointHandle) -> Iterator[None]:
     """Block heartbeats, as in a stopped process, until the endpoint is lost."""
     with attachment.session._in_flight:
-        until(lambda: is_lost(channel, attachment.id))
+        lose(channel, attachment.id)
         yield
 
 
 def records_of(reader: ChannelReader, count: int) -> list[dict[str, Any]]:
     """Read a number of records, and fail if some are missing."""
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 60
     found: list[dict[str, Any]] = []
     while len(found) < count:
         assert time.monotonic() < deadline_s, f"{len(found)} of {count} came"
@@ -141,7 +136,12 @@ def test_records_committed_by_another_member_during_the_pause_are_not_reread(
         with pytest.raises(StaleGeneration):
             reader.commit()
         assert reader.read(1, timeout=0.5) == []
-        assert set(reader.partitions) == {0, 1}
+
+        def has_all_partitions() -> bool:
+            assert reader.read(1, timeout=0.1) == []
+            return set(reader.partitions) == {0, 1}
+
+        until(has_all_partitions)
         assert reader.position() == channel.committed("d")
 
 
@@ -330,8 +330,7 @@ def test_a_stopped_and_continued_process_resumes(
             ready = json.loads(program.stdout.readline())
             suspend(program.pid)
             for kind, endpoint in ready.items():
-                channel = site.gateway.channel(names[kind])
-                until(partial(is_lost, channel, endpoint))
+                lose(site.gateway.channel(names[kind]), endpoint)
             os.kill(program.pid, signal.SIGCONT)
             program.stdin.write("go\n")
             program.stdin.flush()

@@ -6,11 +6,14 @@ import socket
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
+import httpx
 import pytest
 
 from faults import no_threads
+from relay import Relay
 from scripted_gateway import Script
 from sluiceway.endpoint.heartbeat import HeartbeatSession, SessionEndpoint
 from sluiceway.errors import GatewayError, GatewayUnavailable
@@ -266,23 +269,27 @@ def test_an_endpoint_that_detaches_during_a_heartbeat_leaves_no_connection(
     connect = socket.create_connection
 
     def connecting(*where: Any, **options: Any) -> socket.socket:
+        if where[0][1] != relay.port:
+            return connect(*where, **options)
         connects.set()
-        assert left.wait(20)
+        assert left.wait(60)
         made.append(connect(*where, **options))
         return made[-1]
 
     monkeypatch.setattr(socket, "create_connection", connecting)
     before = set(threading.enumerate())
     member = RecordingEndpoint(1)
-    session = HeartbeatSession(EndpointCalls(Transport(gateway_url)), grace_s=60)
-    session.register(member)
-    session.wake()
-    assert connects.wait(20)
-    (beating,) = set(threading.enumerate()) - before
-    session.unregister(member)
-    left.set()
-    beating.join(20)
-    assert not beating.is_alive()
+    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
+        session = HeartbeatSession(EndpointCalls(Transport(relay.url)), grace_s=60)
+        session.register(member)
+        session.wake()
+        assert connects.wait(60)
+        started = set(threading.enumerate()) - before
+        (beating,) = (each for each in started if each.name == "sluiceway-heartbeat")
+        session.unregister(member)
+        left.set()
+        beating.join(60)
+        assert not beating.is_alive()
     assert [each.fileno() for each in made] == [-1]
 
 

@@ -143,7 +143,7 @@ def test_a_position_in_a_deleted_topic_is_refused_in_the_next_topic(
 ) -> None:
     connection = channel.connection("read")
     with channel.reader(until=None) as reader:
-        assert len(reader.read(5)) == 5
+        assert len(reader.read(5, timeout=None)) == 5
         topics.delete(connection.topic_name)
         topics.create(connection.topic_name, 2)
         with pytest.raises((TopicGone, Conflict)):

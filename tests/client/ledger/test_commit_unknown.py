@@ -9,15 +9,15 @@ import pytest
 
 from faults import failing_call
 from ledger_view import LedgerView, copy
+from lost_commits import LOST_COMMIT, shorten_lost_commits
 from relay import Relay
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway
 from sluiceway.errors import CommitUnknown, EndpointClosed
 from sluiceway.rest.ledger import LedgerCalls
 from topics import readings
+from waiting import until
 
 NewChannel = Callable[..., Channel]
-# Only a commit's body has this field. The path may be sent, and lost, before the body.
-COMMIT = b'"digest"'
 
 
 @pytest.fixture
@@ -27,9 +27,10 @@ def relay(gateway_url: str) -> Iterator[Relay]:
 
 
 @pytest.fixture
-def relayed_gateway(relay: Relay) -> Iterator[Gateway]:
+def relayed_gateway(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
     """The gateway through a connection that loses requests or responses."""
-    with Gateway(relay.url, timeout_s=1) as gateway:
+    shorten_lost_commits(monkeypatch, relay)
+    with Gateway(relay.url) as gateway:
         yield gateway
 
 
@@ -45,10 +46,10 @@ def test_a_flush_without_an_answer_is_resolved(
     channel = new_ledgered()
     with relayed_gateway.channel(channel.name).writer() as writer:
         writer.write(readings(10))
-        relay.drop_at(COMMIT, forward=arrives)
+        relay.drop_at(LOST_COMMIT, forward=arrives)
         with pytest.raises(CommitUnknown) as raised:
             writer.flush()
-        assert ledger.ids(channel) == list(range(10 if arrives else 0))
+        until(lambda: ledger.ids(channel) == list(range(10 if arrives else 0)))
         for refused in (writer.flush, lambda: writer.write(readings(1))):
             with pytest.raises(CommitUnknown, match="resolve"):
                 refused()
@@ -78,10 +79,11 @@ def test_a_batch_without_an_answer_is_written_once_by_its_key(
             writer.write(readings(10))
         return batch.replayed
 
-    relay.drop_at(COMMIT, forward=arrives)
+    relay.drop_at(LOST_COMMIT, forward=arrives)
     with pytest.raises(CommitUnknown) as raised:
         write()
     assert raised.value.key == "day-1"
+    until(lambda: ledger.ids(channel) == list(range(10 if arrives else 0)))
     assert write() is arrives
     assert ledger.ids(channel) == list(range(10))
 
@@ -103,11 +105,12 @@ def test_a_writer_repeats_a_batch_without_an_answer(
                 writer.write(readings(10))
             return batch.replayed
 
-        relay.drop_at(COMMIT, forward=arrives)
+        relay.drop_at(LOST_COMMIT, forward=arrives)
         with pytest.raises(CommitUnknown):
             write("day-1")
         with pytest.raises(CommitUnknown):
             write("day-2")
+        until(lambda: ledger.ids(channel) == list(range(10 if arrives else 0)))
         assert write("day-1") is arrives
         assert ledger.ids(channel) == list(range(10))
 
@@ -150,7 +153,7 @@ def test_a_transaction_without_an_answer_is_resolved_for_reader_and_writer(
 ) -> None:
     with attached(relayed_gateway, source, sink) as (reader, writer):
         copy(relayed_gateway, reader, writer, 30)
-        relay.drop_at(COMMIT, forward=arrives)
+        relay.drop_at(LOST_COMMIT, forward=arrives)
         with pytest.raises(CommitUnknown):
             copy(relayed_gateway, reader, writer, 30)
         for refused in (
@@ -162,6 +165,7 @@ def test_a_transaction_without_an_answer_is_resolved_for_reader_and_writer(
         ):
             with pytest.raises(CommitUnknown):
                 refused()
+        until(lambda: ledger.ids(sink) == list(range(60 if arrives else 30)))
         assert writer.resolve() is arrives
         assert reader.position() == source.committed("copy")
         while copy(relayed_gateway, reader, writer, 30):
@@ -180,9 +184,10 @@ def test_an_interrupted_resolve_is_repeated_for_reader_and_writer(
     arrives: bool,
 ) -> None:
     with attached(relayed_gateway, source, sink) as (reader, writer):
-        relay.drop_at(COMMIT, forward=arrives)
+        relay.drop_at(LOST_COMMIT, forward=arrives)
         with pytest.raises(CommitUnknown):
             copy(relayed_gateway, reader, writer, 30)
+        until(lambda: ledger.ids(sink) == list(range(30 if arrives else 0)))
         with failing_call(ChannelReader, "suspend", KeyboardInterrupt(), arrives=False):
             writer.resolve()
         assert writer.resolve() is arrives
@@ -201,7 +206,7 @@ def test_a_commit_that_never_arrived_holds_readers_back_no_longer_than_its_lease
             writer.write(readings(10))
             writer.flush()
             writer.write(readings(10, 10))
-            relay.drop_at(COMMIT, forward=False)
+            relay.drop_at(LOST_COMMIT, forward=False)
             writer.flush()
 
     with pytest.raises(CommitUnknown):
@@ -276,7 +281,7 @@ def test_records_after_an_interrupted_flush_without_an_answer_are_not_lost_silen
     interrupt_commit(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         writer.flush()
-    relay.drop_at(COMMIT, forward=False)
+    relay.drop_at(LOST_COMMIT, forward=False)
     with pytest.raises(EndpointClosed, match="later records were not written"):
         writer.write(readings(20, 10))
     writer.resolve()

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from gateways import serving
+from relay import Relay
 from shared_kafka import SharedKafka
 from sluiceway import Channel, ChannelWriter, Gateway, Heartbeat, Position
 from sluiceway.confluent import Producer
@@ -26,7 +27,10 @@ from topics import DEFINITION, readings
 
 
 class RestorableGateway:
-    """A gateway on one address, whose database can be replaced by its backup."""
+    """A gateway on one address, whose database can be replaced by its backup.
+
+    A relay keeps the port meanwhile, which another process could take.
+    """
 
     def __init__(self, kafka: SharedKafka, directory: Path) -> None:
         self._live, self._backup = directory / "gateway.db", directory / "backup.db"
@@ -39,7 +43,13 @@ class RestorableGateway:
         )
         migrate(self._settings.database_url.get_secret_value())
         self._running = ExitStack()
-        self.url = self._running.enter_context(serving(create_app(self._settings)))
+        self._relay = Relay(self._serve())
+        self.url = self._relay.url
+
+    def _serve(self) -> int:
+        """Start the gateway, and return its own port."""
+        url = self._running.enter_context(serving(create_app(self._settings)))
+        return urlsplit(url).port or 0
 
     def back_up(self) -> None:
         with (
@@ -50,14 +60,17 @@ class RestorableGateway:
 
     def restore(self) -> None:
         """Stop, replace the database by its backup, and start again."""
+        before = self._relay
+        before.cut()
         self._running.close()
         for each in self._live.parent.glob("gateway.db*"):
             each.unlink()
         shutil.copy(self._backup, self._live)
-        app = create_app(self._settings)
-        self._running.enter_context(serving(app, urlsplit(self.url).port or 0))
+        self._relay = Relay(self._serve(), before.port)
+        before.close()
 
     def stop(self) -> None:
+        self._relay.close()
         self._running.close()
 
 

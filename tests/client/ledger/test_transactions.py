@@ -117,7 +117,7 @@ def test_an_exception_rewinds_partitions_that_were_added_since_the_last_commit(
         with pytest.raises(ZeroDivisionError):
             read_all_and_fail()
         with gateway.transaction(reader, writer):
-            writer.write(reader.read(20, timeout=20))
+            writer.write(reader.read(20, timeout=60))
     assert sorted(ledger.ids(sink)) == list(range(20))
 
 

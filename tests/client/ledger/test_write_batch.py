@@ -177,6 +177,13 @@ def test_leases_are_renewed_until_the_batch_ends(channel: Channel, ledger: Ledge
     leases.close()
 
 
+@pytest.fixture
+def often_renewed(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Milliseconds of a long lease that is renewed soon."""
+    monkeypatch.setattr("sluiceway.ledger.leases._RENEWALS_PER_LEASE", 200)
+    return 60_000
+
+
 def is_renewed(ledger: LedgerView, batch: WriteBatch) -> bool:
     first, now = batch.opened, ledger.calls.open(batch.request)
     assert now.id == first.id
@@ -185,19 +192,21 @@ def is_renewed(ledger: LedgerView, batch: WriteBatch) -> bool:
     return now.lease_until > first.lease_until
 
 
-def test_a_lease_is_renewed_in_the_background(channel: Channel, ledger: LedgerView) -> None:
-    batch = WriteBatch(ledger.calls, request(channel, lease_ms=1_000))
+def test_a_lease_is_renewed_in_the_background(
+    channel: Channel, ledger: LedgerView, often_renewed: int
+) -> None:
+    batch = WriteBatch(ledger.calls, request(channel, lease_ms=often_renewed))
     batch.open()
     until(lambda: is_renewed(ledger, batch))
     batch.abort(ZeroDivisionError())
 
 
 def test_after_a_failed_start_of_its_thread_the_next_batch_is_renewed(
-    channel: Channel, ledger: LedgerView
+    channel: Channel, ledger: LedgerView, often_renewed: int
 ) -> None:
-    leases = LeaseKeeper(ledger.calls, channel.name, channel.uid, lease_ms=1_000)
+    leases = LeaseKeeper(ledger.calls, channel.name, channel.uid, lease_ms=often_renewed)
     failed, batch = (
-        WriteBatch(ledger.calls, request(channel, key, lease_ms=1_000), leases=leases)
+        WriteBatch(ledger.calls, request(channel, key, lease_ms=often_renewed), leases=leases)
         for key in ("q-1", "q-2")
     )
     with no_threads("sluiceway-leases"), pytest.raises(RuntimeError, match="new thread"):

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import KafkaError, Producer
 
 from ledger_view import LedgerView
 from sluiceway import Channel, ChannelWriter
@@ -241,20 +240,6 @@ def test_a_lost_batch_ends_the_writer_and_shows_nothing(
     assert ledger.ids(channel) == []
 
 
-def limit_messages(topics: Topics, topic: str) -> None:
-    """Have Kafka refuse messages of more than 200 bytes, which takes a moment after the request."""
-    topics.set(topic, max_message_bytes="200")
-    producer = Producer({"bootstrap.servers": topics.bootstrap_servers, "log_level": 0})
-    failures: list[KafkaError | None] = []
-
-    def is_refused() -> bool:
-        producer.produce(topic, b"x" * 1000, on_delivery=lambda error, _: failures.append(error))
-        assert producer.flush(30) == 0
-        return failures[-1] is not None
-
-    until(is_refused, 30)
-
-
 def test_at_most_one_timer_waits_for_the_next_commit(new_ledgered: NewChannel) -> None:
     before = set(threading.enumerate())
     with new_ledgered().writer(commit_every_s=600) as writer:
@@ -292,10 +277,10 @@ def test_a_failed_delivery_aborts_the_batch_and_ends_the_writer(
     topic = channel.connection("write").topic_name
 
     def fail() -> None:
-        with channel.writer() as writer:
+        with channel.writer(commit_every_s=600) as writer:
             writer.write(readings(10))
             writer.flush()
-            limit_messages(topics, topic)
+            topics.limit_messages(topic)
             writer.write([{"id": 10, "station": secrets.token_hex(2000), "celsius": 1.0}])
             writer.flush()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from heartbeats import lose
 from pypz_rig import SCHEMA, Bench, QuickReader, StandinPort, demo, take
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
@@ -647,7 +648,9 @@ def test_a_pair_recovers_from_a_pause_beyond_the_heartbeat_timeout(
     assert reader._endpoint is not None
     # No heartbeat is sent, as by a paused process.
     with reader._endpoint.handle.session._in_flight:
-        until(lambda: {each.health for each in channel.endpoints()} == {"lost"})
+        lose(channel, reader._endpoint.handle.id)
+        # They are in one session.
+        assert {each.health for each in channel.endpoints()} == {"lost"}
     reader.invoke_commit_current_read_offset()
     writer.invoke_write_records(demo(2, 4))
     assert take(reader, 2) == demo(2, 4)

@@ -23,8 +23,9 @@ from pypz_rig import (
     without_sleeps,
 )
 from sluiceway import Gateway
+from sluiceway.endpoint.stop_condition import LostWriterPolicy
 from sluiceway.errors import ChannelNotFound, WriterFailed
-from sluiceway.pypz import ChannelStatusMonitor, KafkaChannelReader, KafkaChannelWriter
+from sluiceway.pypz import KafkaChannelReader, KafkaChannelWriter
 from waiting import until
 
 
@@ -253,7 +254,12 @@ def test_a_restart_after_an_error_continues_at_the_last_commit(
     pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KafkaChannelReader, "DefaultStatusThreadIntervalInMs", 100)
-    monkeypatch.setattr(ChannelStatusMonitor, "ValidPatienceTimeInMs", 1500)
+    patient = LostWriterPolicy.__init__
+    monkeypatch.setattr(
+        LostWriterPolicy,
+        "__init__",
+        lambda policy, choice, **_: patient(policy, choice, heartbeat_timeout_s=1.5),
+    )
     for kind in (KafkaChannelReader, QuickReader):
         monkeypatch.setattr(kind, "DataConsumerTimeoutInMs", 500)
     (reader,), (writer,) = pipelines(readers=1, writers=1, config={"max_poll_records": 3})

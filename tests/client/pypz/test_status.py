@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gateways import all_responses, failed_cause
-from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
+from heartbeats import lose
+from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, stop_waiting, take
 from sluiceway.errors import DeliveryFailed, WriterFailed, WriterLost
 from sluiceway.pypz import (
     ChannelStatus,
@@ -18,6 +19,7 @@ from sluiceway.pypz import (
     KafkaChannelReader,
     KafkaChannelWriter,
 )
+from topics import Topics
 from waiting import until
 
 WRITER = "pipeline.writer.output_port"
@@ -29,12 +31,13 @@ class ElsewhereWriter(QuickWriter):
     ControlLoopExceptionTimeoutInMs = 50_000
 
 
-def vanish(writer: KafkaChannelWriter) -> None:
-    """End a writer's heartbeats, as if its process had died."""
+def vanish(bench: Bench, writer: KafkaChannelWriter) -> None:
+    """End a writer's heartbeats, as if its process had died, until it is lost."""
     assert writer._endpoint is not None
     handle = writer._endpoint._handle
     assert handle is not None
     handle.session.unregister(handle)
+    lose(bench.channel(), handle.id)
 
 
 def test_both_sides_receive_each_others_states_in_order(bench: Bench) -> None:
@@ -159,9 +162,9 @@ def test_heartbeats_carry_payloads_and_metrics(bench: Bench) -> None:
         return dict(message.payload)
 
     payload = reported()
-    while "receivedRecordCount" not in payload:
+    while payload.get("receivedRecordCount") != 5:
         payload = reported()
-    assert (payload["step"], payload["receivedRecordCount"]) == ("warming up", 5)
+    assert payload["step"] == "warming up"
     assert payload.keys() >= {
         "elapsedTimeSinceLastReadCycleMs",
         "averageTimePerReadCycleMs",
@@ -274,6 +277,7 @@ def test_a_writer_that_sent_error_has_not_finished(bench: Bench) -> None:
     assert reader.is_any_connected_channels_unhealthy()
     assert reader.has_records()
     assert take(reader, 2) == demo(2), "all that it wrote is read"
+    stop_waiting(reader)
     with pytest.raises(WriterFailed, match=r"sent the status Error.*onLostWriter='go_on'"):
         until(lambda: not reader.has_records())
     # Restarted in its place, it is live.
@@ -316,6 +320,7 @@ def test_a_writer_that_failed_before_writing_ends_a_reader_without_an_error(benc
     assert writer.invoke_close_channel()
     until(reader.is_any_connected_channels_unhealthy)
     assert reader.has_records()
+    stop_waiting(reader)
     until(lambda: not reader.has_records())
 
 
@@ -325,7 +330,7 @@ def test_the_gateway_finds_a_dead_writer(bench: Bench, choice: str) -> None:
     reader, writer = bench.pair(ElsewhereWriter, onLostWriter=choice)
     until(reader.is_any_connected_channels_healthy)
     assert not reader.has_records()
-    vanish(writer)
+    vanish(bench, writer)
     until(reader.is_any_connected_channels_unhealthy)
     if choice == "raise":
         with pytest.raises(WriterLost, match="is lost"):
@@ -349,15 +354,16 @@ def test_a_writer_that_failed_before_may_be_restarted_with_its_reader(
     until(later.is_any_connected_channels_unhealthy)
     assert len(take(later, 2)) == 2
     assert later.has_records(), "it is waited for, for the channel's heartbeat timeout"
+    stop_waiting(later)
     with pytest.raises(WriterFailed):
         until(lambda: not later.has_records())
 
 
-def test_a_delivery_failure_is_raised_and_fails_the_writer(bench: Bench) -> None:
+def test_a_delivery_failure_is_raised_and_fails_the_writer(bench: Bench, topics: Topics) -> None:
     bench.create_channel()
     reader, writer = bench.pair()
     writer.start_channel()
-    bench.channel().update(config={"max.message.bytes": "1024"})
+    topics.limit_messages(bench.channel().status.topic.name)
     writer.invoke_write_records([{"demoText": random.Random(1).randbytes(4000).hex()}])  # noqa: S311
     with pytest.raises(DeliveryFailed):
         writer.invoke_close_channel()
@@ -366,7 +372,8 @@ def test_a_delivery_failure_is_raised_and_fails_the_writer(bench: Bench) -> None
     (writing,) = (each for each in bench.channel().endpoints() if each.role == "writer")
     assert writing.state == "error"
     assert "MSG_SIZE_TOO_LARGE" in (writing.cause or "")
-    reader.invoke_sync_status_update()
+    until(reader.is_any_connected_channels_unhealthy)
+    stop_waiting(reader)
     with pytest.raises(WriterFailed):
         until(lambda: not reader.has_records())
 

@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from relay import Relay
 from scripted_gateway import CHANNEL, Script
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
@@ -346,16 +348,21 @@ def test_closing_while_another_thread_connects_leaves_no_connection(
     connect = socket.create_connection
 
     def connecting(*where: Any, **options: Any) -> socket.socket:
+        if where[0][1] != relay.port:
+            return connect(*where, **options)
         connects.set()
-        assert closed.wait(20)
+        assert closed.wait(60)
         made.append(connect(*where, **options))
         return made[-1]
 
     monkeypatch.setattr(socket, "create_connection", connecting)
-    transport = Transport(gateway_url)
-    with ThreadPoolExecutor(1) as pool:
+    with (
+        closing(Relay(httpx.URL(gateway_url).port or 0)) as relay,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        transport = Transport(relay.url)
         request = pool.submit(transport.request, "GET", "/v1/channels")
-        assert connects.wait(20)
+        assert connects.wait(60)
         transport.close()
         closed.set()
         assert request.result().status_code == 200

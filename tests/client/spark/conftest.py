@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 import sluiceway.spark
 from environments import spark_environment
 from relay import Relay
+from sluiceway.kafka.consumer import OwnStream
 from sluiceway.rest.models import Connection
 from spark_tasks import Measure, Produce, connection_at
 from topics import Topics, create_topic
@@ -91,6 +92,27 @@ def spark(spark_session: SparkSession, gateway_url: str) -> SparkSession:
     """The session, registered with the tests' gateway."""
     sluiceway.spark.register(spark_session, gateway=gateway_url)
     return spark_session
+
+
+@pytest.fixture(autouse=True)
+def _patient_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait longer for the gateway than queries and tasks do, except for one that is away."""
+    for constant in (
+        "sluiceway.spark.worker._TIMEOUT_S",
+        "sluiceway.spark.microbatch._GATEWAY_TIMEOUT_S",
+        "sluiceway.spark.ledger_batches._ABORT_TIMEOUT_S",
+        "sluiceway.ledger.write_batch._ABORT_TIMEOUT_S",
+    ):
+        monkeypatch.setattr(constant, 60.0)
+
+
+@pytest.fixture
+def patient_planning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait longer for Kafka than the option `pollTimeoutMs` says, but not for open batches."""
+    monkeypatch.setattr(
+        "sluiceway.spark.readable_offsets.OwnStream",
+        lambda *arguments, **named: OwnStream(*arguments, **{**named, "timeout_s": 60.0}),
+    )
 
 
 @pytest.fixture

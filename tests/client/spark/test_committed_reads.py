@@ -159,11 +159,12 @@ def test_a_read_waits_for_records_committed_after_an_open_batch(
         reading.start()
         reading.join(0.5)
         assert reading.is_alive(), found
-    reading.join(30)
+    reading.join(180)
 
     assert found == [0, 1, 2, 7, 3, 4]
 
 
+@pytest.mark.usefixtures("patient_planning")
 def test_a_read_that_is_held_back_too_long_names_the_batch(channel: Channel, read: Read) -> None:
     fill(channel, range(3))
     with open_batch(channel):
@@ -326,5 +327,5 @@ def test_a_gateway_that_does_not_speak_tls_fails_a_plan_at_once(
     source = RefreshableConnection(channel.connection("read"), "read", gateway_url=url)
     options = ReadOptions.parse({"path": channel.name})
     with pytest.raises(GatewayAccessFailed):
-        ReadableOffsets(source, options, {}, timeout_s=30, gateway_timeout_s=3)
+        ReadableOffsets(source, options, {}, timeout_s=30, gateway_timeout_s=60)
     assert len(requests) == 1

@@ -3,6 +3,7 @@
 import json
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
@@ -17,7 +18,7 @@ from sluiceway.errors import (
     OffsetOutOfRange,
     SluicewayTimeout,
 )
-from sluiceway.ledger.visibility import CommittedRuns
+from sluiceway.ledger.visibility import _LONG_POLL_S, CommittedRuns
 from sluiceway.spark.batch_reader import held_back
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.microbatch import ChannelStreamReader, UnlimitedStreamReader
@@ -116,9 +117,9 @@ def test_a_stream_reads_committed_records_up_to_stable(
         writer.write([{"id": 5, "s": None}])
         writer.flush()
         fill(channel, range(6, 8))
-        until(lambda: offsets(query.end())[1] == 1, seconds=30)
+        until(lambda: offsets(query.end())[1] == 1)
         second = query.end()
-    until(lambda: offsets(query.end())[0] == 8, seconds=30)
+    until(lambda: offsets(query.end())[0] == 8)
     third = query.end()
 
     assert [offsets(each) for each in (start, first, second, third)] == [
@@ -239,11 +240,12 @@ def test_an_available_now_query_waits_for_all_committed_records(
         waiting.start()
         waiting.join(0.5)
         assert waiting.is_alive(), found
-    waiting.join(30)
+    waiting.join(180)
 
     assert found == [{0: 5, 1: 0}]
 
 
+@pytest.mark.usefixtures("patient_planning")
 def test_an_available_now_query_that_is_held_back_fails_with_the_batch(
     channel: Channel, new_query: Callable[..., Query]
 ) -> None:
@@ -255,6 +257,7 @@ def test_an_available_now_query_that_is_held_back_fails_with_the_batch(
             query.planner.final_end(held_back)
 
 
+@pytest.mark.usefixtures("patient_planning")
 def test_before_spark_4_2_the_first_batch_waits_and_later_ones_do_not(
     channel: Channel,
     gateway_url: str,
@@ -270,7 +273,7 @@ def test_before_spark_4_2_the_first_batch_waits_and_later_ones_do_not(
         fill(channel, range(3, 5))
         first = offsets(reader.latestOffset())
         again = offsets(reader.latestOffset())
-    until(lambda: offsets(reader.latestOffset()) == {0: 5, 1: 0}, seconds=30)
+    until(lambda: offsets(reader.latestOffset()) == {0: 5, 1: 0})
     reader.stop()
 
     assert first == again == {0: 3, 1: 0}
@@ -295,19 +298,24 @@ def test_an_idle_query_leaves_the_gateway_alone(
     fill(channel, range(4))
     query = new_query()
     query.end()
-    requests: list[int] = []
+    # Whatever the time between two calls, they are those of an idle query.
+    monkeypatch.setattr("sluiceway.spark.readable_offsets._FOLLOWED_S", 3600.0)
+    waits_s: list[float] = []
     request = CommittedRuns._request
 
-    def counted(self: CommittedRuns, *arguments: Any, **named: Any) -> None:
-        requests.append(1)
-        request(self, *arguments, **named)
+    def noted(self: CommittedRuns, *arguments: Any, wait_s: float, **named: Any) -> None:
+        waits_s.append(wait_s)
+        request(self, *arguments, wait_s=wait_s, **named)
 
-    monkeypatch.setattr(CommittedRuns, "_request", counted)
+    monkeypatch.setattr(CommittedRuns, "_request", noted)
+    began_s = time.monotonic()
     for _ in range(100):
         query.end()
+    lasted_s = time.monotonic() - began_s
 
-    # One that waits for commits.
-    assert len(requests) <= 1
+    # One after the other that waits for commits.
+    assert set(waits_s) <= {_LONG_POLL_S}
+    assert len(waits_s) <= 1 + lasted_s // _LONG_POLL_S
 
 
 def test_a_query_waits_while_the_gateway_does_not_answer(
@@ -361,7 +369,7 @@ def test_a_stream_continues_after_expired_records_of_failed_attempts(
     query = new_query()
     start, first = query.start(), query.end()
     fill(channel, range(3, 5))
-    until(lambda: offsets(query.end())[0] == 7, seconds=30)
+    until(lambda: offsets(query.end())[0] == 7)
 
     assert offsets(start) == offsets(first) == {0: 5, 1: 0}
     assert query.batch(first, query.end()) == [3, 4]

@@ -69,6 +69,11 @@ def is_closed(endpoint: Endpoint) -> bool:
     return endpoint.state == "closed"
 
 
+def is_healthy(endpoint: Endpoint, *, records: int) -> bool:
+    # On a busy machine a heartbeat may be late.
+    return endpoint.counters.get("records") == records and endpoint.health == "healthy"
+
+
 def save(frame: DataFrame, channel: Channel, **options: object) -> None:
     frame.write.format("channel").options(**options).mode("append").save(channel.name)
 
@@ -125,7 +130,7 @@ def test_a_running_write_is_listed_and_its_end_ends_readers(
 def spark_facts(gateway_url: str, channel: Channel, role: str) -> object:
     """Return the Spark jobs of a channel's endpoints in a role, as the gateway has them."""
     path = f"{gateway_url}/v1/channels/{channel.name}/endpoints"
-    items = httpx.get(path).raise_for_status().json()["items"]
+    items = httpx.get(path, timeout=60).raise_for_status().json()["items"]
     return [each["spark"] for each in items if each["role"] == role]
 
 
@@ -141,11 +146,13 @@ def test_the_gateway_knows_applications_and_queries(
     assert spark_facts(gateway_url, channel, "writer") == [application]
     query = start(spark.readStream.format("channel").load(channel.name), sink)
     query.processAllAvailable()
-    seen(sink, "writer", lambda each: each.counters.get("records") == 10)
+    for place, role in ((channel, "reader"), (sink, "writer")):
+        seen(place, role, lambda each: each.counters.get("records") == 10)
     expected = application | {"query": str(query.id)}
     assert spark_facts(gateway_url, channel, "reader") == [expected]
     assert spark_facts(gateway_url, sink, "writer") == [expected]
-    graph = httpx.get(f"{gateway_url}/v1/channels/{channel.name}/graph").raise_for_status().json()
+    path = f"{gateway_url}/v1/channels/{channel.name}/graph"
+    graph = httpx.get(path, timeout=60).raise_for_status().json()
     (job,) = [each for each in graph["jobs"] if each["name"] == str(query.id)]
     assert [(each["channel"], each["role"]) for each in job["edges"]] == [
         (channel.name, "reader"),
@@ -250,9 +257,9 @@ def test_a_restarted_query_takes_its_place_as_reader_and_writer(
     frame = spark.readStream.format("channel").option("group", "delays").load(channel.name)
     query = start(frame, sink)
     query.processAllAvailable()
-    reader_endpoint = seen(channel, "reader", lambda each: each.counters.get("records") == 10)
+    reader_endpoint = seen(channel, "reader", lambda each: is_healthy(each, records=10))
     assert (reader_endpoint.group, reader_endpoint.index, reader_endpoint.size) == ("delays", 0, 1)
-    assert (reader_endpoint.state, reader_endpoint.health) == ("started", "healthy")
+    assert reader_endpoint.state == "started"
     assert str(query.id) in (reader_endpoint.title or "")
     writer_endpoint = seen(sink, "writer", lambda each: each.counters.get("records") == 10)
     assert writer_endpoint.group == str(query.id)
@@ -316,7 +323,7 @@ def test_a_query_without_its_channel_does_not_block_other_queries(
 
     start(frame, sink)
 
-    assert seen(sink, "writer", lambda each: each.counters.get("records") == 3).health == "healthy"
+    seen(sink, "writer", lambda each: is_healthy(each, records=3))
 
 
 @pytest.mark.parametrize(

@@ -16,4 +16,6 @@ def test_a_job_that_creates_its_channels_logs_no_warnings_about_them(
     gateway_url: str, name: str, tmp_path: Path
 ) -> None:
     job = run_job(tmp_path, JOB, gateway_url, name, str(tmp_path))
-    assert [line for line in job.stderr.splitlines() if ABOUT_CHANNELS.search(line)] == []
+    # Those of a gateway that answers late are no warnings about channels.
+    lines = [each for each in job.stderr.splitlines() if not each.startswith("heartbeats fail: ")]
+    assert [line for line in lines if ABOUT_CHANNELS.search(line)] == []

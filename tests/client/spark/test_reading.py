@@ -23,6 +23,7 @@ from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.worker import RefreshableConnection
 from spark_tasks import SCHEMA, Measure, Produce, fill, messages_of
+from topics import Topics
 
 
 @pytest.fixture
@@ -107,17 +108,13 @@ def test_timestamps_bound_a_read(channel: Channel, produce: Produce) -> None:
     assert read(connection, startingtimestamp=str(2**42)) == []
 
 
-def test_offsets_without_messages_are_skipped(channel: Channel) -> None:
+def test_offsets_without_messages_are_skipped(channel: Channel, topics: Topics) -> None:
     """Transaction markers take offsets in the middle and at the end."""
     connection = channel.connection("read")
     fill(channel, range(1))
     (message,) = messages_of(connection)
-    producer = Producer({**connection.kafka, "transactional.id": connection.topic_name})
-    producer.init_transactions(30)
     for _ in range(2):
-        producer.begin_transaction()
-        producer.produce(connection.topic_name, message.value(), partition=0)
-        producer.commit_transaction(30)
+        topics.produce_in_transaction(connection.topic_name, 0, [message.value()])
 
     assert read(connection) == [[0, 0, 0]]
     assert read(connection, maxrecordsperpartition="1") == [[0], [0], [], [0], []]
@@ -168,14 +165,14 @@ def test_without_kafka_a_task_fails_within_the_timeout(
     producer = Producer(fragile.kafka)
     producer.produce(fragile.topic_name, b"x", partition=0)
     assert producer.flush(30) == 0
-    made = reader(fragile, **{"kafkaconsumer.polltimeoutms": "1000"})
-    (split,) = made.partitions()
+    (split,) = reader(fragile).partitions()
+    hasty = reader(fragile, **{"kafkaconsumer.polltimeoutms": "1000"})
     fragile_kafka.cut()
 
     with pytest.raises(KafkaUnavailable, match="Kafka"):
-        list(made.read(split))
+        list(hasty.read(split))
     with pytest.raises(KafkaUnavailable, match="Kafka"):
-        made.partitions()
+        hasty.partitions()
 
 
 @pytest.mark.long

@@ -31,7 +31,7 @@ def task(script: Script) -> TaskSlice:
         gateway_url=script.url,
         id="1" * 32,
         epoch=1,
-        heartbeat_interval_ms=2000,
+        heartbeat_interval_ms=60_000,
         took_over=False,
     )
     return TaskSlice(endpoint=endpoint, number=4)
@@ -43,13 +43,15 @@ def reports(
 ) -> tuple[TaskReports, EndpointCalls]:
     """The reports of this process; the test sends their heartbeats."""
     monkeypatch.setattr(HeartbeatSession, "_run", lambda *_: None)
+    # The timeout of a heartbeat, too.
+    monkeypatch.setattr("sluiceway.endpoint.heartbeat._INITIAL_INTERVAL_S", 60.0)
     monkeypatch.setattr(endpoints, "_REPORTS", {})
     return TaskReports.of(task.endpoint.gateway_url), EndpointCalls(script.transport())
 
 
 def response(status: str = "ok") -> Any:
     status_of = {"endpoint": "1" * 32, "status": status, "reason": None}
-    return {"next_ms": 2000, "endpoints": [], "tasks": [status_of]}
+    return {"next_ms": 60_000, "endpoints": [], "tasks": [status_of]}
 
 
 def reported(script: Script) -> list[Any]:

@@ -1,5 +1,6 @@
 """Adopting topics of a real broker; the loops are off, or run by the test."""
 
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.provisioning.reconciler import Reconciler
 from topics import create_topic
+from waiting import until
 
 WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "string", "default": ""}]}  # type: ignore[misc]
 
@@ -47,7 +49,7 @@ def topic(operator: AdminClient) -> str:
 def reconciler(near: Rig, kafka: SharedKafka) -> Iterator[Reconciler]:
     admin = KafkaAdmin(kafka.bootstrap_servers)
     yield Reconciler(
-        database=near.database, kafka=admin, clock=near.clock, resync_s=0, wait=lambda _s: None
+        database=near.database, kafka=admin, clock=near.clock, resync_s=0, wait=time.sleep
     )
     admin.close()
 
@@ -110,6 +112,7 @@ def test_changes_of_an_adopted_topic_are_refused(
 def test_a_topic_belongs_to_one_channel(near: Rig, topic: str, reconciler: Reconciler) -> None:
     owned = near.put("owner").json()["status"]["topic"]["name"]
     reconciler.run_once()
+    until(lambda: reconciler.kafka.describe_topic(owned))
     adopt(near, topic)
     for taken, owner in ((topic, "flights"), (owned, "owner")):
         response = adopt(near, taken, "second")

@@ -27,6 +27,7 @@ def calls(uid: str) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.usefixtures("no_leader")
 def test_a_locked_database_is_503_and_loses_nothing(database: Database, database_url: str) -> None:
     with running(database, database_url, database_wait_ms=50) as rig:
         made = rig.put()
@@ -83,6 +84,7 @@ def test_an_unavailable_database_is_503_on_every_route_until_it_returns(
         until(lambda: rig.http.get("/v1/channels/flights").status_code == 200)
 
 
+@pytest.mark.usefixtures("no_leader")
 def test_a_gateway_whose_file_another_process_locks_is_not_ready(
     sqlite: SQLite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,12 +20,14 @@ def channel(gateway_url: str) -> Any:
         spec = {"schema": SCHEMA, "partitions": 2}
         heartbeat = {"interval_ms": 250, "timeout_ms": 750}
         response = http.put(f"/v1/channels/{name}", json={"spec": {**spec, "heartbeat": heartbeat}})
+        deadline = time.monotonic() + 180
         while response.json()["status"]["phase"] != "ready":
+            assert time.monotonic() < deadline, response.json()
             tag = response.headers["etag"]
             path = f"/v1/channels/{name}"
             response = http.get(path, params={"wait": 30}, headers={"If-None-Match": tag})
             if response.status_code == 304:
-                pytest.fail("the channel did not become ready")
+                response = http.get(path)
         yield http, response.json()
 
 

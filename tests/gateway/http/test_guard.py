@@ -118,7 +118,7 @@ def test_a_route_without_a_declared_scope_refuses_everyone(
     router.add_api_route("/v1/forgotten", forgotten)
     app.router.routes.extend(router.routes)
     with serving(app) as url:
-        response = httpx.get(f"{url}/v1/forgotten")
+        response = httpx.get(f"{url}/v1/forgotten", timeout=60)
     assert (response.status_code, code(response)) == (403, "forbidden")
 
 

@@ -18,7 +18,9 @@ from gateways import code
 from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
 from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.messages import reading
 from topics import Topics
+from waiting import until
 
 SCHEMA = {
     "type": "record",
@@ -30,6 +32,12 @@ SCHEMA = {
 }
 BIG = 2**63 - 1
 _numbers = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def _reads_may_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extend the time of a read, which includes that of a new connection to Kafka."""
+    monkeypatch.setattr(reading, "READ_S", 60)
 
 
 @pytest.fixture
@@ -515,7 +523,7 @@ def test_messages_that_kafka_refuses_are_invalid_and_kafka_counts_as_up(
         (error,) = response.json()["errors"]
         assert error["pointer"] == "/records"
         assert advice in error["message"]
-        assert "sluiceway_kafka_up 1.0" in http.get("/metrics").text
+        until(lambda: "sluiceway_kafka_up 1.0" in http.get("/metrics").text)
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])

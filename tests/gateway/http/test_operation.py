@@ -4,10 +4,9 @@ import itertools
 import json
 import logging
 import re
-import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -15,8 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 from starlette.types import Message, Receive, Scope, Send
 
-from databases import SQLite
-from gateways import Rig, code, running
+from gateways import Rig, code
 from processes import restored_logging
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.db.engine import Database
@@ -24,6 +22,7 @@ from sluiceway_gateway.db.leases import Leader
 from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.http import health
 from sluiceway_gateway.http.middleware import Observation
+from sluiceway_gateway.kafka import client
 from sluiceway_gateway.logs import configure_logs
 from waiting import until
 
@@ -48,10 +47,15 @@ def lines() -> Iterator[io.StringIO]:
 
 def test_health_and_readiness_name_the_available_parts(rig: Rig) -> None:
     assert rig.http.get("/livez").json() == {"live": True}
-    ready = rig.http.get("/readyz")
     reasons = {"kafka": "BrokerUnavailable"}
     body = {"database": True, "kafka": False, "reasons": reasons, "loops": {}}
-    assert (ready.status_code, ready.json()) == (503, body)
+
+    def is_told() -> bool:
+        ready = rig.http.get("/readyz")
+        return (ready.status_code, ready.json()) == (503, body)
+
+    # A check that takes seconds counts as failed.
+    until(is_told)
 
 
 def test_a_loop_that_keeps_failing_shows_in_readiness_metrics_and_log(
@@ -252,9 +256,12 @@ def test_a_traceparent_gives_the_log_its_trace_id(
 
 
 def test_a_response_does_not_wait_for_a_delayed_ack(rig: Rig) -> None:
-    # The kernel delays an acknowledgement by 40 ms.
-    took = sorted(rig.http.get("/livez").elapsed.total_seconds() for _ in range(20))
-    assert took[5] < 0.03
+    def several_are_fast() -> bool:
+        # The kernel delays an acknowledgement by 40 ms, but not each one of a new connection.
+        took = sorted(rig.http.get("/livez").elapsed.total_seconds() for _ in range(20))
+        return took[5] < 0.03
+
+    until(several_are_fast, 30)
 
 
 def test_the_log_has_the_code_of_a_refusal_and_the_cause_in_the_database(
@@ -299,18 +306,20 @@ def test_text_has_colours_in_terminals_only() -> None:
 
 
 def test_readiness_has_the_reason_before_probes_time_out(
-    sqlite: SQLite, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ended = threading.Event()
+
+    def diagnosis(_properties: object) -> None:
+        ended.wait(60)
+
     monkeypatch.setattr(health, "_TIMEOUT_S", 0.1)
     monkeypatch.setattr(health, "_RESPONSE_S", 0.5)
-    url = sqlite.migrated()
-    with socket.socket() as silent, closing(Database(url)) as database:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        servers = f"127.0.0.1:{silent.getsockname()[1]}"
-        with running(database, url, kafka_bootstrap_servers=servers) as rig:
-            begun_s = time.monotonic()
-            ready = rig.http.get("/readyz").json()
-            # Without the limit, the search for the reason takes 6 s.
-            assert time.monotonic() - begun_s < 4
-    assert ready["reasons"] == {"kafka": "BrokerUnavailable"}
+    monkeypatch.setattr(client, "diagnosis", diagnosis)
+    begun_s = time.monotonic()
+    try:
+        ready = rig.http.get("/readyz").json()
+        assert time.monotonic() - begun_s < 20
+    finally:
+        ended.set()
+    assert ready["reasons"]["kafka"] == "BrokerUnavailable"

@@ -289,7 +289,7 @@ def waiting(
     tag = rig.http.get(path, headers=headers).headers["etag"]
     sent_headers = {"If-None-Match": tag, **headers}
     future = pool.submit(
-        httpx.get, rig.url + path, params={"wait": 30}, headers=sent_headers, timeout=60
+        httpx.get, rig.url + path, params={"wait": 60}, headers=sent_headers, timeout=90
     )
     until(lambda: watch.waiting == 1)
     return future
@@ -301,7 +301,7 @@ def test_a_wait_ends_with_the_next_sample(flights: Site, path: str) -> None:
     with ThreadPoolExecutor() as pool:
         future = waiting(flights.rig, pool, path)
         sampled(flights)
-        response = future.result(20)
+        response = future.result(60)
     assert response.status_code == 200
     assert "stalled" in response.text
 
@@ -321,10 +321,10 @@ def test_a_long_poll_of_the_list_ignores_hidden_changes(flights: Site) -> None:
 
         rig.app.state.parts.statuses.page = page
         rig.put("other")
-        assert looks.wait(20)
+        assert looks.wait(60)
         assert not future.done()
         sampled(flights)
-        response = future.result(20)
+        response = future.result(60)
     assert [each["channel"]["name"] for each in response.json()["items"]] == ["flights"]
 
 
@@ -342,7 +342,7 @@ def test_a_deleted_channel_ends_the_long_poll_of_its_status(flights: Site) -> No
         future = waiting(flights.rig, pool, PATH)
         with flights.rig.database.write() as tx:
             remove(tx, flights.uid, from_phases=list(Phase))
-        assert code(future.result(20)) == "channel_not_found"
+        assert code(future.result(60)) == "channel_not_found"
 
 
 def test_the_status_list_has_a_line_per_channel_in_pages(rig: Rig) -> None:

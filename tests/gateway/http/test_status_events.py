@@ -236,7 +236,8 @@ def test_a_slow_client_gets_changes_of_the_list_merged(flights: Site) -> None:
         for each in range(3):
             site(flights.rig, f"c{each}")
             flights.member(group=f"g{each}")
-        site(flights.rig, "weather")
+        # One commit, so that the other stream gets all changes with it.
+        assert flights.rig.put("weather").is_success
 
     _, first, second, third = asyncio.run(stream_pieces(flights.rig, None, change))
     assert b"event: state\n" in first
@@ -398,7 +399,7 @@ def test_a_stopping_gateway_ends_its_streams(database: Database, database_url: s
         begun = threading.Event()
 
         def read() -> None:
-            with httpx.stream("GET", f"{rig.url}{PATH}/events", timeout=30) as response:
+            with httpx.stream("GET", f"{rig.url}{PATH}/events", timeout=60) as response:
                 events = Events(response)
                 events.event()
                 begun.set()
@@ -406,11 +407,11 @@ def test_a_stopping_gateway_ends_its_streams(database: Database, database_url: s
 
         reading = threading.Thread(target=read)
         reading.start()
-        assert begun.wait(20)
+        assert begun.wait(60)
         begun_s = time.monotonic()
-    reading.join(20)
+    reading.join(60)
     assert len(ended) == 1
-    assert time.monotonic() - begun_s < 10
+    assert time.monotonic() - begun_s < 45
 
 
 def test_streams_count_as_waiting_requests(database: Database, database_url: str) -> None:
@@ -420,7 +421,7 @@ def test_streams_count_as_waiting_requests(database: Database, database_url: str
         with watched(rig) as events:
             events.event()
             assert watch.waiting == 1
-            response = httpx.get(f"{rig.url}/v1/status/events")
+            response = httpx.get(f"{rig.url}/v1/status/events", timeout=60)
             assert (response.status_code, code(response)) == (503, "too_many_waiters")
         # A closed stream frees its slot.
         until(lambda: watch.waiting == 0)
@@ -445,7 +446,7 @@ def test_a_stream_survives_a_database_outage(
     with watched(flights.rig) as events:
         events.event()
         away = True
-        assert failed.wait(20)
+        assert failed.wait(60)
         away = False
         flights.member()
         assert len(events.event()[1]["readers"]) == 1

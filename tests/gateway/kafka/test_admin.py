@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Producer
 
+from relay import reserve_port
 from shared_kafka import SharedKafka
-from sluiceway_gateway.embedded import free_ports
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Cause, NewMessage, ObservedTopic, Rejection, Watermarks
@@ -195,9 +195,15 @@ def test_hundreds_of_topics_are_created_and_deleted_together(admin: KafkaAdmin, 
     assert set(admin.delete_topics(names).values()) == {None}
 
 
-def test_without_a_broker_every_call_fails_within_the_timeout() -> None:
-    (port,) = free_ports(1)
-    away = KafkaAdmin(f"127.0.0.1:{port}", timeout_s=0.5)
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """An address that refuses connections."""
+    with reserve_port() as reserved:
+        yield f"127.0.0.1:{reserved.getsockname()[1]}"
+
+
+def test_without_a_broker_every_call_fails_within_the_timeout(refusing: str) -> None:
+    away = KafkaAdmin(refusing, timeout_s=0.5)
     change = AlterConfig(name="t", set={"segment.ms": "2000"}, delete=frozenset())
     calls = [
         away.describe_cluster,
@@ -213,31 +219,30 @@ def test_without_a_broker_every_call_fails_within_the_timeout() -> None:
     ]
     for call in calls:
         began = time.monotonic()
-        with pytest.raises(KafkaUnavailable, match=f"127.0.0.1:{port} does not answer"):
+        with pytest.raises(KafkaUnavailable, match=f"{refusing} does not answer"):
             call()
-        assert time.monotonic() - began < 5
+        # librdkafka's own timeout is a minute.
+        assert time.monotonic() - began < 30
     assert away.observe([]).topics == {}
     away.close()
 
 
-def test_the_outcome_of_the_last_request_is_remembered(kafka: SharedKafka) -> None:
+def test_the_outcome_of_the_last_request_is_remembered(kafka: SharedKafka, refusing: str) -> None:
     client = KafkaAdmin(kafka.bootstrap_servers)
     assert client.answered(60) is None
     client.describe_cluster()
     assert client.answered(60) is True
     assert client.answered(0) is None
     client.close()
-    (port,) = free_ports(1)
-    away = KafkaAdmin(f"127.0.0.1:{port}", timeout_s=0.1)
+    away = KafkaAdmin(refusing, timeout_s=0.1)
     with pytest.raises(KafkaUnavailable):
         away.describe_cluster()
     assert away.answered(60) is False
     away.close()
 
 
-def test_messages_without_an_acknowledgement_may_be_written() -> None:
-    (port,) = free_ports(1)
-    away = KafkaAdmin(f"127.0.0.1:{port}", timeout_s=0.1)
+def test_messages_without_an_acknowledgement_may_be_written(refusing: str) -> None:
+    away = KafkaAdmin(refusing, timeout_s=0.1)
     message = NewMessage(partition=0, key=None, value=b"x")
     with pytest.raises(KafkaUnavailable, match="may be written") as failure:
         away.produce("orders", [message], max_message_bytes=1_000_000)

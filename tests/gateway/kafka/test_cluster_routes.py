@@ -8,13 +8,12 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
-from gateways import serving
+from gateways import UNREACHABLE, serving
 from shared_kafka import SharedKafka
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.revision import migrate
-from sluiceway_gateway.embedded import free_ports
 from sluiceway_gateway.settings import Settings
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
@@ -93,10 +92,9 @@ def test_a_malformed_broker_or_topic_is_422(http: httpx.Client, path: str) -> No
 
 @pytest.mark.parametrize("path", ["", "/brokers/1", "/topics/some"])
 def test_without_kafka_the_cluster_is_unavailable(tmp_path: Path, path: str) -> None:
-    (port,) = free_ports(1)
     settings = Settings(
         database_url=f"sqlite:///{tmp_path / 'gateway.db'}",
-        kafka_bootstrap_servers=f"127.0.0.1:{port}",
+        kafka_bootstrap_servers=UNREACHABLE,
         kafka_timeout_ms=300,
     )
     migrate(settings.database_url.get_secret_value())

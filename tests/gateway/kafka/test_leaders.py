@@ -15,7 +15,7 @@ from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
-from sluiceway_gateway.provisioning.topic import CreateTopic
+from topics import Topics
 from waiting import until
 
 NAME = "elected"
@@ -29,9 +29,8 @@ def server(kafka: SharedKafka, tmp_path: Path) -> Iterator[KafkaServer]:
 
 def with_records(server: KafkaServer) -> KafkaAdmin:
     """Return a client that knows the leader of a topic with three records."""
+    Topics(server.bootstrap_servers).create(NAME)
     admin = KafkaAdmin(server.bootstrap_servers, timeout_s=4)
-    topic = CreateTopic(name=NAME, partitions=1, replication=1, config={})
-    assert admin.create_topics([topic]) == {NAME: None}
     producer = Producer({"bootstrap.servers": server.bootstrap_servers})
     for _ in range(3):
         producer.produce(NAME, b"record", partition=0)

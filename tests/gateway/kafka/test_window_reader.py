@@ -34,7 +34,7 @@ def reader(fragile_kafka: Relay, topic: str) -> Iterator[WindowReader]:
 
 
 def soon() -> float:
-    return time.monotonic() + 20
+    return time.monotonic() + 60
 
 
 def test_windows_end_within_the_log_and_at_its_end(reader: WindowReader) -> None:
@@ -72,7 +72,7 @@ def test_kafka_that_goes_away_leaves_the_windows_unread(
     fragile_kafka.cut()
     began_s = time.monotonic()
     assert reader.read({1: Interval(0, 2)}, began_s + 0.5, found.append) == {1: 0}
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < 45
     assert len(found) == 2
 
 

@@ -106,6 +106,12 @@ def member(index: int, size: int = PARTITIONS, **asked: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
+def database(patient_database: Database) -> Database:
+    """Its transactions may stay open for long."""
+    return patient_database
+
+
+@pytest.fixture
 def crowd(database: Database) -> Iterator[Crowd]:
     crowd = Crowd(database)
     yield crowd

@@ -93,6 +93,12 @@ class Group:
 
 
 @pytest.fixture
+def database(patient_database: Database) -> Database:
+    """Its transactions may stay open for long."""
+    return patient_database
+
+
+@pytest.fixture
 def group(database: Database) -> Iterator[Group]:
     group = Group(database)
     yield group

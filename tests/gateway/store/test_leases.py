@@ -103,7 +103,7 @@ def test_a_process_paused_within_a_transaction_blocks_others_only_briefly(
     """Hold the lock as a paused process does: PostgreSQL sees no difference."""
     url = postgres.migrated()
     # A longer wait fails because the lease is locked.
-    paused, other = Database(url), Database(url, wait_ms=10_000)
+    paused, other = Database(url), Database(url, wait_ms=60_000)
     taken = []
 
     def stand_still() -> None:

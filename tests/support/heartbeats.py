@@ -1,0 +1,37 @@
+"""Endpoints that become lost."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+from sluiceway import Channel
+from waiting import until
+
+__all__ = ["is_lost", "lose"]
+
+# Of a session, the gateway notices a change of the shortest timeout.
+_DIFFERENCES_MS = itertools.count()
+
+
+def is_lost(channel: Channel, id_: str) -> bool:
+    """Whether an endpoint is lost, and without a place if it is dynamic."""
+    health = {each.id: each.health for each in channel.endpoints()}
+    return health.get(id_, "lost") == "lost"
+
+
+def lose(channel: Channel, id_: str, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Shorten the channel's heartbeat timeout until a silent endpoint is lost.
+
+    Before and after, it is long enough for endpoints that only a busy machine delays. `meanwhile`
+    is called again and again.
+    """
+    usual = channel.heartbeat
+    timeout_ms = 4 * usual.interval_ms + next(_DIFFERENCES_MS)
+    channel.update(heartbeat=replace(usual, timeout_ms=timeout_ms))
+
+    def lost() -> bool:
+        meanwhile()
+        return is_lost(channel, id_)
+
+    until(lost)
+    channel.update(heartbeat=usual)
