@@ -4,20 +4,17 @@ import logging
 import queue
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
-from gateways import serving
-from relay import Relay
+from gateways import RestartableGateway
 from shared_kafka import SharedKafka
 from sluiceway import Gateway, Heartbeat
 from sluiceway.errors import GatewayUnavailable
-from sluiceway_gateway.app import create_app
-from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.settings import Settings
 from topics import DEFINITION, readings
 from waiting import until
@@ -26,51 +23,19 @@ TIMEOUT_S = 5
 BEAT = Heartbeat(interval_ms=200, timeout_ms=60_000)
 
 
-class Fragile:
-    """A gateway that can be stopped and restarted with its address and its database.
-
-    A relay keeps the port meanwhile, which another process could take.
-    """
-
-    def __init__(self, database: Path, kafka: SharedKafka) -> None:
-        self._settings = Settings(
-            database_url=f"sqlite:///{database}",
-            kafka_bootstrap_servers=kafka.bootstrap_servers,
-            resync_s=1,
-        )
-        migrate(self._settings.database_url.get_secret_value())
-        self._running = ExitStack()
-        self._relay = Relay(self._serve())
-        self.url = self._relay.url
-
-    def _serve(self) -> int:
-        """Start the gateway, and return its own port."""
-        url = self._running.enter_context(serving(create_app(self._settings)))
-        return httpx.URL(url).port or 0
-
-    def stop(self) -> None:
-        self._relay.cut()
-        self._running.close()
-
-    def start(self) -> None:
-        before = self._relay
-        self._relay = Relay(self._serve(), before.port)
-        before.close()
-
-    def close(self) -> None:
-        self.stop()
-        self._relay.close()
-
-
 @pytest.fixture
-def fragile(kafka: SharedKafka, tmp_path: Path) -> Iterator[Fragile]:
-    fragile = Fragile(tmp_path / "gateway.db", kafka)
-    yield fragile
-    fragile.close()
+def fragile(kafka: SharedKafka, tmp_path: Path) -> Iterator[RestartableGateway]:
+    settings = Settings(
+        database_url=f"sqlite:///{tmp_path / 'gateway.db'}",
+        kafka_bootstrap_servers=kafka.bootstrap_servers,
+        resync_s=1,
+    )
+    with closing(RestartableGateway(settings)) as fragile:
+        yield fragile
 
 
 def test_reading_and_writing_continue_during_an_outage_and_commits_catch_up(
-    fragile: Fragile, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    fragile: RestartableGateway, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.WARNING, "sluiceway")
     with Gateway(fragile.url) as gateway:
@@ -122,7 +87,7 @@ def test_reading_and_writing_continue_during_an_outage_and_commits_catch_up(
 
 
 def test_a_reader_that_needs_the_gateway_to_end_raises_after_the_grace_period(
-    fragile: Fragile,
+    fragile: RestartableGateway,
 ) -> None:
     with Gateway(fragile.url, control_grace_s=TIMEOUT_S) as gateway:
         channel = gateway.channel("graceful", schema=DEFINITION, heartbeat=BEAT)

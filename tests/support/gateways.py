@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -14,6 +14,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from relay import Relay
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
@@ -21,9 +22,11 @@ from sluiceway_gateway.channels.model import Channel, Condition, Phase, TopicRef
 from sluiceway_gateway.cli.serve import bound_socket
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.http.limits import limited_protocol
 from sluiceway_gateway.provisioning.store import record_observation
 from sluiceway_gateway.settings import Settings
+from waiting import until
 
 
 class _Server(uvicorn.Server):
@@ -80,6 +83,39 @@ def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
         assert not thread.is_alive(), "the gateway did not stop"
 
 
+class RestartableGateway:
+    """A gateway that can be stopped, and started again with its address and its database.
+
+    A relay keeps the port meanwhile, which another process could take.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Create the tables, and start the gateway."""
+        migrate(settings.database_url.get_secret_value())
+        self._settings = settings
+        self._running = contextlib.ExitStack()
+        self._relay = Relay(self._serve())
+        self.url = self._relay.url
+
+    def stop(self) -> None:
+        """Close and refuse connections, and end the gateway."""
+        self._relay.cut()
+        self._running.close()
+
+    def start(self) -> None:
+        self._relay.forward_to(self._serve())
+        self._relay.restore()
+
+    def close(self) -> None:
+        self.stop()
+        self._relay.close()
+
+    def _serve(self) -> int:
+        """Start the gateway, and return its own port."""
+        url = self._running.enter_context(serving(create_app(self._settings)))
+        return httpx.URL(url).port or 0
+
+
 UNREACHABLE = "127.0.0.1:1"
 TOKEN_KEY = "k" * 40
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
@@ -134,6 +170,16 @@ class Rig:
             after = record_observation(tx, observed, was=before, due_at=FAR_FUTURE, refusals=0)
         assert after is not None
         return after
+
+
+def until_ready(rig: Rig, status: int, body: Mapping[str, object]) -> None:
+    """Wait for this response of `/readyz`: a check that takes seconds counts as failed."""
+
+    def responds() -> bool:
+        ready = rig.http.get("/readyz")
+        return (ready.status_code, ready.json()) == (status, body)
+
+    until(responds)
 
 
 def condition(reason: str, message: str, now: datetime) -> Condition:

@@ -7,16 +7,10 @@ from dataclasses import replace
 from sluiceway import Channel
 from waiting import until
 
-__all__ = ["is_lost", "lose"]
+__all__ = ["lose"]
 
-# Of a session, the gateway notices a change of the shortest timeout.
+# The gateway notices changes of the shortest timeout of a session only, and tests share sessions.
 _DIFFERENCES_MS = itertools.count()
-
-
-def is_lost(channel: Channel, id_: str) -> bool:
-    """Whether an endpoint is lost, and without a place if it is dynamic."""
-    health = {each.id: each.health for each in channel.endpoints()}
-    return health.get(id_, "lost") == "lost"
 
 
 def lose(channel: Channel, id_: str, meanwhile: Callable[[], object] = lambda: None) -> None:
@@ -31,7 +25,9 @@ def lose(channel: Channel, id_: str, meanwhile: Callable[[], object] = lambda: N
 
     def lost() -> bool:
         meanwhile()
-        return is_lost(channel, id_)
+        health = {each.id: each.health for each in channel.endpoints()}
+        # A dynamic one has no place any more.
+        return health.get(id_, "lost") == "lost"
 
     until(lost)
     channel.update(heartbeat=usual)

@@ -63,6 +63,10 @@ class Relay:
                 self._listener.listen()
                 self._start(self._listener)
 
+    def forward_to(self, target: int | Path) -> None:
+        """Forward new connections to another port or socket."""
+        self._target = target
+
     @contextlib.contextmanager
     def stalled(self) -> Iterator[None]:
         """Accept connections and data while the block runs, but forward data only afterwards."""

@@ -54,11 +54,6 @@ class _PatientTransport(Transport):
     A repeated request would take the response to the next one.
     """
 
-    def clone(self) -> Transport:
-        return _PatientTransport(
-            self.url, token=self._token.given, ca=self._ca, timeout_s=self._timeout_s
-        )
-
     def _new_client(self) -> httpx.Client:
         client = super()._new_client()
         client.event_hooks = {"request": [_wait_long]}

@@ -40,26 +40,29 @@ def collector(
             with Gateway(url) as gateway:
                 for name in ("rows-in", "rows-out"):
                     gateway.channel(name, SCHEMA, partitions=2, delivery="exactly_once")
-            with subprocess.Popen(
-                [
-                    *(sys.executable, str(Path(__file__).with_name("traced_spark_job.py"))),
-                    *("rows-in", "rows-out", str(directory / "checkpoint")),
-                ],
-                env=os.environ
-                | spark_environment(directory)
-                | {
-                    "SLUICEWAY_URL": url,
-                    "OTEL_EXPORTER_OTLP_ENDPOINT": collected.endpoint,
-                    "OTEL_BSP_SCHEDULE_DELAY": "200",
-                },
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            ) as job:
+            log = directory / "job.log"
+            with (
+                log.open("wb") as output,
+                subprocess.Popen(
+                    [
+                        *(sys.executable, str(Path(__file__).with_name("traced_spark_job.py"))),
+                        *("rows-in", "rows-out", str(directory / "checkpoint")),
+                    ],
+                    env=os.environ
+                    | spark_environment(directory)
+                    | {
+                        "SLUICEWAY_URL": url,
+                        "OTEL_EXPORTER_OTLP_ENDPOINT": collected.endpoint,
+                        "OTEL_BSP_SCHEDULE_DELAY": "200",
+                    },
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                ) as job,
+            ):
                 until(lambda: job.poll() is not None or is_complete(collected), 500)
-                output, _ = job.communicate("\n", timeout=180)
-                assert job.returncode == 0, output
+                job.communicate(b"\n", timeout=180)
+                assert job.returncode == 0, log.read_text()
             assert running.end(signal.SIGTERM) == 0
         yield collected
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import httpx
 
@@ -83,9 +83,9 @@ class Transport:
         """A key that is equal for transports to one gateway, as one principal."""
         return (self.url, self._token.origin, self._ca, self._timeout_s)
 
-    def clone(self) -> "Transport":
+    def clone(self) -> Self:
         """Return a transport to the same gateway with its own connections."""
-        return Transport(self.url, token=self._token.given, ca=self._ca, timeout_s=self._timeout_s)
+        return type(self)(self.url, token=self._token.given, ca=self._ca, timeout_s=self._timeout_s)
 
     def request(
         self,

@@ -218,13 +218,10 @@ class KafkaServer:
         properties.write_text("".join(f"{k}={v}\n" for k, v in escaped.items()))
         if not (data_dir / "log" / "meta.properties").exists():
             _format(java, properties)
-        # Not a pipe of Popen, which would stay open if an interrupt arrives before it is assigned.
-        read_end, write_end = os.pipe()
-        owner = os.fdopen(write_end, "wb")
-        with (
-            os.fdopen(read_end, "rb") as supervised,
-            (data_dir / "broker.out").open("wb") as output,
-        ):
+        with (data_dir / "broker.out").open("wb") as output:
+            # Not Popen's pipe, which would stay open if an interrupt arrives before it is assigned.
+            read_end, write_end = os.pipe()
+            owner = os.fdopen(write_end, "wb")
             try:
                 process = subprocess.Popen(
                     [
@@ -233,7 +230,7 @@ class KafkaServer:
                         *java,
                         *("kafka.Kafka", str(properties)),
                     ],
-                    stdin=supervised,
+                    stdin=read_end,
                     stdout=output,
                     stderr=output,
                 )
@@ -241,6 +238,8 @@ class KafkaServer:
             except BaseException:
                 owner.close()
                 raise
+            finally:
+                os.close(read_end)
 
     @property
     def pid(self) -> int:

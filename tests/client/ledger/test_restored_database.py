@@ -4,52 +4,38 @@ import shutil
 import sqlite3
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
 
 import pytest
 from confluent_kafka import KafkaException
 
-from gateways import serving
-from relay import Relay
+from gateways import RestartableGateway
 from shared_kafka import SharedKafka
 from sluiceway import Channel, ChannelWriter, Gateway, Heartbeat, Position
 from sluiceway.confluent import Producer
 from sluiceway.errors import CheckpointMismatch, Conflict, EndpointClosed, GatewayError
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.microbatch import ChannelStreamReader
-from sluiceway_gateway.app import create_app
-from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.settings import Settings
 from topics import DEFINITION, readings
 
 
 class RestorableGateway:
-    """A gateway on one address, whose database can be replaced by its backup.
-
-    A relay keeps the port meanwhile, which another process could take.
-    """
+    """A gateway on one address, whose database can be replaced by its backup."""
 
     def __init__(self, kafka: SharedKafka, directory: Path) -> None:
         self._live, self._backup = directory / "gateway.db", directory / "backup.db"
-        self._settings = Settings(
+        settings = Settings(
             database_url=f"sqlite:///{self._live}",
             kafka_bootstrap_servers=kafka.bootstrap_servers,
             topic_prefix=f"restored-{uuid.uuid4().hex[:8]}.",
             # A backup has the lease of the gateway that ran at that time.
             lease_ms=1000,
         )
-        migrate(self._settings.database_url.get_secret_value())
-        self._running = ExitStack()
-        self._relay = Relay(self._serve())
-        self.url = self._relay.url
-
-    def _serve(self) -> int:
-        """Start the gateway, and return its own port."""
-        url = self._running.enter_context(serving(create_app(self._settings)))
-        return urlsplit(url).port or 0
+        self._gateway = RestartableGateway(settings)
+        self.url = self._gateway.url
 
     def back_up(self) -> None:
         with (
@@ -60,25 +46,20 @@ class RestorableGateway:
 
     def restore(self) -> None:
         """Stop, replace the database by its backup, and start again."""
-        before = self._relay
-        before.cut()
-        self._running.close()
+        self._gateway.stop()
         for each in self._live.parent.glob("gateway.db*"):
             each.unlink()
         shutil.copy(self._backup, self._live)
-        self._relay = Relay(self._serve(), before.port)
-        before.close()
+        self._gateway.start()
 
-    def stop(self) -> None:
-        self._relay.close()
-        self._running.close()
+    def close(self) -> None:
+        self._gateway.close()
 
 
 @pytest.fixture
 def restorable(kafka: SharedKafka, tmp_path: Path) -> Iterator[RestorableGateway]:
-    found = RestorableGateway(kafka, tmp_path)
-    yield found
-    found.stop()
+    with closing(RestorableGateway(kafka, tmp_path)) as found:
+        yield found
 
 
 @pytest.fixture

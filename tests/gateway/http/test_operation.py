@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 from starlette.types import Message, Receive, Scope, Send
 
-from gateways import Rig, code
+from gateways import Rig, code, until_ready
 from processes import restored_logging
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.db.engine import Database
@@ -49,13 +49,7 @@ def test_health_and_readiness_name_the_available_parts(rig: Rig) -> None:
     assert rig.http.get("/livez").json() == {"live": True}
     reasons = {"kafka": "BrokerUnavailable"}
     body = {"database": True, "kafka": False, "reasons": reasons, "loops": {}}
-
-    def is_told() -> bool:
-        ready = rig.http.get("/readyz")
-        return (ready.status_code, ready.json()) == (503, body)
-
-    # A check that takes seconds counts as failed.
-    until(is_told)
+    until_ready(rig, 503, body)
 
 
 def test_a_loop_that_keeps_failing_shows_in_readiness_metrics_and_log(

@@ -2,10 +2,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateways import Rig, code, running
+from gateways import Rig, code, running, until_ready
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database
-from waiting import until
 
 
 @pytest.fixture
@@ -28,10 +27,4 @@ def test_more_replicas_than_brokers_are_refused_and_nothing_is_created(rig_with_
 
 def test_a_gateway_is_ready_when_database_and_kafka_answer(rig_with_kafka: Rig) -> None:
     body = {"database": True, "kafka": True, "reasons": {}, "loops": {}}
-
-    def is_ready() -> bool:
-        ready = rig_with_kafka.http.get("/readyz")
-        return (ready.status_code, ready.json()) == (200, body)
-
-    # A check that takes seconds counts as failed.
-    until(is_ready)
+    until_ready(rig_with_kafka, 200, body)

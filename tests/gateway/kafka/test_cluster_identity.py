@@ -9,7 +9,7 @@ import pytest
 
 from databases import SQLite
 from endpoints import fresh_id, site
-from gateways import SCHEMA, code, running, serving
+from gateways import SCHEMA, code, running, serving, until_ready
 from shared_kafka import SharedKafka
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.engine import Database
@@ -162,13 +162,7 @@ def test_positions_are_committed_while_kafka_is_another_cluster(
     ) as rig:
         reasons = {"kafka": "WrongKafkaCluster"}
         body = {"database": True, "kafka": False, "reasons": reasons, "loops": {}}
-
-        def is_refused() -> bool:
-            ready = rig.http.get("/readyz")
-            return (ready.status_code, ready.json()) == (503, body)
-
-        # A check that takes seconds has another reason.
-        until(is_refused)
+        until_ready(rig, 503, body)
         assert "sluiceway_kafka_up 0.0" in rig.http.get("/metrics").text
         flights = site(rig, partitions=2)
         reader = flights.attach(group="g", index=0, size=1)

@@ -240,7 +240,7 @@ def test_all_loops_work_with_150_000_endpoints(postgres: Postgres) -> None:
         looks.mirror.run_once()
         looks.idler.run_once()
         for _ in range(5):
-            # Its passes write most of a minute; a few of them are enough.
+            # All passes would take most of a minute; a few are enough.
             looks.reap(LOST_S, most=2)
             if looks.health().get("lost", 0) >= 20_000:
                 break
