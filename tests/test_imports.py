@@ -267,15 +267,6 @@ def test_a_demo_job_loads_only_what_a_standalone_job_loads(job: str) -> None:
     assert _loaded_of({"confluent_kafka", "fastapi", "sqlalchemy"}, program) == {"confluent_kafka"}
 
 
-def test_modules_stay_short() -> None:
-    long = {
-        str(path.relative_to(ROOT)): lines
-        for path in [*_modules(GATEWAY), *_modules(CLIENT)]
-        if (lines := len(path.read_text().splitlines())) > 450
-    }
-    assert long == {}
-
-
 @pytest.mark.parametrize("package", [GATEWAY, CLIENT], ids=lambda path: path.name)
 def test_a_class_name_occurs_once_in_a_package(package: Path) -> None:
     modules: dict[str, list[str]] = {}
