@@ -406,6 +406,10 @@ def _fitted(value: object, type_: Type) -> object:
                     or (isinstance(branch, Record) and _is_of(value, branch))
                 ):
                     return _fitted(value, branch)
+            # fastavro reads an int or a long as a float without rounding it. A double is preferred.
+            kinds = {branch.kind for branch in branches if isinstance(branch, Scalar)}
+            if isinstance(value, float) and Kind.FLOAT in kinds and Kind.DOUBLE not in kinds:
+                return float(np.float32(value))
         case Scalar(kind=Kind.FLOAT):
             return float(np.float32(value))
         case Scalar(kind=Kind.BYTES) | Fixed() | Decimal() | Uuid(fixed=Fixed()):

@@ -101,6 +101,15 @@ def test_a_union_is_read_as_a_single_type_and_back():
     ]
 
 
+def test_a_long_of_a_union_read_as_a_float_is_rounded_like_any_other():
+    writer = schema({"name": "a", "type": ["long", "string"]})
+    reader = schema({"name": "a", "type": ["float", "string"]})
+    rows = [{"a": ("long", 2**24 + 1)}, {"a": ("string", "b")}]
+    found = to_records(resolve(one_batch(rows, writer), writer, reader))
+    assert found == [{"a": 2.0**24}, {"a": "b"}]
+    assert same(found, [fastavro_reads(row, writer, reader) for row in rows])
+
+
 def test_the_same_schema_returns_the_batch():
     one = schema({"name": "a", "type": "int"})
     batch = one_batch([{"a": 1}], one)
