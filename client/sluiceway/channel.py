@@ -1,6 +1,7 @@
 """Channel: a named, typed, partitioned stream of records."""
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, Self, TypeVar
@@ -36,6 +37,7 @@ from sluiceway.rest.models import (
 )
 from sluiceway.rest.status import StatusReport
 from sluiceway.schema import Schema
+from sluiceway.schema.compatibility import possible_renames
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["Channel"]
@@ -193,7 +195,8 @@ class Channel:
         of this object's writers and readers. `labels` and `config` replace all previous ones.
         `idle=timedelta(0)` removes the idle TTL. Raises Conflict if the channel does not allow
         the change (`schema_incompatible` lists each broken rule), and SluicewayTimeout, with the
-        gateway's reason, if an accepted change did not reach Kafka within `wait_s`.
+        gateway's reason, if an accepted change did not reach Kafka within `wait_s`. Warns of a new
+        field that may be a renamed one, with the alias to add.
         """
         wanted = None if schema is None else Schema.of(schema)
         spec = spec_json(
@@ -209,8 +212,12 @@ class Channel:
                 "config": config,
             }
         )
+        before = self._state.resource.schema_definition
         self._state.update(self._control.update(self.name, uid=self.uid, spec=spec, labels=labels))
-        self._schema = self._schema if wanted is None else wanted
+        if wanted is not None:
+            self._schema = wanted
+            for rename in possible_renames(wanted, Schema.parse(before)):
+                warnings.warn(f"the channel {self.name!r}: {rename}", stacklevel=2)
         self._state.wait_until(
             lambda resource: resource.status.observed_generation >= resource.generation,
             time.monotonic() + wait_s,

@@ -480,6 +480,22 @@ def test_an_outage_during_the_changes_reports_the_unconfirmed_channel(
     assert f"{2 - unchanged} to create, 0 to change, 0 to delete, {unchanged} un" in again.out
 
 
+def test_a_field_that_may_be_renamed_is_shown_with_its_alias(
+    command: Command, folder: Path, name: str
+) -> None:
+    def renamed(field: str) -> dict[str, object]:
+        fields = [{"name": field, "type": ["null", "long"], "default": None}]
+        return {**SCHEMA, "fields": fields}
+
+    path = write(folder / "a.yaml", document(name, schema=renamed("a")))
+    command("apply", "-f", path, "--yes").succeeded()
+    write(folder / "a.yaml", document(name, schema=renamed("b")))
+    run = command("apply", "-f", path, "--dry-run")
+    assert run.status == 2
+    assert "warning: field 'b' is new, and 'a' of its type is gone" in run.out
+    assert 'add "aliases": ["a"] to it' in run.out
+
+
 def test_a_schema_with_its_fields_in_another_order_is_a_change(
     command: Command, folder: Path, name: str
 ) -> None:

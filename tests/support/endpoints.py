@@ -220,7 +220,9 @@ class Services:
         name, now = f"channel-{next(_numbers)}", self.clock()
         with self.database.write() as tx:
             id_ = schemas_store.register(tx, fingerprint="one", definition=SCHEMA, now=now)
-            version = SchemaVersion(id=id_, version=1, definition=SCHEMA, created_at=now)
+            version = SchemaVersion(
+                id=id_, version=1, fingerprint="one", definition=SCHEMA, created_at=now
+            )
             channel = created(
                 Change(partitions=PARTITIONS),
                 name=name,

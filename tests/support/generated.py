@@ -337,8 +337,13 @@ def _as_fastavro_prefers(branches: list[Type]) -> Union:
 @st.composite
 def evolved_records(draw, record: Record, leaves=KNOWN_LEAVES, *, with_unions=False) -> Record:
     remaining = draw(st.lists(st.sampled_from(record.fields), unique=True, max_size=8))
-    fields = [Field(name=f.name, type=draw(evolved(f.type, leaves))) for f in remaining]
     taken = {field.name for field in record.fields}
+    fields = [
+        Field(name=f"{f.name}_2", type=draw(evolved(f.type, leaves)), aliases=(f.name,))
+        if f"{f.name}_2" not in taken and draw(st.integers(0, 3)) == 0
+        else Field(name=f.name, type=draw(evolved(f.type, leaves)))
+        for f in remaining
+    ]
     new = st.sampled_from([name for name in ("new", "Newer", "_newest") if name not in taken])
     for name in draw(st.lists(new, unique=True, min_size=0 if remaining else 1, max_size=2)):
         type_ = draw(types(leaves, 1, with_unions=with_unions))

@@ -77,10 +77,11 @@ class _Columns:
         indices = {field.name: index for index, field in enumerate(written.fields)}
         self._conversions: list[tuple[int | None, _Conversion]] = []
         for field in read.fields:
-            index = indices.get(field.name)
-            if index is None:
+            name = t.written_name(field, indices)
+            if name is None:
                 self._conversions.append((None, _default(field)))
             else:
+                index = indices[name]
                 convert = _conversion(
                     written.fields[index].type, field.type, t.join_path(path, field.name)
                 )

@@ -163,11 +163,11 @@ class Connection:
         """
         require_readable(self.channel_name, schema, self.schemas)
         version = self._version_of(schema)
-        return replace(
-            self,
-            schema_id=NOT_REGISTERED if version is None else version.id,
-            schema_definition=schema.definition,
-        )
+        if version is None:
+            return replace(self, schema_id=NOT_REGISTERED, schema_definition=schema.definition)
+        # A schema of a dataclass or dataframe has no aliases: then the channel's are used.
+        own = schema.definition if schema.annotated else version.definition
+        return replace(self, schema_id=version.id, schema_definition=own)
 
     def for_writing(self, schema: Schema) -> "Connection":
         """Return the connection for a writer of records of `schema`.

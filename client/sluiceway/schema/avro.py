@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
+from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 from sluiceway.errors import InvalidSchema, UnsupportedType
@@ -129,8 +130,7 @@ _NULL_HINT: Final = "null is only a branch of a union: give the other types of t
 def parse(source: str | Mapping[str, Any]) -> t.Record:
     """Parse an Avro record schema, given as JSON text or as the object.
 
-    Documentation, aliases and unknown attributes are dropped: they affect neither bytes nor
-    values. Raises InvalidSchema or UnsupportedType, with the path of the field.
+    Raises InvalidSchema or UnsupportedType, with the path of the field.
     """
     definition = _loaded(source) if isinstance(source, str) else source
     if not isinstance(definition, Mapping):
@@ -167,6 +167,13 @@ class _Parser:
         self.limits = t.SchemaLimits()
 
     def type(self, source: object, path: str, namespace: str, depth: int) -> t.Type:
+        type_ = self._type(source, path, namespace, depth)
+        attributes = _attributes(source, type_, path)
+        if not attributes or isinstance(type_, t.Nullable | t.Union):
+            return type_
+        return replace(type_, attributes={**(type_.attributes or {}), **attributes})
+
+    def _type(self, source: object, path: str, namespace: str, depth: int) -> t.Type:
         self.limits.count(0, depth, path)
         if isinstance(source, str):
             return self._named(source, path, namespace, depth)
@@ -216,7 +223,14 @@ class _Parser:
         if source["type"] not in ("enum", "fixed"):
             return parse_leaf(source, "", path)
         full = self._claimed(source, path, namespace)
-        self.named[full] = leaf = parse_leaf(source, full, path)
+        leaf = parse_leaf(source, full, path)
+        aliases = _aliases(source, path, full.rpartition(".")[0])
+        match leaf:
+            case t.Enum() | t.Fixed():
+                leaf = replace(leaf, aliases=aliases)
+            case t.Decimal(fixed=t.Fixed() as fixed_) | t.Uuid(fixed=t.Fixed() as fixed_):
+                leaf = replace(leaf, fixed=replace(fixed_, aliases=aliases))
+        self.named[full] = leaf
         return leaf
 
     def _claimed(self, source: Mapping[str, Any], path: str, namespace: str) -> str:
@@ -264,7 +278,10 @@ class _Parser:
         for member in members:
             field = self._field(member, path, inside, depth, fields)
             fields[field.name] = field
-        record = t.Record(name=full, fields=tuple(fields.values()))
+        _require_distinct_aliases(fields.values(), path)
+        record = t.Record(
+            name=full, fields=tuple(fields.values()), aliases=_aliases(source, path, inside)
+        )
         self.named[full] = record
         self.sizes[full] = (limits.fields - fields_before, limits.depth - depth)
         limits.depth = max(limits.depth, depth_before)
@@ -277,9 +294,72 @@ class _Parser:
             raise t.invalid_schema(path, "every field must be an object with a name")
         where = t.checked_field(path, name, taken)
         type_ = self.type(member.get("type"), where, namespace, depth + 1)
-        if "default" not in member:
-            return t.Field(name=name, type=type_)
-        return t.Field(name=name, type=type_, default=default_text(member["default"], type_, where))
+        default = None
+        if "default" in member:
+            default = default_text(member["default"], type_, where)
+        return t.Field(
+            name=name,
+            type=type_,
+            default=default,
+            aliases=_aliases(member, where),
+            attributes=_others(member, where, "name", "type", "default", "aliases"),
+        )
+
+
+def _require_distinct_aliases(fields: Collection[t.Field], path: str) -> None:
+    taken = {field.name: field.name for field in fields}
+    for field in fields:
+        for alias in field.aliases:
+            other = taken.setdefault(alias, field.name)
+            if other != field.name:
+                raise t.invalid_schema(
+                    t.join_path(path, field.name),
+                    f"its alias {alias!r} is a name or an alias of the field {other!r}: an alias "
+                    "belongs to one field",
+                )
+
+
+def _aliases(source: Mapping[str, Any], path: str, namespace: str | None = None) -> tuple[str, ...]:
+    """Return the aliases in `source`; with `namespace`, of a named type, as full names."""
+    aliases = source.get("aliases", ())
+    if not isinstance(aliases, list | tuple) or not all(isinstance(a, str) for a in aliases):
+        raise t.invalid_schema(path, "the aliases must be a list of names")
+    for alias in aliases:
+        for part in [alias] if namespace is None else alias.split("."):
+            if not t.NAME.fullmatch(part):
+                raise t.invalid_schema(path, f"the alias {t.name_advice(part)}")
+    if namespace:
+        aliases = [alias if "." in alias else f"{namespace}.{alias}" for alias in aliases]
+    return tuple(dict.fromkeys(aliases))
+
+
+_STRUCTURE: Final = {
+    t.Record: ("name", "namespace", "aliases", "fields"),
+    t.Enum: ("name", "namespace", "aliases", "symbols", "default"),
+    t.Fixed: ("name", "namespace", "aliases", "size"),
+    t.Decimal: ("name", "namespace", "aliases", "size", "logicalType", "precision", "scale"),
+    t.Uuid: ("name", "namespace", "aliases", "size", "logicalType"),
+    t.Array: ("items",),
+    t.Map: ("values",),
+    t.Scalar: ("logicalType",),
+}
+"""The attributes of a type's definition that define it; all others are kept as they are."""
+
+
+def _attributes(source: object, type_: t.Type, path: str) -> Mapping[str, Any] | None:
+    """Return the further attributes of a type that `source` defines."""
+    if not isinstance(source, Mapping):
+        return None
+    return _others(source, path, "type", *_STRUCTURE.get(type(type_), ()))
+
+
+def _others(source: Mapping[str, Any], path: str, *names: str) -> Mapping[str, Any] | None:
+    others = {name: value for name, value in source.items() if name not in names}
+    try:
+        json.dumps(others, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise t.invalid_schema(path, f"an attribute is not a JSON value: {error}") from error
+    return others or None
 
 
 def _full_name(source: Mapping[str, Any], path: str, namespace: str) -> str:
@@ -300,59 +380,83 @@ def _full_name(source: Mapping[str, Any], path: str, namespace: str) -> str:
     return full
 
 
-def definition(type_: t.Type, named: set[str] | None = None) -> Any:
+def definition(type_: t.Type, *, annotated: bool = False) -> Any:
     """Return the Avro JSON of `type_`: an object, for some types a list or a name.
 
-    Names are full names. A named type is defined at its first use, and then referenced by name;
-    `named` are the types that are already defined.
+    Names are full names. A named type is defined at its first use, and then referenced by name.
+    With `annotated`, it has aliases, documentation and other attributes.
     """
-    named = set() if named is None else named
-    match type_:
-        case t.Nullable(item=item, null_at=null_at):
-            inner = definition(item, named)
-            branches = inner if isinstance(item, t.Union) else [inner]
-            return [*branches[:null_at], "null", *branches[null_at:]]
-        case t.Union(branches=several):
-            return [definition(branch, named) for branch in several]
-        case t.Array(items=items):
-            return {"type": "array", "items": definition(items, named)}
-        case t.Map(values=values):
-            return {"type": "map", "values": definition(values, named)}
-        case t.Record(name=name, fields=fields):
-            if name in named:
-                return name
-            named.add(name)
-            members = []
-            for field in fields:
-                member = {"name": field.name, "type": definition(field.type, named)}
-                if field.default is not None:
-                    member["default"] = json.loads(field.default)
-                members.append(member)
-            return {"type": "record", "name": name, "fields": members}
-        case t.Scalar(kind=kind) if kind in t.LOGICAL:
-            return {"type": t.LOGICAL[kind].value, "logicalType": kind.value}
-        case t.Scalar(kind=kind):
-            return kind.value
-        case t.Fixed():
-            return _fixed(type_, named, {})
-        case t.Enum(name=name, symbols=symbols, default=default):
-            shown = {"type": "enum", "name": name, "symbols": list(symbols)}
-            return _once(name, named, shown | ({} if default is None else {"default": default}))
-        case t.Decimal(precision=precision, scale=scale, fixed=fixed):
-            logical = {"logicalType": "decimal", "precision": precision, "scale": scale}
-            return {"type": "bytes"} | logical if fixed is None else _fixed(fixed, named, logical)
-        case t.Uuid(fixed=fixed):
-            logical = {"logicalType": "uuid"}
-            return {"type": "string"} | logical if fixed is None else _fixed(fixed, named, logical)
+    return _Renderer(annotated=annotated).type(type_)
 
 
-def _fixed(fixed: t.Fixed, named: set[str], logical: dict[str, Any]) -> Any:
-    shown = {"type": "fixed", "name": fixed.name, "size": fixed.size}
-    return _once(fixed.name, named, shown | logical)
+class _Renderer:
+    """The state of one rendering: the named types that are already defined."""
 
+    def __init__(self, *, annotated: bool) -> None:
+        self._annotated = annotated
+        self._named: set[str] = set()
 
-def _once(name: str, named: set[str], shown: dict[str, Any]) -> Any:
-    if name in named:
-        return name
-    named.add(name)
-    return shown
+    def type(self, type_: t.Type) -> Any:
+        match type_:
+            case t.Nullable(item=item, null_at=null_at):
+                inner = self.type(item)
+                branches = inner if isinstance(item, t.Union) else [inner]
+                return [*branches[:null_at], "null", *branches[null_at:]]
+            case t.Union(branches=several):
+                return [self.type(branch) for branch in several]
+            case t.Array(items=items):
+                shown = {"type": "array", "items": self.type(items)}
+                return shown | self._annotations(type_)
+            case t.Map(values=values):
+                shown = {"type": "map", "values": self.type(values)}
+                return shown | self._annotations(type_)
+            case t.Record(name=name, fields=fields):
+                if name in self._named:
+                    return name
+                self._named.add(name)
+                members = [self._field(field) for field in fields]
+                shown = {"type": "record", "name": name, "fields": members}
+                return shown | self._annotations(type_)
+            case t.Scalar(kind=kind) if kind in t.LOGICAL:
+                shown = {"type": t.LOGICAL[kind].value, "logicalType": kind.value}
+                return shown | self._annotations(type_)
+            case t.Scalar(kind=kind):
+                annotations = self._annotations(type_)
+                return {"type": kind.value} | annotations if annotations else kind.value
+            case t.Enum(name=name, symbols=symbols, default=default):
+                shown = {"type": "enum", "name": name, "symbols": list(symbols)}
+                return self._once(type_, shown | ({} if default is None else {"default": default}))
+            case t.Fixed(name=name, size=size):
+                return self._once(type_, {"type": "fixed", "name": name, "size": size})
+            case t.Decimal(precision=precision, scale=scale, fixed=fixed):
+                logical = {"logicalType": "decimal", "precision": precision, "scale": scale}
+                return self._logical(type_, "bytes", fixed, logical)
+            case t.Uuid(fixed=fixed):
+                return self._logical(type_, "string", fixed, {"logicalType": "uuid"})
+
+    def _field(self, field: t.Field) -> dict[str, Any]:
+        member = {"name": field.name, "type": self.type(field.type)}
+        if field.default is not None:
+            member["default"] = json.loads(field.default)
+        return member | self._annotations(field)
+
+    def _logical(
+        self, type_: t.Decimal | t.Uuid, inner: str, fixed: t.Fixed | None, logical: dict[str, Any]
+    ) -> Any:
+        if fixed is None:
+            return {"type": inner} | logical | self._annotations(type_)
+        shown = {"type": "fixed", "name": fixed.name, "size": fixed.size} | logical
+        return self._once(type_, shown)
+
+    def _once(self, type_: t.Leaf, shown: dict[str, Any]) -> Any:
+        name = shown["name"]
+        if name in self._named:
+            return name
+        self._named.add(name)
+        return shown | self._annotations(type_)
+
+    def _annotations(self, node: t.Branch | t.Field) -> dict[str, Any]:
+        if not self._annotated:
+            return {}
+        aliases = node.aliases if isinstance(node, t.Field) else t.aliases_of(node)
+        return ({"aliases": list(aliases)} if aliases else {}) | dict(node.attributes or {})

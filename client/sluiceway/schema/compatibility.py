@@ -6,8 +6,9 @@ The rules are those of Avro 1.12 ("Schema Resolution"), with two additions:
 - A logical type can only be read as itself. Avro leaves a date read as an int undefined, and would
   read milliseconds as microseconds.
 
-Names of records, enums and fixed are ignored, as the path of a type identifies it. Only in a union
-of several types, branches with names are matched by them, without the namespace.
+Fields are matched by their names, else by the reader's aliases. Names of records, enums and fixed
+are ignored, as the path of a type identifies it. Only in a union of several types, branches with
+names are matched by them or by the reader's aliases, without the namespace.
 
 A value of a union is read as the reader's branch of the same type, else as the first branch that
 can read it. So a new branch does not change the type of other branches' values.
@@ -15,6 +16,7 @@ can read it. So a new branch does not change the type of other branches' values.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from sluiceway.schema import types as t
@@ -177,6 +179,41 @@ def _broken(reader: t.Type, writer: t.Type, path: str) -> list[str]:
     ]
 
 
+def possible_renames(new: Schema, old: Schema) -> tuple[str, ...]:
+    """Return a warning for each field of `new` that may be a renamed field of `old`.
+
+    Such a field has a default, so that readers of `new` get this instead of the values written
+    with `old`, and its type reads that of a field which `new` lacks.
+    """
+    return tuple(_renames(new.record, old.record, ""))
+
+
+def _renames(new: t.Type, old: t.Type, path: str) -> Iterator[str]:
+    match t.present(new), t.present(old):
+        case t.Record(fields=fields) as record, t.Record() as before:
+            there = {field.name: field for field in before.fields}
+            read = {t.written_name(field, there) for field in fields}
+            gone = [field for field in before.fields if field.name not in read]
+            for field in record.fields:
+                where = t.join_path(path, field.name)
+                name = t.written_name(field, there)
+                if name is not None:
+                    yield from _renames(field.type, there[name].type, where)
+                    continue
+                names = [lost.name for lost in gone if not _broken(field.type, lost.type, where)]
+                if names and field.default is not None:
+                    lost_names = ", ".join(map(repr, names))
+                    yield (
+                        f"{t.field_at(where)} is new, and {lost_names} of its type is gone: "
+                        f"records written before are read with the default "
+                        f'{field.default}. If it was renamed, add "aliases": ["{names[0]}"] to it'
+                    )
+        case t.Array(items=items), t.Array(items=before_items):
+            yield from _renames(items, before_items, f"{path}[]")
+        case t.Map(values=values), t.Map(values=before_values):
+            yield from _renames(values, before_values, f"{path}{{}}")
+
+
 def branches_of(type_: t.Type) -> tuple[t.Branch, ...]:
     """Return the branches of a union, or the one type of a field, without null."""
     present = t.present(type_)
@@ -217,10 +254,11 @@ def _match(reader: t.Type, written: t.Branch, path: str) -> tuple[int | None, li
 _OTHER_NAME: Final = 2
 
 
-def _name_distance(one: t.Branch, other: t.Branch) -> int:
-    if t.branch_name(one) == t.branch_name(other):
+def _name_distance(reader: t.Branch, written: t.Branch) -> int:
+    if t.branch_name(reader) == t.branch_name(written):
         return 0
-    return 1 if _short_name(one) == _short_name(other) else _OTHER_NAME
+    names = {_short_name(reader), *(alias.rpartition(".")[2] for alias in t.aliases_of(reader))}
+    return 1 if _short_name(written) in names else _OTHER_NAME
 
 
 def _broken_symbols(reader: t.Enum, writer: t.Enum, path: str) -> list[str]:
@@ -238,12 +276,13 @@ def _broken_fields(reader: t.Record, writer: t.Record, path: str) -> list[str]:
     found: list[str] = []
     for field in reader.fields:
         where = t.join_path(path, field.name)
-        if field.name in written:
-            found += _broken(field.type, written[field.name], where)
+        name = t.written_name(field, written)
+        if name is not None:
+            found += _broken(field.type, written[name], where)
         elif field.default is None:
             found.append(
                 f"{t.field_at(where)} is read but not written, and has no default: "
-                "give it a default, or write it"
+                "give it a default, write it, or give it an alias if it was renamed"
             )
     return found
 

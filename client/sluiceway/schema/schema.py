@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 class Schema:
     """An Avro record schema: the type of a channel's records.
 
-    Created by `Schema.parse` or `Schema.of`; immutable, comparable, hashable and picklable.
+    Created by `Schema.parse` or `Schema.of`; immutable, comparable, hashable and picklable. Schemas
+    are equal if their messages have the same bytes: aliases, documentation and other attributes
+    are annotations, and not compared.
     """
 
     record: t.Record
@@ -71,17 +73,27 @@ class Schema:
 
     @cached_property
     def definition(self) -> dict[str, Any]:
-        """The canonical form as a dict; do not modify it."""
-        rendered: dict[str, Any] = avro.definition(self.record)
+        """The schema as a dict of Avro JSON, with full names and annotations; do not modify it."""
+        rendered: dict[str, Any] = avro.definition(self.record, annotated=True)
         return rendered
 
     @cached_property
+    def text(self) -> str:
+        """`definition` as ASCII JSON text without spaces."""
+        return json.dumps(self.definition, separators=(",", ":"))
+
+    @cached_property
     def canonical(self) -> str:
-        """The canonical form as ASCII JSON text: full names, defaults, no documentation or spaces.
+        """The canonical form as ASCII JSON text: full names, defaults, no annotations or spaces.
 
         Equal schemas have equal texts, and `Schema.parse` of the text gives an equal schema.
         """
-        return json.dumps(self.definition, separators=(",", ":"))
+        return json.dumps(avro.definition(self.record), separators=(",", ":"))
+
+    @property
+    def annotated(self) -> bool:
+        """Whether it has aliases, documentation or other attributes."""
+        return self.text != self.canonical
 
     @cached_property
     def fingerprint(self) -> str:

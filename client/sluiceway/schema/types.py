@@ -2,13 +2,17 @@
 
 A schema is a tree of these nodes with a `Record` at the root. Avro JSON, Arrow schemas, Spark's
 StructTypes and dataclasses are parsed into this form.
+
+`aliases` and `attributes` are annotations: what they contain affects no byte of a message, so types
+that differ in them only are equal. `aliases` are earlier names, under which readers look for
+written values. `attributes` are `doc` and all other attributes, as JSON values.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
@@ -96,6 +100,7 @@ class Scalar:
     """A value of a type without parameters."""
 
     kind: Kind
+    attributes: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +109,8 @@ class Fixed:
 
     name: str
     size: int
+    aliases: tuple[str, ...] = field(default=(), compare=False)
+    attributes: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +123,7 @@ class Decimal:
     precision: int
     scale: int
     fixed: Fixed | None = None
+    attributes: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +131,7 @@ class Uuid:
     """A UUID: stored as its text of 36 characters, or in the 16 bytes of `fixed`."""
 
     fixed: Fixed | None = None
+    attributes: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +141,8 @@ class Enum:
     name: str
     symbols: tuple[str, ...]
     default: str | None = None
+    aliases: tuple[str, ...] = field(default=(), compare=False)
+    attributes: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +158,7 @@ class Array:
     """Any number of values of one type, in order."""
 
     items: Type
+    attributes: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +166,7 @@ class Map:
     """Values of one type under distinct string keys."""
 
     values: Type
+    attributes: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +186,8 @@ class Field:
     name: str
     type: Type
     default: str | None = None
+    aliases: tuple[str, ...] = field(default=(), compare=False)
+    attributes: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +196,8 @@ class Record:
 
     name: str
     fields: tuple[Field, ...]
+    aliases: tuple[str, ...] = field(default=(), compare=False)
+    attributes: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
 
 Leaf: TypeAlias = Scalar | Fixed | Decimal | Uuid | Enum
@@ -218,6 +235,25 @@ def own_name(type_: Branch) -> str | None:
         case Decimal(fixed=Fixed(name=name)) | Uuid(fixed=Fixed(name=name)):
             return name
     return None
+
+
+def aliases_of(type_: Branch) -> tuple[str, ...]:
+    """Return the earlier full names of a record, an enum or a fixed; none for other types."""
+    match type_:
+        case Record(aliases=aliases) | Enum(aliases=aliases) | Fixed(aliases=aliases):
+            return aliases
+        case Decimal(fixed=Fixed(aliases=aliases)) | Uuid(fixed=Fixed(aliases=aliases)):
+            return aliases
+    return ()
+
+
+def written_name(field: Field, written: Container[str]) -> str | None:
+    """Return the name of the written field whose values `field` reads; None without one.
+
+    `written` contains the names of the written record's fields. The field's own name comes first,
+    then its aliases in order.
+    """
+    return next((name for name in (field.name, *field.aliases) if name in written), None)
 
 
 def branch_name(type_: Branch) -> str:

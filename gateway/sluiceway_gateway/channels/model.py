@@ -100,8 +100,10 @@ class SchemaVersion:
     """Global and permanent; messages carry it."""
     version: int
     """Number within the channel, from 1."""
+    fingerprint: str
+    """Of the canonical form, which is the schema's identity."""
     definition: str
-    """Canonical Avro JSON."""
+    """Avro JSON, with aliases, documentation and other attributes."""
     created_at: datetime
     """Time at which the channel got it."""
 

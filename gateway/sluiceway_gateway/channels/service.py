@@ -340,7 +340,7 @@ class Channels:
         self, tx: WriteTransaction, channel: Channel, change: Change, schema: Schema
     ) -> SchemaVersion | None:
         """Return the new version after storing it; None for the current one."""
-        if channel.spec.schema == schema.canonical:
+        if channel.spec.schema == schema.text:
             return None
         schema_for(schema, channel.spec.format)
         kept = schemas_store.versions(tx, channel.uid)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, func, select, update
 
 from sluiceway_gateway.channels.labels import Selector
 from sluiceway_gateway.channels.model import (
@@ -21,7 +21,7 @@ from sluiceway_gateway.channels.model import (
     TopicRef,
 )
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import channels, schemas
+from sluiceway_gateway.db.schema import channel_schemas, channels, schemas
 from sluiceway_gateway.db.statements import (
     PreparedSelect,
     by_dialect,
@@ -44,8 +44,19 @@ _OF_SPEC = ("partitions", "pinned", "replication", "config", "mirrored", "idle_m
 
 def selection() -> Select[Any]:
     """Select whole channels, with their schemas."""
-    return select(channels, schemas.c.definition).join(
-        schemas, schemas.c.id == channels.c.schema_id
+    return (
+        select(
+            channels,
+            func.coalesce(channel_schemas.c.annotated, schemas.c.definition).label("definition"),
+        )
+        .join(schemas, schemas.c.id == channels.c.schema_id)
+        .outerjoin(
+            channel_schemas,
+            and_(
+                channel_schemas.c.channel_uid == channels.c.uid,
+                channel_schemas.c.version == channels.c.schema_version,
+            ),
+        )
     )
 
 

@@ -31,6 +31,8 @@ from sluiceway.rest.arguments import channel_path
 from sluiceway.rest.channels import Control
 from sluiceway.rest.models import ChannelResource
 from sluiceway.rest.transport import Transport
+from sluiceway.schema import Schema
+from sluiceway.schema.compatibility import possible_renames
 from sluiceway_gateway.cli import entry
 from sluiceway_gateway.cli.documents import Document, document_of, document_schema, read_documents
 from sluiceway_gateway.cli.entry import (
@@ -193,9 +195,17 @@ def _planned(transport: Transport, document: Document) -> Step:
     return Step(
         name=document.name,
         kind=StepKind.CHANGE,
-        lines=tuple(_differences(before.document, after.document)),
+        lines=(
+            *_differences(before.document, after.document),
+            *(f"warning: {rename}" for rename in _renames(before, after)),
+        ),
         send=send,
     )
+
+
+def _renames(before: ChannelResource, after: ChannelResource) -> tuple[str, ...]:
+    schemas = (Schema.parse(channel.schema_definition) for channel in (after, before))
+    return possible_renames(*schemas)
 
 
 def _pruned(

@@ -311,6 +311,8 @@ channel_schemas = Table(
     Column("version", Integer, primary_key=True, autoincrement=False),
     Column("schema_id", Serial, ForeignKey("schemas.id"), nullable=False),
     Column("created_at", UtcTime, nullable=False),
+    # The schema with aliases, documentation and other attributes; NULL without any.
+    Column("annotated", Text),
     CheckConstraint("version >= 1", name="version"),
 )
 
@@ -323,6 +325,8 @@ kept_schemas = Table(
     Column("schema_id", Serial, ForeignKey("schemas.id"), nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Column("format", Word, nullable=False),
+    # The schema with aliases, documentation and other attributes; NULL without any.
+    Column("annotated", Text),
     CheckConstraint("version >= 1", name="version"),
     CheckConstraint(one_of("format", Format), name="format"),
 )

@@ -100,17 +100,18 @@ class Registry:
         with self._database.read() as tx:
             found = schemas_store.subject_versions(tx, prefixes=principal.prefixes(Action.VIEW))
             every = {
-                (name, version, schema_id)
-                for each, version, schema_id in found
-                if not latest or version == each.version
-                for name in _names(each)
+                (name, version, schema_id): (subject.channel_uid, version)
+                for subject, version, schema_id in found
+                if not latest or version == subject.version
+                for name in _names(subject)
                 if name.startswith(prefix)
             }
             shown = sorted(every)[part]
-            texts = schemas_store.definitions(tx, {schema_id for _, _, schema_id in shown})
+            texts = schemas_store.definitions(tx, {every[key] for key in shown})
         return [
-            SubjectVersion(subject=name, version=version, id=id_, schema=texts[id_])
-            for name, version, id_ in shown
+            SubjectVersion(subject=name, version=version, id=id_, schema=texts[every[key]])
+            for key in shown
+            for name, version, id_ in [key]
         ]
 
     def versions(self, subject: str, principal: Principal) -> tuple[SchemaVersion, ...]:
@@ -135,9 +136,9 @@ class Registry:
         """
         versions = self.versions(subject, principal)
         given = _parsed(definition)
-        for each in versions:
-            if each.definition == given.canonical:
-                return SubjectVersion.of(subject, each)
+        for version in versions:
+            if version.fingerprint == given.fingerprint:
+                return SubjectVersion.of(subject, version)
         raise RegistryError(
             f"None of the {len(versions)} versions of {subject!r} is this schema.",
             SCHEMA_NOT_FOUND,

@@ -1,6 +1,7 @@
 """Schema versions of a channel, and their compatibility."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -101,28 +102,36 @@ def version_of(
     rule: Compatibility,
     now: datetime,
 ) -> SchemaVersion:
-    """Return the kept version with this schema, or a new one that the caller has to store.
+    """Return the kept version with this schema, or a new one; the caller stores what is not kept.
 
-    Raises SchemaIncompatible and TooManySchemas.
+    The annotations of `given` replace those of a kept version. Without any, these are kept: a job
+    whose schema comes from a dataframe does not remove an alias. Raises SchemaIncompatible and
+    TooManySchemas.
     """
-    same = next((each for each in kept if each.definition == given.canonical), None)
+    same = next((version for version in kept if version.fingerprint == given.fingerprint), None)
     if same is None:
         _require_room(given, kept)
-    _require_compatible(given, [each for each in kept if each is not same], rule)
+    elif given.annotated:
+        same = replace(same, definition=given.text)
+    else:
+        given = _parsed(same.definition)
+    others = [version for version in kept if version.fingerprint != given.fingerprint]
+    _require_compatible(given, others, rule)
     if same is not None:
         return same
     return SchemaVersion(
         id=schemas_store.register(
             tx, fingerprint=given.fingerprint, definition=given.canonical, now=now
         ),
-        version=max((each.version for each in kept), default=0) + 1,
-        definition=given.canonical,
+        version=max((version.version for version in kept), default=0) + 1,
+        fingerprint=given.fingerprint,
+        definition=given.text,
         created_at=now,
     )
 
 
 def _require_room(schema: Schema, kept: Sequence[SchemaVersion]) -> None:
-    characters = len(schema.canonical) + sum(len(each.definition) for each in kept)
+    characters = len(schema.text) + sum(len(each.definition) for each in kept)
     if not kept or (len(kept) < MAX_SCHEMA_VERSIONS and characters <= MAX_SCHEMA_CHARACTERS):
         return
     raise TooManySchemas(

@@ -1,11 +1,24 @@
 """Storage of schemas, including those of topics whose channels were deleted."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, bindparam, delete, exists, func, or_, select, true
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Table,
+    bindparam,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    true,
+    tuple_,
+)
 
 from sluiceway_gateway.channels.model import Compatibility, Format, Phase, SchemaVersion
 from sluiceway_gateway.channels.store import in_phases
@@ -14,18 +27,45 @@ from sluiceway_gateway.db.schema import channel_schemas, channels, kept_schemas,
 from sluiceway_gateway.db.statements import by_dialect, columns_of, starts_with
 
 _VERSIONS = (
-    select(channel_schemas, schemas.c.id, schemas.c.definition)
+    select(
+        channel_schemas.c.version,
+        channel_schemas.c.created_at,
+        schemas.c.id,
+        schemas.c.fingerprint,
+        func.coalesce(channel_schemas.c.annotated, schemas.c.definition).label("definition"),
+    )
     .join(schemas, schemas.c.id == channel_schemas.c.schema_id)
     .where(channel_schemas.c.channel_uid == bindparam("channel_uid"))
     .order_by(channel_schemas.c.version)
 )
 _ID = select(schemas.c.id).where(schemas.c.fingerprint == bindparam("fingerprint"))
-_DEFINITIONS = select(schemas.c.id, schemas.c.definition).where(
-    schemas.c.id.in_(bindparam("ids", expanding=True))
+_DEFINITIONS = (
+    select(
+        channel_schemas.c.channel_uid,
+        channel_schemas.c.version,
+        func.coalesce(channel_schemas.c.annotated, schemas.c.definition).label("definition"),
+    )
+    .join(schemas, schemas.c.id == channel_schemas.c.schema_id)
+    .where(
+        tuple_(channel_schemas.c.channel_uid, channel_schemas.c.version).in_(
+            bindparam("versions", expanding=True)
+        )
+    )
 )
 _REGISTER = by_dialect(
     lambda insert: insert(schemas).on_conflict_do_nothing(index_elements=["fingerprint"])
 )
+
+
+def _upsert(insert: Callable[[Table], Any]) -> Any:
+    statement = insert(channel_schemas)
+    return statement.on_conflict_do_update(
+        index_elements=["channel_uid", "version"],
+        set_={"annotated": statement.excluded.annotated},
+    )
+
+
+_ASSIGN = by_dialect(_upsert)
 
 
 def register(tx: WriteTransaction, *, fingerprint: str, definition: str, now: datetime) -> int:
@@ -39,25 +79,42 @@ def register(tx: WriteTransaction, *, fingerprint: str, definition: str, now: da
 
 
 def assign(tx: WriteTransaction, *, channel_uid: str, version: SchemaVersion) -> None:
-    """Add a version to the channel's schemas."""
-    tx.execute(
-        channel_schemas.insert().values(
-            channel_uid=channel_uid,
-            version=version.version,
-            schema_id=version.id,
-            created_at=version.created_at,
-        )
-    )
+    """Add a version to the channel's schemas, or replace the annotations of one."""
+    # The fingerprint is the digest of the text without annotations.
+    plain = sha256(version.definition.encode("ascii")).hexdigest() == version.fingerprint
+    values = {
+        "channel_uid": channel_uid,
+        "version": version.version,
+        "schema_id": version.id,
+        "created_at": version.created_at,
+        "annotated": None if plain else version.definition,
+    }
+    tx.execute(_ASSIGN[tx.dialect], values)
 
 
 def find(tx: ReadTransaction, schema_id: int, *, prefixes: Collection[str] | None) -> str | None:
     """Return a schema's definition if a channel whose name starts with one of `prefixes` has it.
 
-    With `prefixes` None, any schema is returned.
+    The annotations are those of the channel that got the schema last. With `prefixes` None, any
+    schema is returned.
     """
     statement = select(schemas.c.definition).where(schemas.c.id == schema_id, _visible(prefixes))
     definition: str | None = tx.execute(statement).scalar_one_or_none()
-    return definition
+    if definition is None:
+        return None
+    latest = (
+        select(channel_schemas.c.annotated)
+        .join(channels, channels.c.uid == channel_schemas.c.channel_uid)
+        .where(
+            channel_schemas.c.schema_id == schema_id,
+            channel_schemas.c.annotated.is_not(None),
+            true() if prefixes is None else starts_with(channels.c.name, prefixes),
+        )
+        .order_by(channel_schemas.c.created_at.desc(), channels.c.name)
+        .limit(1)
+    )
+    annotated: str | None = tx.execute(latest).scalar_one_or_none()
+    return annotated or definition
 
 
 def max_id(tx: ReadTransaction, *, prefixes: Collection[str] | None) -> int:
@@ -136,10 +193,12 @@ def subject_versions(
     return [(_subject_of(row), row.of_schema, row.schema_id) for row in tx.execute(statement)]
 
 
-def definitions(tx: ReadTransaction, schema_ids: Collection[int]) -> dict[int, str]:
-    """Return the definitions of these schemas, by id."""
-    rows = tx.in_parts(_DEFINITIONS, ids=sorted(schema_ids))
-    return {row.id: row.definition for row in rows}
+def definitions(
+    tx: ReadTransaction, versions: Collection[tuple[str, int]]
+) -> dict[tuple[str, int], str]:
+    """Return the definitions of versions, by a channel's uid and the version's number."""
+    rows = tx.in_parts(_DEFINITIONS, versions=sorted(versions))
+    return {(row.channel_uid, row.version): row.definition for row in rows}
 
 
 def _subject_of(row: Row[Any]) -> Subject:
@@ -163,6 +222,7 @@ def keep_for_topic(tx: WriteTransaction, channel_uid: str, *, phases: Collection
             channel_schemas.c.version,
             channel_schemas.c.schema_id,
             channel_schemas.c.created_at,
+            channel_schemas.c.annotated,
             channels.c.format,
         )
         .join(channel_schemas, channel_schemas.c.channel_uid == channels.c.uid)
@@ -173,7 +233,7 @@ def keep_for_topic(tx: WriteTransaction, channel_uid: str, *, phases: Collection
             channels.c.topic_id.is_not(None),
         )
     )
-    columns = ["topic_id", "version", "schema_id", "created_at", "format"]
+    columns = ["topic_id", "version", "schema_id", "created_at", "annotated", "format"]
     statements = by_dialect(
         lambda insert: insert(kept_schemas).from_select(columns, kept).on_conflict_do_nothing()
     )
@@ -183,7 +243,14 @@ def keep_for_topic(tx: WriteTransaction, channel_uid: str, *, phases: Collection
 def find_kept(tx: ReadTransaction, topic_id: str) -> KeptTopic | None:
     """Return the kept schemas of a topic; None if it never had a channel."""
     rows = tx.execute(
-        select(kept_schemas, schemas.c.id, schemas.c.definition)
+        select(
+            kept_schemas.c.version,
+            kept_schemas.c.created_at,
+            kept_schemas.c.format,
+            schemas.c.id,
+            schemas.c.fingerprint,
+            func.coalesce(kept_schemas.c.annotated, schemas.c.definition).label("definition"),
+        )
         .join(schemas, schemas.c.id == kept_schemas.c.schema_id)
         .where(kept_schemas.c.topic_id == topic_id)
         .order_by(kept_schemas.c.version)

@@ -85,6 +85,35 @@ def test_a_value_of_a_union_is_read_as_its_own_branch_or_the_first_that_can_read
     )
 
 
+def test_renamed_fields_and_branches_are_read_by_their_aliases():
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "n", "type": "int"}]}
+    renamed = {
+        **inner,
+        "name": "Within",
+        "aliases": ["Inner"],
+        "fields": [{"name": "m", "type": ["null", "long"], "default": None, "aliases": ["k", "n"]}],
+    }
+    writer = schema(
+        {"name": "a", "type": ["null", "int"], "default": None},
+        {"name": "b", "type": ["string", inner]},
+        {"name": "c", "type": "int"},
+    )
+    reader = schema(
+        {"name": "c", "type": "int", "aliases": ["d"]},
+        {"name": "z", "type": ["null", "int"], "default": None, "aliases": ["a"]},
+        {"name": "y", "type": ["string", renamed], "aliases": ["b"]},
+    )
+    assert incompatibilities(reader, writer) == ()
+    batch = one_batch([{"a": 7, "b": ("Inner", {"n": 3}), "c": 1}], writer)
+    assert to_records(resolve(batch, writer, reader)) == [{"c": 1, "z": 7, "y": {"m": 3}}]
+
+
+def test_a_field_is_read_by_its_own_name_before_its_aliases():
+    writer = schema({"name": "a", "type": "int"}, {"name": "b", "type": "int"})
+    reader = schema({"name": "b", "type": "int", "aliases": ["a"]})
+    assert to_records(resolve(one_batch([{"a": 1, "b": 2}], writer), writer, reader)) == [{"b": 2}]
+
+
 def test_a_union_is_read_as_a_single_type_and_back():
     several = schema({"name": "a", "type": ["int", "null", "long", "float"]})
     single = schema({"name": "a", "type": ["null", "double"]})

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from generated import PLAIN, UNION_LEAVES, fastavro_reads, pairs
 from sluiceway.schema import Schema
-from sluiceway.schema.compatibility import incompatibilities
+from sluiceway.schema.compatibility import incompatibilities, possible_renames
 from sluiceway.schema.types import (
     Array,
     Enum,
@@ -109,12 +109,12 @@ UNREADABLE = {
     "a field that was not written has no default": (
         schema(a="int", b="int"),
         schema(a="int"),
-        [f"field 'b' {NEEDED}, or write it"],
+        [f"field 'b' {NEEDED}, write it, or give it an alias if it was renamed"],
     ),
     "a nullable field that was not written has no default": (
         schema(a="int", b=["null", "int"]),
         schema(a="int"),
-        [f"field 'b' {NEEDED}, or write it"],
+        [f"field 'b' {NEEDED}, write it, or give it an alias if it was renamed"],
     ),
     "long as int": (
         schema(a="int"),
@@ -319,3 +319,34 @@ def test_every_branch_of_a_union_must_be_readable(
         assert reason in sentence
         assert "field 'a" in sentence
         assert ": " in sentence
+
+
+def _renames(new: list[dict], old: list[dict]) -> tuple[str, ...]:
+    schemas = (Schema.parse({"type": "record", "name": "R", "fields": f}) for f in (new, old))
+    return possible_renames(*schemas)
+
+
+def test_a_new_field_with_a_default_in_place_of_one_of_its_type_may_be_renamed() -> None:
+    old = [{"name": "a", "type": ["null", "int"], "default": None}, {"name": "c", "type": "bytes"}]
+    new = [{"name": "b", "type": ["null", "long"], "default": None}]
+    (warning,) = _renames(new, old)
+    assert "field 'b' is new, and 'a' of its type is gone" in warning
+    assert 'add "aliases": ["a"] to it' in warning
+    inner = [
+        [{"name": "r", "type": {"type": "record", "name": "I", "fields": f}}] for f in (new, old)
+    ]
+    (warning,) = _renames(*inner)
+    assert "field 'r.b' is new" in warning
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"name": "b", "type": ["null", "int"], "default": None, "aliases": ["a"]},
+        {"name": "b", "type": ["null", "string"], "default": None},
+        {"name": "b", "type": ["null", "int"]},
+    ],
+    ids=["with its alias", "of another type", "without a default"],
+)
+def test_other_new_fields_are_no_renamed_ones(field: dict) -> None:
+    assert _renames([field], [{"name": "a", "type": ["null", "int"], "default": None}]) == ()

@@ -1,5 +1,6 @@
 import json
 import pickle
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Annotated, Literal, Union
@@ -45,6 +46,87 @@ def test_documentation_aliases_and_spaces_do_not_change_a_schema():
     assert Schema.parse(json.dumps(rich, indent=4)) == plain
     assert plain.canonical == ('{"type":"record","name":"r","fields":[{"name":"x","type":"int"}]}')
     assert plain.fingerprint == ("8b888fc6d568343e8f72e84d44521ec82ce5bc9fd0912d1b1eda3aea8a9be5b7")
+
+
+def test_annotations_are_kept_where_they_stand():
+    source = {
+        "type": "record",
+        "name": "a.Trip",
+        "doc": "A trip.",
+        "aliases": ["a.Ride", "b.Ride"],
+        "connect.version": 2,
+        "fields": [
+            {"name": "x", "type": {"type": "int", "unit": "h"}, "default": 1, "aliases": ["y"]},
+            {
+                "name": "at",
+                "type": {"type": "long", "logicalType": "timestamp-micros", "tz": "UTC"},
+            },
+            {
+                "name": "kind",
+                "type": {
+                    "type": "enum",
+                    "name": "a.Kind",
+                    "symbols": ["A"],
+                    "doc": "Kinds.",
+                    "aliases": ["a.Sort"],
+                },
+            },
+            {"name": "again", "type": ["null", "a.Kind"], "doc": "No longer used."},
+            {
+                "name": "price",
+                "type": {
+                    "type": "fixed",
+                    "name": "a.Price",
+                    "size": 8,
+                    "logicalType": "decimal",
+                    "precision": 9,
+                    "scale": 2,
+                    "aliases": ["a.Cost"],
+                    "connect.name": "Decimal",
+                },
+            },
+            {"name": "tags", "type": {"type": "array", "items": "string", "max": [1, None]}},
+            {"name": "rest", "type": {"type": "map", "values": "bytes", "doc": "\u0000\u00e9"}},
+        ],
+    }
+    annotated = Schema.parse(source)
+    assert annotated.definition == source
+    assert annotated.annotated
+    plain = Schema.parse(annotated.canonical)
+    assert plain == annotated
+    assert hash(plain) == hash(annotated)
+    assert not plain.annotated
+    assert Schema.parse(annotated.text).text == annotated.text
+    assert pickle.loads(pickle.dumps(annotated)).text == annotated.text  # noqa: S301
+
+
+def test_aliases_of_named_types_without_a_namespace_are_in_that_of_the_type():
+    schema = Schema.parse(of_type("int") | {"namespace": "n.m", "aliases": ["old", "other.Old"]})
+    assert schema.definition["aliases"] == ["n.m.old", "other.Old"]
+
+
+@pytest.mark.parametrize(
+    ("aliases", "reason"),
+    [
+        ("y", "field 'x': the aliases must be a list of names"),
+        ([1], "field 'x': the aliases must be a list of names"),
+        (["a b"], "field 'x': the alias 'a b' is not an Avro name"),
+        (["z"], "field 'x': its alias 'z' is a name or an alias of the field 'z'"),
+        (["w"], "field 'z': its alias 'w' is a name or an alias of the field 'x'"),
+    ],
+)
+def test_aliases_that_are_no_names_or_belong_to_two_fields_are_refused(aliases, reason):
+    fields = [
+        {"name": "x", "type": "int", "aliases": aliases},
+        {"name": "z", "type": "int", "aliases": ["w"]},
+    ]
+    with pytest.raises(InvalidSchema, match=f"^{re.escape(reason)}"):
+        Schema.parse(record(*fields))
+
+
+def test_attributes_that_json_does_not_have_are_refused():
+    with pytest.raises(InvalidSchema, match="field 'x': an attribute is not a JSON value"):
+        Schema.parse(of_type("int", tags={1, 2}))
 
 
 def test_a_named_record_may_be_used_again_and_is_written_once():

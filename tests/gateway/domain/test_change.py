@@ -28,8 +28,8 @@ from sluiceway_gateway.kafka.model import ObservedTopic
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=5)
-FIRST = SchemaVersion(id=7, version=1, definition="s1", created_at=NOW)
-SECOND = SchemaVersion(id=9, version=2, definition="s2", created_at=NOW)
+FIRST = SchemaVersion(id=7, version=1, fingerprint="f1", definition="s1", created_at=NOW)
+SECOND = SchemaVersion(id=9, version=2, fingerprint="f2", definition="s2", created_at=NOW)
 
 
 def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

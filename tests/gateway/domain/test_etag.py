@@ -8,7 +8,7 @@ from sluiceway_gateway.channels.model import SchemaVersion
 from sluiceway_gateway.errors import PreconditionFailed
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-SCHEMA = SchemaVersion(id=7, version=1, definition="s1", created_at=NOW)
+SCHEMA = SchemaVersion(id=7, version=1, fingerprint="f1", definition="s1", created_at=NOW)
 CREATED = created(Change(), name="flights", uid="0" * 32, schema=SCHEMA, prefix="p.", now=NOW)
 CHANNEL = replace(CREATED, generation=2, revision=5)
 

@@ -28,7 +28,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def channel(phase: Phase = Phase.READY) -> Channel:
-    schema = SchemaVersion(id=1, version=1, definition="s", created_at=NOW)
+    schema = SchemaVersion(id=1, version=1, fingerprint="f1", definition="s", created_at=NOW)
     made = created(Change(), name="flights", uid="0" * 32, schema=schema, prefix="", now=NOW)
     return replace(made, phase=phase)
 

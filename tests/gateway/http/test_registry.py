@@ -57,6 +57,22 @@ def test_schemas_are_found_by_the_ids_of_messages(rig: Rig, client: SchemaRegist
     assert raw.headers["content-type"] == MEDIA_TYPE
 
 
+def test_documentation_aliases_and_attributes_are_served(
+    rig: Rig, client: SchemaRegistryClient
+) -> None:
+    fields = [{**WIDER["fields"][0], "doc": "It.", "aliases": ["b"], "connect.name": "A"}]
+    annotated = {**SCHEMA, "doc": "A record.", "fields": fields}
+    rig.put(schema=annotated)
+    latest = client.get_latest_version("flights-value")
+    assert json.loads(latest.schema.schema_str) == annotated
+    assert json.loads(client.get_schema(latest.schema_id).schema_str) == annotated
+    (listed,) = rig.http.get("/registry/schemas", params={"subjectPrefix": "flights-"}).json()
+    assert json.loads(listed["schema"]) == annotated
+    # Clients that register the schema of their class find it.
+    plain = client.lookup_schema("flights-value", registry_schema(SCHEMA))
+    assert plain.schema_id == latest.schema_id
+
+
 def test_subjects_are_channels_and_their_topics(rig: Rig, client: SchemaRegistryClient) -> None:
     channel_of(rig)
     rig.put("rows", format="arrow")

@@ -50,6 +50,35 @@ def test_a_schema_that_reads_the_old_records_is_a_new_version(rig: Rig) -> None:
     assert first["status"]["schema"] == {"id": 1, "version": 1}
 
 
+def annotated(doc: str) -> dict[str, Any]:
+    fields = [{**field, "aliases": ["old"], "doc": doc} for field in SCHEMA["fields"]]  # type: ignore[attr-defined]
+    return {**SCHEMA, "fields": fields, "owner": "ops"}
+
+
+def test_annotations_are_kept_with_the_version(rig: Rig) -> None:
+    rig.put(schema=annotated("one"))
+    assert versions(rig) == [(1, annotated("one"))]
+    assert rig.http.get(PATH).json()["spec"]["schema"] == annotated("one")
+    # Such as the schema of a dataframe.
+    assert update(rig, schema=SCHEMA).json()["metadata"]["generation"] == 1
+    body = update(rig, schema=annotated("two")).json()
+    assert body["metadata"]["generation"] == 2
+    assert body["status"]["schema"] == {"id": 1, "version": 1}
+    assert versions(rig) == [(1, annotated("two"))]
+    update(rig, schema=WIDER)
+    assert versions(rig) == [(1, annotated("two")), (2, WIDER)]
+    assert rig.http.get("/v1/schemas/1").json()["definition"] == annotated("two")
+
+
+def test_a_renamed_field_is_compatible_by_its_alias(rig: Rig) -> None:
+    def one(name: str, **more: Any) -> dict[str, Any]:
+        return {"type": "record", "name": "R", "fields": [{"name": name, "type": "int", **more}]}
+
+    rig.put(schema=one("old"))
+    assert code(update(rig, schema=one("new"))) == "schema_incompatible"
+    assert update(rig, schema=one("new", aliases=["old"])).status_code == 200
+
+
 def test_a_connection_names_all_versions(rig: Rig) -> None:
     rig.put()
     update(rig, schema=WIDER)

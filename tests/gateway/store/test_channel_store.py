@@ -34,7 +34,7 @@ def make(name: str, number: int = 0, **labels: str) -> Channel:
         Change(labels=labels),
         name=name,
         uid=f"{number:032x}",
-        schema=SchemaVersion(id=1, version=1, definition="{}", created_at=NOW),
+        schema=SchemaVersion(id=1, version=1, fingerprint="f1", definition="{}", created_at=NOW),
         prefix="p.",
         now=NOW,
     )
