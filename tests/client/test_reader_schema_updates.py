@@ -74,7 +74,7 @@ def test_old_and_new_records_are_read_with_any_compatible_schema(
 
 def _late(name: str, **more: object) -> dict[str, object]:
     field = {"name": name, "type": ["null", "int"], "default": None, **more}
-    return {"type": "record", "name": "R", "fields": [field]}
+    return {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}, field]}
 
 
 def test_a_renamed_field_is_read_by_its_alias_and_warned_of_without_one(
@@ -82,14 +82,14 @@ def test_a_renamed_field_is_read_by_its_alias_and_warned_of_without_one(
 ) -> None:
     channel = gateway.channel(name, schema=_late("late"), format=each_format)
     with channel.writer() as writer:
-        writer.write([{"late": 7}])
+        writer.write([{"id": 1, "late": 7}])
     with pytest.warns(UserWarning, match=r'add "aliases": \["late"\] to it'):
         channel.update(schema=_late("delay"))
-    assert list(channel.reader(until="now")) == [{"delay": None}]
+    assert list(channel.reader(until="now")) == [{"id": 1, "delay": None}]
     channel.update(schema=_late("delay", aliases=["late"]))
     # Without an alias of its own, a reader has that of the channel.
     for reading in (gateway.channel(name), gateway.channel(name, schema=_late("delay"))):
-        assert list(reading.reader(until="now")) == [{"delay": 7}]
+        assert list(reading.reader(until="now")) == [{"id": 1, "delay": 7}]
 
 
 def test_a_schema_is_updated_while_readers_read(gateway: Gateway, name: str) -> None:

@@ -23,7 +23,7 @@ from sluiceway.codecs.wire import BytesCodec, arrow_schema_id, avro_schema_id
 from sluiceway.errors import CorruptMessage, OptionError, SchemaMismatch
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
-from sluiceway.schema.types import Nullable
+from sluiceway.schema.types import Nullable, written_name
 
 
 def codec(
@@ -269,8 +269,9 @@ class Decoder:
         found: _Readable | _Unreadable
         try:
             # At least one column, which gives the number of records.
-            names = schema.arrow.names
-            columns = [name for name in names if name in self._target.arrow.names] or names[:1]
+            names = [field.name for field in schema.record.fields]
+            read = {written_name(field, names) for field in self._target.record.fields}
+            columns = [name for name in names if name in read] or names[:1]
             decoding = codec(self._format, schema, id_, columns)
             decoded = decoding.decoded_schema
             resolution = None
