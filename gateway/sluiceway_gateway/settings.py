@@ -101,7 +101,7 @@ class Settings(BaseSettings):
     tls_key_file: Path | None = None
     """Key of the certificate."""
     tls_by_proxy: bool = False
-    """Whether a proxy in front of the gateway terminates TLS."""
+    """Whether a proxy in front of the gateway terminates TLS. Refused without tokens."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "console"] = "json"

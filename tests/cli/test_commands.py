@@ -184,6 +184,7 @@ def test_serve_refuses_unsafe_or_used_addresses(
         return sluiceway("serve", *arguments, database_url=database_url, **variables)
 
     serve("--host", ANY_ADDRESS).failed("without tokens", "sluiceway token create")
+    serve(tls_by_proxy="1").failed("SLUICEWAY_TLS_BY_PROXY", "sluiceway token create")
     serve("--port", str(used_port)).failed(f"port {used_port}", "--port 0")
     created = sluiceway(
         "token", "create", "me", "--scope", "admin", database_url=database_url, token_key=TOKEN_KEY

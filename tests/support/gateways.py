@@ -19,11 +19,10 @@ from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Condition, Phase, TopicRef
-from sluiceway_gateway.cli.serve import bound_socket
+from sluiceway_gateway.cli.serve import bound_socket, server_config
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.revision import migrate
-from sluiceway_gateway.http.limits import limited_protocol
 from sluiceway_gateway.provisioning.store import record_observation
 from sluiceway_gateway.settings import Settings
 from waiting import until
@@ -65,10 +64,12 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
-    """Serve in a thread on a loopback port (0: a free one) while the block runs; yield the URL."""
+    """Serve as `sluiceway serve` does, in a thread, on a loopback port; yield the URL.
+
+    Port 0 is a free one.
+    """
     bound = bound_socket("127.0.0.1", port)
-    protocol = limited_protocol(app.state.parts.settings)
-    server = _Server(uvicorn.Config(app, log_config=None, lifespan="on", http=protocol, ws="none"))
+    server = _Server(server_config(app))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     if not server.ready.wait(timeout=180) or not server.started:

@@ -286,11 +286,17 @@ class _RecentPrincipals:
         return hashlib.blake2b(given, key=self._key, digest_size=32).digest()
 
 
-def check_bind(host: str, *, has_tokens: bool, tls: bool) -> None:
+def check_bind(host: str, *, has_tokens: bool, tls: bool, tls_by_proxy: bool) -> None:
     """Raise BindRefused, with the solution, unless the gateway may listen on `host`.
 
     `has_tokens`: a token was ever created. `tls`: the gateway or a proxy uses TLS.
     """
+    if tls_by_proxy and not has_tokens:
+        raise BindRefused(
+            "SLUICEWAY_TLS_BY_PROXY is set, but there are no tokens: everybody whom the proxy "
+            "admits would be an administrator; create one with `sluiceway token create`, or unset "
+            "SLUICEWAY_TLS_BY_PROXY if there is no proxy"
+        )
     if is_loopback(host):
         return
     if not has_tokens:

@@ -14,7 +14,7 @@ from functools import partial
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import structlog
@@ -31,6 +31,9 @@ from sluiceway_gateway.db.revision import open_database
 from sluiceway_gateway.embedded import KafkaServer, find_java
 from sluiceway_gateway.logs import configure_logs
 from sluiceway_gateway.settings import Settings, unknown_variables
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 _log = structlog.get_logger(__name__)
 
@@ -115,7 +118,12 @@ def check(settings: Settings) -> None:
     ):
         tokens = Tokens(database, settings.token_key)
         tokens.check_key()
-        check_bind(settings.host, has_tokens=tokens.exist(), tls=settings.tls)
+        check_bind(
+            settings.host,
+            has_tokens=tokens.exist(),
+            tls=settings.tls,
+            tls_by_proxy=settings.tls_by_proxy,
+        )
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
@@ -230,6 +238,31 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+def server_config(app: "FastAPI") -> uvicorn.Config:
+    """Return the options with which uvicorn serves a gateway's application, by its settings.
+
+    Raises ClickException if the files of the certificate cannot be used.
+    """
+    # Imported late, like the application.
+    from sluiceway_gateway.http.limits import limited_protocol
+
+    settings: Settings = app.state.parts.settings
+    return uvicorn.Config(
+        app,
+        http=limited_protocol(settings),
+        # The limits do not apply to an upgraded connection.
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        # Any client can send forwarded headers, and a request's address is that of its connection.
+        proxy_headers=False,
+        lifespan="on",
+        timeout_graceful_shutdown=_GRACE_S,
+        **_tls_options(settings),
+    )
+
+
 def run_server(
     settings: Settings,
     bound: socket.socket,
@@ -242,26 +275,10 @@ def run_server(
     """
     # Imported late because it takes long: refusals to start should come first.
     from sluiceway_gateway.app import create_app
-    from sluiceway_gateway.http.limits import limited_protocol
 
     configure_tracing("sluiceway-gateway")
     app = create_app(settings)
-    server = _Server(
-        uvicorn.Config(
-            app,
-            http=limited_protocol(settings),
-            # The limits do not apply to an upgraded connection.
-            ws="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            # Any client can send forwarded headers, and no permission depends on an address.
-            proxy_headers=False,
-            lifespan="on",
-            timeout_graceful_shutdown=_GRACE_S,
-            **_tls_options(settings),
-        )
-    )
+    server = _Server(server_config(app))
     server.on_started, server.broker = on_started, broker
     server.on_stopping = app.state.parts.watch.close
     if settings.tls_certificate_file is not None and settings.tls_key_file is not None:

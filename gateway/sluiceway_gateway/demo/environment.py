@@ -20,7 +20,7 @@ from typing import IO, Any
 import uvicorn
 
 from sluiceway import install_command
-from sluiceway_gateway.cli.serve import bound_socket, with_broker
+from sluiceway_gateway.cli.serve import bound_socket, server_config, with_broker
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.embedded import KafkaServer, OnProgress, supervisor
 from sluiceway_gateway.logs import configure_logs
@@ -115,7 +115,7 @@ def _serve_in_thread(settings: Settings) -> Iterator[str]:
     from sluiceway_gateway.app import create_app
 
     app = create_app(settings)
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="on"))
+    server = uvicorn.Server(server_config(app))
     with bound_socket("127.0.0.1", 0) as bound:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
         thread.start()

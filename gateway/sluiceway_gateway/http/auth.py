@@ -26,6 +26,7 @@ PUBLIC = HEALTH | {
 PRINCIPAL = "sluiceway.principal"
 """Key of an authorized request's principal in its ASGI scope."""
 _OUTAGE_S = 86_400.0
+_PROXY_HEADERS = {"forwarded", "via", "x-real-ip"}
 
 
 async def authenticate(
@@ -84,8 +85,15 @@ def _password(credentials: str) -> str:
 
 
 def _require_local(request: Request) -> None:
-    """Without tokens, serve this machine only, and no page from another origin in a browser."""
+    """Without tokens, serve this machine only, no proxy and no page from another origin."""
     client, headers = request.client, request.headers
+    forwarding = next(filter(_is_of_proxy, headers), None)
+    if forwarding is not None:
+        raise Forbidden(
+            f"A proxy has forwarded this request, as its header {forwarding!r} shows, and without "
+            "tokens this gateway serves its own machine only; create one with "
+            "`sluiceway token create`."
+        )
     origin = headers.get("origin")
     local = (
         client is not None
@@ -98,6 +106,11 @@ def _require_local(request: Request) -> None:
             "Without tokens this gateway serves its own machine only, under a loopback name "
             "such as 127.0.0.1; create one with `sluiceway token create`."
         )
+
+
+def _is_of_proxy(header: str) -> bool:
+    """Whether proxies add this header: a request from loopback may then come from any machine."""
+    return header in _PROXY_HEADERS or header.startswith("x-forwarded-")
 
 
 def _authority(origin: str) -> str:

@@ -24,13 +24,32 @@ def test_without_tokens_loopback_is_served(shared_rig: Rig, host: str) -> None:
         {"Host": "10.0.0.1"},
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
-        {"X-Forwarded-For": "10.0.0.1"},
     ],
 )
 def test_a_page_of_another_origin_is_refused(shared_rig: Rig, headers: dict[str, str]) -> None:
     response = shared_rig.http.get("/v1/channels", headers=headers)
     assert (response.status_code, code(response)) == (403, "forbidden")
     assert shared_rig.http.get("/livez", headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Forwarded": "for=127.0.0.1"},
+        {"X-Forwarded-For": "10.0.0.1"},
+        {"X-Forwarded-For": "127.0.0.1"},
+        {"X-Forwarded-Host": "127.0.0.1"},
+        {"X-Forwarded-Proto": "https"},
+        {"X-Real-IP": "127.0.0.1"},
+        {"Via": "1.1 proxy"},
+    ],
+)
+def test_without_tokens_a_forwarded_request_is_refused(rig: Rig, headers: dict[str, str]) -> None:
+    response = rig.http.get("/v1/channels", headers=headers)
+    assert (response.status_code, code(response)) == (403, "forbidden")
+    assert "proxy" in response.json()["detail"]
+    assert rig.http.get("/livez", headers=headers).status_code == 200
+    assert rig.http.get("/v1/channels", headers=headers | rig.token("read")).status_code == 200
 
 
 def test_a_page_of_a_loopback_origin_is_served(shared_rig: Rig) -> None:
