@@ -234,7 +234,8 @@ class EndpointHandle:
             self._failure = EndpointClosed(
                 f"the gateway has no record of {self.name}: {reason} Open the channel again"
             )
-        elif result.status == "refused":
+        elif result.status == "refused" and self._state != "stopped":
+            # A heartbeat with the state of a detach request may arrive after it.
             LOGGER.warning("the report of %s is refused: %s", self.name, result.reason)
         counterparts = result.counterparts if self._subscribed else None
         if counterparts is not None:

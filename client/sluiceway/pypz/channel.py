@@ -10,7 +10,14 @@ from typing import Any, Generic, TypeVar
 
 from sluiceway.channel import Channel
 from sluiceway.endpoint.handle import EndpointHandle, EndpointMetrics
-from sluiceway.errors import ChannelNotFound, Conflict, EndpointClosed, Fenced, SluicewayError
+from sluiceway.errors import (
+    ChannelNotFound,
+    Conflict,
+    EndpointClosed,
+    Fenced,
+    OptionError,
+    SluicewayError,
+)
 from sluiceway.pypz.config import ChannelLogger, flag, level_of
 from sluiceway.pypz.peers import ChannelStatusMonitor, Filter, Peers
 from sluiceway.pypz.resources import Resources
@@ -27,11 +34,21 @@ from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoints import Endpoint, Role
 from sluiceway.writer import ChannelWriter
 
-__all__ = ["ChannelBase", "StatusCallback"]
+__all__ = ["ChannelBase", "HookNotCalled", "StatusCallback"]
 
 E = TypeVar("E", bound=ChannelReader | ChannelWriter)
 
 StatusCallback = Callable[[list[ChannelStatusMessage]], object]
+
+
+_HOOKS_WITHOUT_CALLS = frozenset({"_send_status_message", "_retrieve_status_messages"})
+"""Hooks of pypz that send and receive statuses through Kafka."""
+
+
+class HookNotCalled(OptionError, TypeError):
+    """A subclass overrides a hook that is never called."""
+
+    code = "hook_not_called"
 
 
 class OperatorFailed(SluicewayError, code="operator_failed", public=True):
@@ -106,8 +123,18 @@ class ChannelBase(ABC, Generic[E]):
         """Delete the channel if this side has to; return whether it is done."""
 
     @abstractmethod
-    def _open(self) -> bool:
+    def _open_channel(self) -> bool:
         """Open the reader or writer, unless it is open; return whether it is done."""
+
+    def __init_subclass__(cls) -> None:
+        """Raise HookNotCalled for a subclass with a hook that no method here would call."""
+        super().__init_subclass__()
+        for hook in _HOOKS_WITHOUT_CALLS & vars(cls).keys():
+            raise HookNotCalled(
+                f"{cls.__name__} overrides {hook}, which would never be called: statuses travel in "
+                "heartbeats. Override invoke_sync_send_status_message, or register a callback by "
+                "on_status_message_received"
+            )
 
     def get_channel_name(self) -> str:
         """Return pypz's name of the channel."""
@@ -188,7 +215,7 @@ class ChannelBase(ABC, Generic[E]):
 
     def invoke_open_channel(self) -> bool:
         """Open the channel; False: it does not exist yet."""
-        if not self._resources.attempt(self._open, opening=True):
+        if not self._resources.attempt(self._open_channel, opening=True):
             return False
         self.invoke_sync_send_status_message(ChannelStatus.Opened)
         self.invoke_sync_status_update()
@@ -221,7 +248,8 @@ class ChannelBase(ABC, Generic[E]):
             self.stop_channel(False)
             failure = error
         try:
-            done = self._resources.attempt(self._close_endpoint)
+            self._send_last_health()
+            done = self._resources.attempt(self._close_channel)
         except BaseException:
             self._release()
             raise
@@ -237,7 +265,7 @@ class ChannelBase(ABC, Generic[E]):
         configuration = self._configuration | dict(channel_configuration)
         metrics = flag(configuration, self.ParamKeyMetricsEnabled)
         level = level_of(configuration.get(self.ParamKeyLogLevel, "DEBUG"))
-        self._configure(configuration)
+        self._configure_channel(configuration)
         self._configuration.update(channel_configuration)
         self._metrics_enabled = metrics
         self._logger.set_log_level(level)
@@ -322,7 +350,7 @@ class ChannelBase(ABC, Generic[E]):
         """Whether a channel is healthy."""
         return self._peers.any_healthy()
 
-    def _configure(self, configuration: Mapping[str, Any]) -> None:
+    def _configure_channel(self, configuration: Mapping[str, Any]) -> None:
         """Apply the settings of the reader or writer."""
 
     def _may_close(self) -> bool:
@@ -363,12 +391,26 @@ class ChannelBase(ABC, Generic[E]):
 
     def _exchange_status(self) -> None:
         """Send and receive once; called by the status loop."""
+        self._set_health()
+        self._update_reported()
+
+    def _send_last_health(self) -> None:
+        """Send the figures since the last status, before the endpoint ends."""
+        if self._handle is None or not self._handle.is_open:
+            return
+        before = self._handle.payload
+        self._set_health()
+        if self._handle.payload != before:
+            with suppress(EndpointClosed, Fenced):
+                self._handle.heartbeat_now(self.StatusConsumerTimeoutInMs / 1000)
+
+    def _set_health(self) -> None:
+        """Put the current figures into the payload of the next heartbeat."""
         self.on_status_message_send()
         health = self._record_counts() | self._health_check_payload
         if self._metrics_enabled:
             self._logger.debug(f"Metrics: {json.dumps(health, default=str)}")
         self.invoke_sync_send_status_message(OwnChannelStatus.HealthCheck, health)
-        self._update_reported()
 
     def _catch_up(self) -> None:
         """Process the states from heartbeats since the last update."""
@@ -389,7 +431,8 @@ class ChannelBase(ABC, Generic[E]):
             except Exception:
                 self._logger.exception("Error at status message callback")
 
-    def _close_endpoint(self) -> bool:
+    def _close_channel(self) -> bool:
+        """Close the reader or writer; return whether it is done."""
         if self._endpoint is not None and self._failed:
             error = OperatorFailed(f"{self._context.get_full_name()} sent the status Error")
             self._endpoint.abort(error)

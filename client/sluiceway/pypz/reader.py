@@ -22,6 +22,7 @@ _MAX_ACKNOWLEDGED = 100
 """With more partitions, an acknowledgement has no positions, which would not fit."""
 _CLOSE_TIMEOUT_S = 60.0
 _MAX_RUNS = 10_000
+"""With more runs, pairs of them become one, with a position for its first record only."""
 
 
 @dataclass(kw_only=True)
@@ -47,14 +48,15 @@ class OffsetHistory:
     """Positions of a reader by the number of records read, until they are committed.
 
     In one partition without gaps, every count has a position. With several partitions, or gaps,
-    only the counts at the ends of calls have one; others are rounded down to it, so a commit never
-    covers a record that was not read.
+    only the counts at the ends of calls have one; after each 10,000 uncommitted calls, only every
+    second of these. Others are rounded down to it, so a commit never covers a record that was not
+    read.
     """
 
     def __init__(self, count: int, positions: Mapping[int, Position]) -> None:
         self.count = count
         self.current = dict(positions)
-        self._runs: deque[_Run] = deque(maxlen=_MAX_RUNS)
+        self._runs: deque[_Run] = deque()
 
     def add(self, records: int, positions: Mapping[int, Position]) -> None:
         """Add records that were read, up to these positions."""
@@ -70,25 +72,39 @@ class OffsetHistory:
         if last is not None and partition is not None and last.leads_to(partition, self):
             last.length += records
         else:
+            if len(self._runs) >= _MAX_RUNS:
+                self._coarsen()
             self._runs.append(
                 _Run(count=self.count, length=records, partition=partition, before=self.current)
             )
         self.count += records
         self.current = dict(positions)
 
-    def at(self, count: int) -> Mapping[int, Position] | None:
-        """Return the positions after `count` records, or the last known ones before that."""
+    def at(self, count: int) -> Mapping[int, Position]:
+        """Return the positions after `count` records, or the last known ones before that.
+
+        `count` is not lower than the last one that was forgotten.
+        """
         if count >= self.count:
             return self.current
-        for run in reversed(self._runs):
-            if run.count <= count:
-                return run.at(count)
-        return None
+        return next(run for run in reversed(self._runs) if run.count <= count).at(count)
 
     def forget(self, count: int) -> None:
         """Forget the positions before `count`, which is committed."""
         while self._runs and self._runs[0].count + self._runs[0].length <= count:
             self._runs.popleft()
+
+    def _coarsen(self) -> None:
+        runs = [*self._runs]
+        self._runs = deque(
+            _Run(
+                count=first.count,
+                length=first.length + second.length,
+                partition=None,
+                before=first.before,
+            )
+            for first, second in zip(runs[::2], runs[1::2], strict=True)
+        )
 
     def _is_consecutive(
         self, partition: int, records: int, positions: Mapping[int, Position]
@@ -181,14 +197,18 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         if self.retrieve_all_connected_channel_count() == 0:
             return True
 
-        def has_ended(each: ChannelStatusMonitor) -> bool:
-            ended = each.is_channel_stopped() or each.is_channel_closed()
-            return each.get_channel_group_name() == group and (
-                ended or not each.is_channel_healthy()
+        def has_ended(member: ChannelStatusMonitor) -> bool:
+            ended = member.is_channel_stopped() or member.is_channel_closed()
+            return member.get_channel_group_name() == group and (
+                ended or not member.is_channel_healthy()
             )
 
+        # Members of a larger group, which has shrunk since, have ended too.
         ended = len(self.retrieve_connected_channel_unique_names(has_ended))
-        return ended == int(self._context.get_group_size()) - 1
+        return ended >= int(self._context.get_group_size()) - 1 and not any(
+            monitor.get_channel_group_name() == group and not has_ended(monitor)
+            for monitor in self._peers.monitors
+        )
 
     def invoke_read_records(self) -> list[Any]:
         """Return up to `max_poll_records` records as soon as there are some; [] after the timeout.
@@ -202,14 +222,8 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         if self._endpoint is None:
             # An invalid schema is reported before a channel that is not open.
             _ = self._resources.schema
-        reader, limit = self._opened(), self._settings.max_poll_records
-        history = self._known_history()
-        timeout_ms = self._consumer_timeout_ms
-        if timeout_ms is None:
-            timeout_ms = self.InitialDataConsumerTimeoutInMs
-            self._consumer_timeout_ms = self.DataConsumerTimeoutInMs
-        # Changes of writers do not end the wait: their records may be in flight.
-        records = reader.read_some(limit, timeout_ms / 1000)
+        reader, history = self._opened(), self._known_history()
+        records = self._read_records()
         try:
             self._catch_up()
         except BaseException:
@@ -224,6 +238,15 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         if self._history is not None:
             self._history.add(len(records), reader.position())
         return records
+
+    def _read_records(self) -> list[Any]:
+        """Return the next records; a subclass may call this method, and change them."""
+        timeout_ms = self._consumer_timeout_ms
+        if timeout_ms is None:
+            timeout_ms = self.InitialDataConsumerTimeoutInMs
+            self._consumer_timeout_ms = self.DataConsumerTimeoutInMs
+        # Changes of writers do not end the wait: their records may be in flight.
+        return self._opened().read_some(self._settings.max_poll_records, timeout_ms / 1000)
 
     def get_read_record_count(self) -> int:
         """Return the number of records read by this reader."""
@@ -247,13 +270,20 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
 
     def set_initial_record_offset_auto(self) -> None:
         """Continue at the group's committed positions, else at this reader's start."""
+        self.set_initial_record_offset(self._load_input_record_offset())
+
+    def _load_input_record_offset(self) -> int:
+        """Move to the group's committed positions, else to this reader's start; return their sum.
+
+        A subclass may return an offset of its own.
+        """
         reader = self._opened()
         committed = {} if self._silent_mode else reader.committed()
         positions = self._starts | {p: at for p, at in committed.items() if p in self._starts}
         moved = {p: at for p, at in positions.items() if reader.position()[p] != at}
         if moved:
             reader.seek(moved)
-        self.set_initial_record_offset(sum(each.offset for each in positions.values()))
+        return sum(position.offset for position in positions.values())
 
     def invoke_commit_offset(
         self, offset: int, compensate_with_initial_offset: bool = True
@@ -263,8 +293,8 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         Without compensation, `offset` is absolute. Raises CommitBeyondRead (a ValueError) for
         records that were not read, and Conflict `goes_back` below the last commit.
         """
-        reader = self._opened()
-        history = self._known_history()
+        self._opened()
+        self._known_history()
         wanted = offset + self._initial_input_record_offset * compensate_with_initial_offset
         if wanted > self._read_record_offset:
             raise CommitBeyondRead(
@@ -280,21 +310,26 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
                 status=409,
                 code="goes_back",
             )
-        positions = history.at(wanted)
-        if positions is not None:
-            reader.commit(positions)
-            self._last_offset_committed = wanted
-            history.forget(wanted)
+        self._commit_offset(wanted)
+        self._last_offset_committed = wanted
 
     def invoke_commit_current_read_offset(self) -> None:
         """Commit all records that were returned."""
-        reader = self._opened()
-        history = self._known_history()
-        # Not the reader's own positions: within `invoke_read_records`, a status callback may call
-        # this before the records are returned.
-        reader.commit(history.current)
+        self._opened()
+        self._known_history()
+        self._commit_offset(self._read_record_offset)
         self._last_offset_committed = self._read_record_offset
-        history.forget(self._read_record_offset)
+
+    def _commit_offset(self, offset: int) -> None:
+        """Commit the positions before the record of this absolute offset, or before an earlier one.
+
+        A subclass may note the offset elsewhere, and call this method.
+        """
+        history = self._known_history()
+        # Not the reader's own positions: within `invoke_read_records`, a status callback may commit
+        # before the records are returned.
+        self._opened().commit(history.at(offset))
+        history.forget(offset)
 
     def _known_history(self) -> OffsetHistory:
         """Return the history, which begins at the set offset, else at the committed one."""
@@ -336,7 +371,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         unread = self._settings.delete_unread
         return self._resources.attempt(lambda: self._resources.delete(unread=unread))
 
-    def _open(self) -> bool:
+    def _open_channel(self) -> bool:
         if self._endpoint is not None:
             return True
         if self._silent_mode:
@@ -388,7 +423,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         self._failed_writers = self._history = None
         self._known_ends = {}
 
-    def _configure(self, configuration: Mapping[str, Any]) -> None:
+    def _configure_channel(self, configuration: Mapping[str, Any]) -> None:
         self._settings = reader_settings(configuration, self._logger.warning)
 
     def _update(self, endpoints: Iterable[Endpoint]) -> None:

@@ -179,6 +179,15 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
             raise NoRecordList(
                 f"Invalid record type: {type(records)}. List of records (dicts) is expected."
             )
+        self._write_records(records)
+        if self._metrics_enabled:
+            self._metrics.record_cycle(self.get_written_record_count() - len(records))
+        self._ends = None
+        for each in self._peers.monitors:
+            each.status_update_map.pop(ChannelStatus.Acknowledged, None)
+
+    def _write_records(self, records: list[Any]) -> None:
+        """Write records; a subclass may change them first, and call this method."""
         writer = self._endpoint
         if writer is None:
             # An invalid schema is reported before the channel that is not open.
@@ -186,11 +195,6 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
             writer = self._opened()
         sender = writer.sender
         sender.write_prepared(self._prepared(sender, records))
-        if self._metrics_enabled:
-            self._metrics.record_cycle(self.get_written_record_count() - len(records))
-        self._ends = None
-        for each in self._peers.monitors:
-            each.status_update_map.pop(ChannelStatus.Acknowledged, None)
 
     def stop_channel(self, send_status_message: bool = True) -> None:
         """Wait until Kafka has acknowledged all records, then send the status Stopped."""
@@ -231,7 +235,7 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
     def _delete_resources(self) -> bool:
         return True
 
-    def _open(self) -> bool:
+    def _open_channel(self) -> bool:
         if self._endpoint is not None:
             return True
         if self._silent_mode:
@@ -252,7 +256,7 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
         self._endpoint, self._handle, self._channel = writer, writer.handle, channel
         return True
 
-    def _configure(self, configuration: Mapping[str, Any]) -> None:
+    def _configure_channel(self, configuration: Mapping[str, Any]) -> None:
         self._kafka = writer_properties(configuration, self._logger.warning)
 
     def _record_counts(self) -> dict[str, int]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from heartbeats import lose
-from pypz_rig import SCHEMA, Bench, QuickReader, StandinPort, demo, take
+from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
     CommitBeyondRead,
@@ -322,6 +322,77 @@ def test_commits_past_the_read_records_or_backwards_are_refused(bench: Bench) ->
         reader.invoke_commit_offset(1)
     reader.invoke_commit_current_read_offset()
     assert bench.channel().committed(bench.name)[0].offset == 10
+
+
+class HookedReader(QuickReader):
+    """A reader that overrides each hook of pypz that has a call."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.calls: list[str] = []
+
+    def _create_resources(self) -> bool:
+        self.calls.append("create")
+        return super()._create_resources()
+
+    def _delete_resources(self) -> bool:
+        self.calls.append("delete")
+        return super()._delete_resources()
+
+    def _configure_channel(self, channel_configuration: Any) -> None:
+        self.calls.append("configure")
+        super()._configure_channel(channel_configuration)
+
+    def _open_channel(self) -> bool:
+        self.calls.append("open")
+        return super()._open_channel()
+
+    def _close_channel(self) -> bool:
+        self.calls.append("close")
+        return super()._close_channel()
+
+    def _load_input_record_offset(self) -> int:
+        return 2
+
+    def _read_records(self) -> list[Any]:
+        return [record | {"hooked": True} for record in super()._read_records()]
+
+    def _commit_offset(self, offset: int) -> None:
+        self.calls.append(f"commit {offset}")
+        super()._commit_offset(offset)
+
+
+class HookedWriter(QuickWriter):
+    """A writer that writes each record twice."""
+
+    def _write_records(self, records: list[Any]) -> None:
+        super()._write_records([record for record in records for _ in range(2)])
+
+
+def test_overridden_hooks_are_called(bench: Bench) -> None:
+    reader, writer = bench.reader(HookedReader), bench.writer(kind=HookedWriter)
+    assert isinstance(reader, HookedReader)
+    assert reader.invoke_resource_creation()
+    until(reader.invoke_open_channel)
+    until(writer.invoke_open_channel)
+    writer.invoke_write_records(demo(2))
+    writer.invoke_close_channel()
+    reader.set_initial_record_offset_auto()
+    assert take(reader, 2) == [{"demoText": "record_1", "hooked": True}] * 2
+    reader.invoke_commit_offset(1)
+    reader.invoke_commit_current_read_offset()
+    assert bench.channel().committed(bench.name) == {0: Position(offset=4)}
+    reader.invoke_close_channel()
+    assert reader.invoke_resource_deletion()
+    calls = list(dict.fromkeys(reader.calls))
+    assert calls == ["configure", "create", "open", "commit 3", "commit 4", "close", "delete"]
+
+
+@pytest.mark.parametrize("hook", ["_send_status_message", "_retrieve_status_messages"])
+@pytest.mark.parametrize("base", [KafkaChannelReader, KafkaChannelWriter])
+def test_a_subclass_with_a_hook_that_is_never_called_is_refused(base: type, hook: str) -> None:
+    with pytest.raises(TypeError, match=f"Mine overrides {hook}, which would never be called"):
+        type("Mine", (base,), {hook: lambda *_: None})
 
 
 def test_lag_and_has_records_are_of_the_partitions_read_here(bench: Bench) -> None:

@@ -155,7 +155,6 @@ def test_an_offset_history_of_one_partition_has_every_count() -> None:
     assert [history.at(count) for count in (100, 120, 150, 151)] == [
         {0: Position(offset=offset)} for offset in (100, 120, 150, 150)
     ]
-    assert history.at(99) is None
     history.forget(120)
     assert history.at(130) == {0: Position(offset=130)}
     history.forget(150)
@@ -179,7 +178,20 @@ def test_an_offset_history_with_gaps_rounds_down_to_ends_of_calls() -> None:
         {0: Position(offset=13), 1: Position(offset=4)},
     ]
     history.forget(15)
-    assert history.at(14) is None
+    assert history.at(16) == {0: Position(offset=12), 1: Position(offset=4)}
+
+
+def test_a_history_of_many_calls_keeps_positions_from_its_first_to_its_last_record() -> None:
+    at = {0: Position(offset=0), 1: Position(offset=0)}
+    history = OffsetHistory(0, at)
+    for number in range(50_001):
+        at = {**at, number % 2: Position(offset=number // 2 + 1)}
+        history.add(1, at)
+    assert len(history._runs) < 10_000
+    for count in (1, 7, 10_000, 10_001, 30_000, 50_000):
+        offsets = [position.offset for position in history.at(count).values()]
+        assert count - 512 < sum(offsets) <= count
+    assert history.at(50_001) == at
 
 
 @pytest.mark.parametrize(

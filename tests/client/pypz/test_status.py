@@ -19,6 +19,7 @@ from sluiceway.pypz import (
     KafkaChannelReader,
     KafkaChannelWriter,
 )
+from sluiceway.rest.endpoints import EndpointCalls
 from topics import Topics
 from waiting import until
 
@@ -260,6 +261,56 @@ def test_a_principal_closes_after_its_replicas(bench: Bench) -> None:
     assert replica.invoke_close_channel()
     until(principal.can_close)
     until(principal.invoke_close_channel)
+
+
+def test_a_principal_closes_in_a_group_that_has_shrunk(bench: Bench) -> None:
+    for size in (3, 2):
+        group = {"group": bench.name, "size": size}
+        principal, *replicas = (bench.reader(index=index, **group) for index in range(size))
+        assert principal.invoke_resource_creation()
+        for reader in (principal, *replicas):
+            until(reader.invoke_open_channel)
+        assert not principal.can_close()
+        for replica in replicas:
+            assert replica.invoke_close_channel()
+        until(principal.can_close)
+        until(principal.invoke_close_channel)
+
+
+def test_the_last_figures_are_sent_before_a_channel_closes(bench: Bench) -> None:
+    class RareWriter(KafkaChannelWriter):
+        """A writer whose status loop has no turn within the test."""
+
+        DefaultStatusThreadIntervalInMs = 3_600_000
+
+    reader, writer = bench.pair(kind=RareWriter)
+    figures: list[Any] = []
+
+    def note(messages: list[ChannelStatusMessage]) -> None:
+        figures.extend(m.payload for m in messages if m.status == ChannelStatus.HealthCheck)
+
+    reader.on_status_message_received(note)
+    writer.start_channel()
+    writer.invoke_write_records(demo(25))
+    assert writer.invoke_close_channel()
+    until(lambda: reader.retrieve_connected_channel_unique_names(lambda m: m.is_channel_closed()))
+    assert figures[-1] == {"sentRecordCount": 25}
+
+
+def test_a_heartbeat_that_arrives_after_the_close_is_no_warning(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, writer = bench.pair()
+    assert writer._handle is not None
+    session, detach = writer._handle.session, EndpointCalls.detach
+
+    def detach_first(calls: EndpointCalls, *args: Any, **options: Any) -> None:
+        detach(calls, *args, **options)
+        session.send(calls)
+
+    monkeypatch.setattr(EndpointCalls, "detach", detach_first)
+    assert writer.invoke_close_channel()
+    assert [record.message for record in caplog.records if "refused" in record.message] == []
 
 
 def test_a_writer_that_sent_error_has_not_finished(bench: Bench) -> None:
