@@ -16,6 +16,7 @@ from sluiceway.endpoint.waiting import missing_endpoints
 from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTimeout
 from sluiceway.reader import ChannelReader
 from sluiceway.record_sender import PreparedRecords, RecordSender
+from sluiceway.records import copies
 from sluiceway.rest.arguments import check_seconds
 from sluiceway.rest.endpoints import Endpoint, Position
 from sluiceway.writer import ChannelWriter
@@ -119,7 +120,7 @@ class OutputPort(ClosesOnExit):
         if not self._waited:
             self.wait()
         if len(self._prepare) > 1 and isinstance(records, Iterator):
-            records = list(records)
+            records = copies(records)
         # No comprehension, because a port may write each record alone: it would be another call.
         prepared: list[PreparedRecords] = []
         for prepare in self._prepare:

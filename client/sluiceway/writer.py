@@ -129,10 +129,11 @@ class ChannelWriter(ChannelEndpoint):
         """Write one or many records and return their number.
 
         Takes a dict or a dataclass instance, an iterable of these, a pyarrow.Table or
-        RecordBatch, or a pandas.DataFrame. All records are validated and encoded before any is
-        sent, so one write should fit in memory, and after RecordError, SchemaError and OptionError
-        none of its records was sent. Raises DeliveryFailed when Kafka refused a message of this or
-        an earlier write; the writer cannot be used after that.
+        RecordBatch, or a pandas.DataFrame. An iterator may change a record and yield it again. All
+        records are validated and encoded before any is sent, so one write should fit in memory,
+        and after RecordError, SchemaError and OptionError none of its records was sent. Raises
+        DeliveryFailed when Kafka refused a message of this or an earlier write; the writer cannot
+        be used after that.
         """
         sender = self.sender
         few = sender.prepare_few(records)

@@ -1,7 +1,7 @@
 """Ports: writing to many channels, and reading from many writers."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -78,6 +78,23 @@ def test_records_validated_once_are_written_unchanged_to_all_channels(gateway_ur
             port.write(fares)
         for each in pair:
             assert [Fare(**record) for record in each.reader()] == fares
+
+
+def test_an_iterator_may_change_and_yield_the_same_record_again(
+    new_channel: NewChannel,
+) -> None:
+    # Two formats, so the port validates the records twice.
+    pair = (new_channel(), new_channel(format="arrow"))
+
+    def records() -> Iterator[dict[str, Any]]:
+        changed: dict[str, Any] = {}
+        for record in readings(20):
+            changed.update(record)
+            yield changed
+
+    with OutputPort(pair) as port:
+        port.write(records())
+    assert [held(channel) for channel in pair] == [readings(20)] * 2
 
 
 def test_a_record_refused_by_one_channel_is_sent_to_none(

@@ -1,6 +1,7 @@
 """Conversion of users' records to record batches and back, column by column."""
 
+from sluiceway.records.from_python import copies
 from sluiceway.records.tables import to_batches
 from sluiceway.records.to_python import to_records
 
-__all__ = ["to_batches", "to_records"]
+__all__ = ["copies", "to_batches", "to_records"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
 from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
 from typing import Any, Final
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +40,47 @@ def row_batches(rows: Sequence[Any], schema: Schema) -> list[pa.RecordBatch]:
 
     bounds = (*range(0, len(rows), _ROWS), len(rows))
     return [b for begin, end in pairwise(bounds) for b in in_batches(convert, begin, end)]
+
+
+def copies(records: Iterable[Any]) -> list[Any]:
+    """Return copies of records, each made before the next one is requested.
+
+    A generator may yield the same object again after it has changed it.
+    """
+    return [copied(record) for record in records]
+
+
+_IMMUTABLE: Final = frozenset(
+    (type(None), bool, int, float, str, bytes, date, datetime, time, Decimal, UUID)
+)
+
+
+def copied(value: Any) -> Any:
+    """Copy a record or a value with everything in it that may change."""
+    kind = type(value)
+    if kind in _IMMUTABLE:
+        return value
+    if issubclass(kind, dict) and kind is not dict:
+        # The copy also has the class's defaults for missing keys.
+        changed = copy.copy(value)
+        changed |= {name: copied(item) for name, item in value.items()}
+        return changed
+    if issubclass(kind, Mapping):
+        return {n: v if type(v) in _IMMUTABLE else copied(v) for n, v in value.items()}
+    if issubclass(kind, tuple):
+        return tuple(map(copied, value))
+    if issubclass(kind, list):
+        return list(map(copied, value))
+    if issubclass(kind, np.ndarray):
+        return copy.deepcopy(value)
+    if issubclass(kind, bytearray | memoryview):
+        return bytes(value)
+    if is_dataclass(kind):
+        changed = copy.copy(value)
+        for member in dataclasses.fields(kind):
+            object.__setattr__(changed, member.name, copied(getattr(value, member.name)))
+        return changed
+    return value
 
 
 _MISSING: Final = object()

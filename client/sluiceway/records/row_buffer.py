@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
-from sluiceway.records.from_python import column
+from sluiceway.records.from_python import column, copied
 from sluiceway.records.unions import candidates
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
@@ -199,7 +199,7 @@ class RowBuffer:
         if self._nested:
             changed = list(values)
             for index in self._nested:
-                changed[index] = _copied(changed[index])
+                changed[index] = copied(changed[index])
             values = tuple(changed)
         rows.values.append(values)
         rows.size_bytes += size
@@ -218,15 +218,6 @@ def _getter(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ..
     if len(names) > 1:
         return itemgetter(*names)
     return lambda record: tuple(record[name] for name in names)
-
-
-def _copied(value: Any) -> Any:
-    """Copy lists and dicts; everything else that passed a check is immutable."""
-    if type(value) is dict:
-        return {key: _copied(item) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return [_copied(item) for item in value]
-    return value
 
 
 _KINDS: Final[dict[t.Kind, type]] = {

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from sluiceway.errors import OptionError, SchemaMismatch
-from sluiceway.records.from_python import column, row_batches, row_of, scatter
+from sluiceway.records.from_python import column, copies, row_batches, row_of, scatter
 from sluiceway.records.validation import (
     NULL,
     ArrayOverflow,
@@ -52,7 +52,9 @@ def to_batches(records: object, schema: Schema) -> list[pa.RecordBatch]:
     if isinstance(records, Mapping) or (is_dataclass(records) and not isinstance(records, type)):
         return row_batches([records], schema)
     if isinstance(records, Iterable) and not isinstance(records, str | bytes | bytearray):
-        return row_batches(records if isinstance(records, list | tuple) else list(records), schema)
+        return row_batches(
+            records if isinstance(records, list | tuple) else copies(records), schema
+        )
     raise OptionError(
         f"{describe(records)} is not a record: give a dict, a dataclass instance, an iterable of "
         "them, a pyarrow table or batch, or a pandas dataframe"

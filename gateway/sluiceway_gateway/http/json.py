@@ -20,15 +20,16 @@ NO_BODY = "The request has no body; send JSON with the header Content-Type: appl
 _MAX_DIGITS = 40
 _CONSTANTS = re.compile(r'"(?:[^"\\]|\\.)*"|(-?Infinity|NaN)')
 """Strings, which are skipped, and what is not JSON outside of them."""
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ZERO = re.compile("\x00")
 
 
 def loads(body: bytes) -> Any:
     """Return the value of a JSON body.
 
     Raises MalformedJson for what is not JSON in UTF-8. Raises InvalidRequest for names
-    that occur twice in an object, numbers of more than 40 digits, text with U+0000 or
-    lone surrogates, and nesting deeper than 100.
+    that occur twice in an object, numbers of more than 40 digits, text with lone surrogates,
+    nesting deeper than 100, and text with U+0000, except in schemas and records.
     """
     if not body.strip():
         raise MalformedJson(NO_BODY)
@@ -47,7 +48,11 @@ def loads(body: bytes) -> Any:
         raise _not_json(error.msg[:1].lower() + error.msg[1:], text, error.pos) from None
     except RecursionError:
         _refuse_depth()
-    _check(value, escapes="\\u" in text or "\x00" in text)
+    if "\\u" not in text:  # JSON has neither without an escape
+        _check(value)
+        return value
+    _check(value, _SURROGATE, "a lone surrogate, which is not a character")
+    _check(_without_documents(value), _ZERO, "U+0000, which the database cannot store")
     return value
 
 
@@ -96,8 +101,21 @@ def _refuse_depth() -> NoReturn:
     raise InvalidRequest(f"The body is nested deeper than {MAX_DEPTH} levels.") from None
 
 
-def _check(value: Any, *, escapes: bool) -> None:
-    """Check every part of the value, without recursion."""
+def _without_documents(value: Any) -> Any:
+    """Return a body without its schema and its records.
+
+    A schema is stored as JSON text, with escapes, and records are written to Kafka.
+    """
+    match value:
+        case {"spec": {"schema": _, **spec}}:
+            return {**value, "spec": spec}
+        case {"records": _, **rest}:
+            return rest
+    return value
+
+
+def _check(value: Any, refused: re.Pattern[str] | None = None, what: str = "") -> None:
+    """Check the depth and, with a pattern of `what` is refused, every text, without recursion."""
     level, depth = [value], 0
     while level:
         if depth > MAX_DEPTH:
@@ -106,15 +124,12 @@ def _check(value: Any, *, escapes: bool) -> None:
         for part in level:
             if isinstance(part, dict):
                 following.extend(part.values())
-                if escapes:
+                if refused is not None:
                     following.extend(part)
             elif isinstance(part, list):
                 following.extend(part)
-            elif escapes and isinstance(part, str) and _UNSTORABLE.search(part):
-                raise InvalidRequest(
-                    "A string in the body contains U+0000 or a lone surrogate, which cannot be "
-                    "stored; remove it."
-                )
+            elif refused is not None and isinstance(part, str) and refused.search(part):
+                raise InvalidRequest(f"A string in the body contains {what}; remove it.")
         level, depth = following, depth + 1
 
 

@@ -325,3 +325,77 @@ def test_timestamps_are_read_aware_in_utc_with_microseconds():
     (record,) = to_records(batch)
     assert record["x"] == instant
     assert record["x"].tzinfo is UTC
+
+
+CHANGED = Schema.parse(
+    {
+        "type": "record",
+        "name": "Changed",
+        "fields": [
+            {"name": "number", "type": "int", "default": 7},
+            {"name": "data", "type": "bytes"},
+            {"name": "list", "type": {"type": "array", "items": "int"}},
+            {"name": "map", "type": {"type": "map", "values": {"type": "array", "items": "int"}}},
+            {"name": "point", "type": POINT},
+            {"name": "either", "type": ["int", {"type": "array", "items": "int"}]},
+        ],
+    }
+)
+
+
+@dataclass
+class Spot:
+    lat: float
+    tag: str | None
+
+
+@dataclass
+class Changed:
+    number: int
+    data: bytearray
+    list: list[int]
+    map: dict[str, np.ndarray]
+    point: Spot
+    either: tuple[str, list[int]]
+
+
+def changed(number):
+    return Changed(
+        number,
+        bytearray([number]),
+        [number],
+        {"a": np.array([number], np.int32)},
+        Spot(float(number), None),
+        ("array", [number]),
+    )
+
+
+def change(record, number):
+    record.number = record.data[0] = record.list[0] = number
+    record.map["a"][0] = record.point.lat = record.either[1][0] = number
+
+
+@pytest.mark.parametrize("form", [lambda record: record, vars, lambda r: MappingProxyType(vars(r))])
+def test_an_iterator_may_change_and_yield_the_same_record_again(form):
+    def records():
+        record = changed(0)
+        for number in range(40):
+            change(record, number)
+            yield form(record)
+
+    assert [row for batch in to_batches(records(), CHANGED) for row in to_records(batch)] == [
+        row
+        for batch in to_batches([changed(number) for number in range(40)], CHANGED)
+        for row in to_records(batch)
+    ]
+
+
+def test_an_iterators_records_keep_their_own_defaults():
+    class Numbered(dict):
+        def __missing__(self, name):
+            return {"number": 8}[name]
+
+    record = Numbered(vars(changed(3)))
+    del record["number"]
+    rows = [row for batch in to_batches(iter([record]), CHANGED) for row in to_records(batch)]
+    assert [row["number"] for row in rows] == [8]

@@ -69,7 +69,8 @@ def test_a_body_that_is_not_json_is_400_and_the_place_is_named(
         b'{"metadata":{"labels":{"\\ud800":"a"}}}',
         b'{"spec":{"config":{"a":"\\udfff"}}}',
         b'{"spec":{"config":{"\\u0000":"a"}}}',
-        b'{"spec":{"schema":{"type":"record","name":"R","doc":"\\u0000","fields":[]}}}',
+        b'{"spec":{"schema":{"type":"record","name":"R","doc":"\\ud800","fields":[]}}}',
+        b'{"metadata":{"labels":{"schema":"\\u0000"}},"spec":{"schema":{"type":"record"}}}',
     ],
 )
 def test_json_of_another_form_is_refused(shared_rig: Rig, content: bytes) -> None:

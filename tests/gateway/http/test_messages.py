@@ -353,6 +353,22 @@ def test_a_channel_without_messages_has_none(http: httpx.Client, gateway: Gatewa
     assert (found["items"], found["next_cursor"], found["incomplete"]) == ([], None, None)
 
 
+def test_texts_with_zero_bytes_are_written(http: httpx.Client, gateway: Gateway) -> None:
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+    fields = [
+        {"name": "text", "type": "string"},
+        {"name": "price", "type": decimal, "default": "\0"},
+    ]
+    channel = channel_of(gateway, {"type": "record", "name": "Text", "fields": fields})
+    response = http.post(
+        f"/v1/channels/{channel.name}/messages", json={"records": [{"text": "a\0b"}]}
+    )
+    response.raise_for_status()
+    (item,) = page(http, channel)["items"]
+    assert item["records"] == [{"text": "a\0b", "price": "0.00"}]
+    assert list(channel.reader(until="now")) == [{"text": "a\0b", "price": Decimal("0.00")}]
+
+
 def test_reading_leaves_no_trace_in_the_channel(http: httpx.Client, gateway: Gateway) -> None:
     channel = channel_of(gateway)
     write(channel, 1)

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -68,6 +69,24 @@ def test_annotations_are_kept_with_the_version(rig: Rig) -> None:
     update(rig, schema=WIDER)
     assert versions(rig) == [(1, annotated("two")), (2, WIDER)]
     assert rig.http.get("/v1/schemas/1").json()["definition"] == annotated("two")
+
+
+def test_defaults_and_annotations_may_contain_zero_bytes(rig: Rig) -> None:
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+    texts = {"name": "texts", "type": {"type": "map", "values": "string"}}
+    fields = [
+        {"name": "price", "type": decimal, "default": "\0", "doc": "a\0b"},
+        {**texts, "default": {"a\0": "\0b"}},
+    ]
+    schema = {"type": "record", "name": "R", "fields": fields, "x\0": [{"\0": "\0"}]}
+    response = rig.put(schema=schema)
+    assert response.status_code == 201, response.text
+    assert rig.http.get(PATH).json()["spec"]["schema"] == schema
+    assert versions(rig) == [(1, schema)]
+    changed = {**schema, "fields": [fields[0], {**fields[1], "default": {}}]}
+    assert update(rig, schema=changed).json()["spec"]["schema"] == changed
+    registered = rig.http.get("/registry/subjects/flights-value/versions/2").json()
+    assert json.loads(registered["schema"]) == changed
 
 
 def test_a_renamed_field_is_compatible_by_its_alias(rig: Rig) -> None:
