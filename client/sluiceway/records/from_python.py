@@ -60,13 +60,15 @@ def copied(value: Any) -> Any:
     kind = type(value)
     if kind in _IMMUTABLE:
         return value
+    if kind is dict and _IMMUTABLE.issuperset(map(type, value.values())):
+        return value.copy()
     if issubclass(kind, dict) and kind is not dict:
         # The copy also has the class's defaults for missing keys.
         changed = copy.copy(value)
         changed |= {name: copied(item) for name, item in value.items()}
         return changed
     if issubclass(kind, Mapping):
-        return {n: v if type(v) in _IMMUTABLE else copied(v) for n, v in value.items()}
+        return {name: copied(item) for name, item in value.items()}
     if issubclass(kind, tuple):
         return tuple(map(copied, value))
     if issubclass(kind, list):

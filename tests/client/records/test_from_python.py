@@ -334,8 +334,8 @@ CHANGED = Schema.parse(
         "fields": [
             {"name": "number", "type": "int", "default": 7},
             {"name": "data", "type": "bytes"},
-            {"name": "list", "type": {"type": "array", "items": "int"}},
-            {"name": "map", "type": {"type": "map", "values": {"type": "array", "items": "int"}}},
+            {"name": "items", "type": {"type": "array", "items": "int"}},
+            {"name": "pairs", "type": {"type": "map", "values": {"type": "array", "items": "int"}}},
             {"name": "point", "type": POINT},
             {"name": "either", "type": ["int", {"type": "array", "items": "int"}]},
         ],
@@ -353,8 +353,8 @@ class Spot:
 class Changed:
     number: int
     data: bytearray
-    list: list[int]
-    map: dict[str, np.ndarray]
+    items: list[int]
+    pairs: dict[str, np.ndarray]
     point: Spot
     either: tuple[str, list[int]]
 
@@ -371,8 +371,8 @@ def changed(number):
 
 
 def change(record, number):
-    record.number = record.data[0] = record.list[0] = number
-    record.map["a"][0] = record.point.lat = record.either[1][0] = number
+    record.number = record.data[0] = record.items[0] = number
+    record.pairs["a"][0] = record.point.lat = record.either[1][0] = number
 
 
 @pytest.mark.parametrize("form", [lambda record: record, vars, lambda r: MappingProxyType(vars(r))])
