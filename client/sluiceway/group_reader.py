@@ -65,6 +65,8 @@ class DynamicGroupReader(ChannelReader):
         self._start = start
         self._assignment.join()
         super().__init__(connection, handle=handle, start=start, **options)
+        # The gateway's assignment has them.
+        self._follows_growth = False
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the records one by one; each counts as returned when it is yielded."""
@@ -90,6 +92,10 @@ class DynamicGroupReader(ChannelReader):
         """Return the committed positions of its current partitions."""
         own = set(self.partitions)
         return {p: position for p, position in super().committed().items() if p in own}
+
+    def discover_partitions(self) -> tuple[int, ...]:
+        """Return no partitions: added ones come with a rebalance."""
+        return ()
 
     @property
     def finished(self) -> bool:

@@ -1,5 +1,6 @@
 """ChannelReader: reads records from a channel."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,13 @@ from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
 from sluiceway.endpoint.committer import OffsetCommitter
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import OnLostWriter, StopCondition, WhenFinished
-from sluiceway.errors import EndpointClosed, OptionError, SchemaMismatch, SluicewayError
+from sluiceway.errors import (
+    EndpointClosed,
+    KafkaUnavailable,
+    OptionError,
+    SchemaMismatch,
+    SluicewayError,
+)
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import PartitionStream
 from sluiceway.kafka.fetcher import Fetcher
@@ -31,9 +38,15 @@ from sluiceway.tracing import ActiveSpan, channel_span
 
 __all__ = ["ChannelReader"]
 
+LOGGER = logging.getLogger("sluiceway.reader")
+
 T = TypeVar("T")
 
 _MAX_PARTITIONS = 2**31
+_GROWTH_CHECK_S = 1.0
+_DESCRIPTION_MAX_AGE_S = 5.0
+"""The age of the topic's description that a reader without an endpoint uses to see growth."""
+_DESCRIPTION_TIMEOUT_S = 2.0
 
 
 class ChannelReader(ChannelEndpoint):
@@ -45,6 +58,9 @@ class ChannelReader(ChannelEndpoint):
     channel's writers have finished and all their records are read; with `until="now"`, at the end
     offsets at the time the reader was opened; with `until=None`, never. Messages with older or
     newer schemas are returned as records of the reader's schema.
+
+    When the channel grows, a reader without a fixed end reads the added partitions that are its own
+    within ten seconds, from their first record.
 
     From an exactly-once channel it returns committed records only, once and in order. End offsets,
     `lag` and "latest" refer to committed records below the oldest open batch. A bounded read waits
@@ -109,12 +125,17 @@ class ChannelReader(ChannelEndpoint):
         self.schema = Schema.parse(connection.schema_definition)
         grouped = False
         chosen = offsets.chosen_partitions(partitions, connection.partitions)
+        has_all = len(chosen) == connection.partitions
         self._owns: Callable[[int], bool] = frozenset(chosen).__contains__
         if handle is not None and handle.membership is not None:
             grouped, chosen, self._owns = True, handle.attached.partitions, handle.owns
-        elif len(chosen) == connection.partitions:
+        elif has_all:
             # A reader of all partitions also reads added ones.
             self._owns = range(_MAX_PARTITIONS).__contains__
+        # A fixed end has no added partitions, and neither have chosen ones.
+        self._follows_growth = until in (None, "finished") and (grouped or has_all)
+        self._known_partitions = connection.partitions
+        self._growth_due_s = 0.0
         stream = open_stream(
             connection, config, timeout_s=timeout_s, grouped=grouped, shared=share_connection
         )
@@ -225,19 +246,12 @@ class ChannelReader(ChannelEndpoint):
     def discover_partitions(self) -> tuple[int, ...]:
         """Start to read added partitions that are assigned to this reader, and return them.
 
-        They are read from the beginning. Members of dynamic groups get them with a rebalance.
+        They are read from the beginning. Readers without a fixed end do so by themselves, some
+        seconds later. Members of dynamic groups get them with a rebalance.
         """
-        handle = self._handle
-        if handle is not None and handle.membership is not None and handle.membership.dynamic:
-            return ()
         with self._fetcher.turn.urgently():
             self._require_open()
-            present = self._fetcher.partitions
-            found = filter(self._owns, range(self._stream.discover_partitions()))
-            added = tuple(p for p in found if p not in present)
-            if added:
-                self._fetcher.reassign(added={p: Position(offset=0) for p in added})
-        return added
+            return self._read_added_partitions()
 
     def commit(self, positions: Mapping[int, Position | int] | None = None) -> None:
         """Store positions with the gateway, all or none; by default the current ones.
@@ -420,7 +434,8 @@ class ChannelReader(ChannelEndpoint):
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        while not self._fetcher.fetch(deadline_s, holding=holding):
+        self._follow_growth()
+        while not self._fetcher.fetch(self._next_check_s(deadline_s), holding=holding):
             if self._fetcher.finished and self._stop_condition.verify_complete():
                 if self.finished and self._handle is not None:
                     self._handle.mark_complete()
@@ -429,7 +444,43 @@ class ChannelReader(ChannelEndpoint):
                 return False
             self._fetcher.turn.yield_to_waiters(-math.inf if holding else deadline_s)
             self._require_open()
+            self._follow_growth()
         return True
+
+    def _next_check_s(self, deadline_s: float) -> float:
+        """Return the time until which one fetch may last."""
+        if not self._follows_growth:
+            return deadline_s
+        return min(deadline_s, max(self._growth_due_s, time.monotonic()))
+
+    def _follow_growth(self) -> None:
+        """Read added partitions, as of the last heartbeat, or of Kafka without an endpoint."""
+        now_s = time.monotonic()
+        if not self._follows_growth or now_s < self._growth_due_s:
+            return
+        self._growth_due_s = now_s + _GROWTH_CHECK_S
+        try:
+            if self._handle is not None:
+                known = self._handle.partitions
+            else:
+                known = self._stream.count_partitions(
+                    timeout_s=_DESCRIPTION_TIMEOUT_S, max_age_s=_DESCRIPTION_MAX_AGE_S
+                )
+            if known > self._known_partitions:
+                self._read_added_partitions()
+        except KafkaUnavailable as error:
+            # The partitions at hand are read on; added ones follow when Kafka answers.
+            LOGGER.info("added partitions are looked for later: %s", error)
+            self._growth_due_s = time.monotonic() + _DESCRIPTION_MAX_AGE_S
+
+    def _read_added_partitions(self) -> tuple[int, ...]:
+        present = self._fetcher.partitions
+        total = self._stream.discover_partitions()
+        added = tuple(p for p in filter(self._owns, range(total)) if p not in present)
+        if added:
+            self._fetcher.reassign(added={p: Position(offset=0) for p in added})
+        self._known_partitions = max(self._known_partitions, total)
+        return added
 
     def _record_cycle(self) -> None:
         if self._handle is not None:

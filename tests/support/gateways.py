@@ -168,7 +168,9 @@ class Rig:
                     name=before.topic.name, id="dG9waWM", partitions=before.spec.partitions
                 )
                 observed = replace(observed, topic=topic, observed_generation=before.generation)
-            after = record_observation(tx, observed, was=before, due_at=FAR_FUTURE, refusals=0)
+            after = record_observation(
+                tx, observed, was=before, now=self.clock(), due_at=FAR_FUTURE, refusals=0
+            )
         assert after is not None
         return after
 

@@ -59,7 +59,9 @@ def use_topic(database: Database, name: str, topic: WrittenTopic) -> Channel:
         observed = replace(
             before, phase=Phase.READY, topic=ref, observed_generation=before.generation
         )
-        after = record_observation(tx, observed, was=before, due_at=FAR_FUTURE, refusals=0)
+        after = record_observation(
+            tx, observed, was=before, now=before.created_at, due_at=FAR_FUTURE, refusals=0
+        )
     assert after is not None
     return after
 

@@ -125,6 +125,8 @@ class EndpointHandle:
         except BaseException:
             self.session.unregister(self)
             raise
+        self.partitions = self.attached.connection.partitions
+        """The channel's number of partitions, as of the last heartbeat."""
         self.is_open = True
         self._if_abandoned = DetachRequest(
             name=self.name, channel=channel, id=self.id, uid=uid, epoch=self.attached.epoch
@@ -220,6 +222,7 @@ class EndpointHandle:
         if not self.is_open:
             return
         self.metrics.mark_delivered()
+        self.partitions = max(self.partitions, result.partitions or 0)
         if self.on_result is not None:
             self.on_result(result)
         if result.status == "fenced":

@@ -84,6 +84,9 @@ class PartitionStream(Protocol):
     def verify(self, *, timeout_s: float | None = None, max_age_s: float = 0.0) -> None:
         """Raise TopicGone or KafkaUnavailable unless the topic exists and is the same."""
 
+    def count_partitions(self, *, timeout_s: float, max_age_s: float) -> int:
+        """Return the topic's number of partitions, after the checks of `verify`."""
+
     def watermarks(self, partitions: Collection[int]) -> dict[int, Watermarks]:
         """Return the watermarks of the messages that can be read now."""
 
@@ -172,6 +175,10 @@ class MessageStream(PartitionStream):
         """Raise TopicGone or KafkaUnavailable unless the topic exists and is the same."""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         self._identity.verify(timeout_s=timeout_s, max_age_s=max_age_s)
+
+    def count_partitions(self, *, timeout_s: float, max_age_s: float) -> int:
+        """Return the topic's number of partitions, after the checks of `verify`."""
+        return self._identity.count_partitions(timeout_s=timeout_s, max_age_s=max_age_s)
 
     def watermarks(self, partitions: Collection[int]) -> dict[int, Watermarks]:
         """Return the watermarks of each partition."""

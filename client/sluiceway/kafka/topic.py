@@ -108,6 +108,10 @@ class TopicIdentity:
         A description that this process requested within `max_age_s` is reused. Raises
         TopicGone, KafkaUnavailable, and KafkaAccessFailed as soon as brokers refuse access.
         """
+        self.count_partitions(timeout_s=timeout_s, max_age_s=max_age_s)
+
+    def count_partitions(self, *, timeout_s: float, max_age_s: float = 0.0) -> int:
+        """Return the topic's number of partitions, after the checks of `verify`."""
         name = self._connection.topic_name
         since_s = time.monotonic() - max_age_s
         found = self._admin.descriptions.get(name)
@@ -130,6 +134,7 @@ class TopicIdentity:
                 "try again when its brokers are back"
             )
         self._verified = True
+        return found.partitions
 
     def leaderless(self, *, timeout_s: float) -> frozenset[int]:
         """Return the partitions without a leader. Raises TopicGone and KafkaUnavailable."""

@@ -113,6 +113,10 @@ class CommittedStream:
         """Raise TopicGone or KafkaUnavailable unless the topic exists and is the same."""
         self._stream.verify(timeout_s=timeout_s, max_age_s=max_age_s)
 
+    def count_partitions(self, *, timeout_s: float, max_age_s: float) -> int:
+        """Return the topic's number of partitions, after the checks of `verify`."""
+        return self._stream.count_partitions(timeout_s=timeout_s, max_age_s=max_age_s)
+
     def watermarks(self, partitions: Collection[int]) -> dict[int, Watermarks]:
         """Return the log's begin and the `stable` of each partition."""
         self._visibility.refresh()

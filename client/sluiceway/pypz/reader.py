@@ -228,7 +228,9 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
             self._catch_up()
         except BaseException:
             # A status callback was interrupted, and this call returns no records.
-            reader.seek(history.current)
+            # Partitions that were added in this call are read from their beginning.
+            first = Position(offset=0)
+            reader.seek({p: history.current.get(p, first) for p in reader.partitions})
             raise
         if self._metrics_enabled:
             self._metrics.record_cycle(self._read_record_count)
@@ -279,7 +281,9 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         """
         reader = self._opened()
         committed = {} if self._silent_mode else reader.committed()
-        positions = self._starts | {p: at for p, at in committed.items() if p in self._starts}
+        # Partitions that were added since the start are read from their beginning.
+        starts = {p: self._starts.get(p, Position(offset=0)) for p in reader.partitions}
+        positions = starts | {p: at for p, at in committed.items() if p in starts}
         moved = {p: at for p, at in positions.items() if reader.position()[p] != at}
         if moved:
             reader.seek(moved)
@@ -354,7 +358,6 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         """Read added partitions; return whether there are any."""
         new = reader.discover_partitions()
         if new:
-            self._starts |= {p: Position(offset=0) for p in new}
             self._known_history().add(0, reader.position())
         return bool(new)
 

@@ -169,7 +169,8 @@ class AttachResult:
 class HeartbeatResult:
     """The part of a heartbeat's response for one endpoint.
 
-    `counterparts` is None if they did not change.
+    `counterparts` is None if they did not change. `partitions` is the channel's number of them,
+    None if the gateway does not report it.
     """
 
     status: str
@@ -177,6 +178,7 @@ class HeartbeatResult:
     asked: str | None = None
     revision: Annotated[int | None, JsonPath("endpoints_revision")] = None
     generation: int | None = None
+    partitions: int | None = None
     counterparts: tuple[Endpoint, ...] | None = None
 
 

@@ -225,6 +225,15 @@ def replace_row(tx: WriteTransaction, channel: Channel, *, was: Channel, **colum
     return tx.execute(_UPDATE, {**values_of(channel), **expected, **columns}).rowcount == 1
 
 
+_MAKE_DUE = update(channels).where(channels.c.uid == bindparam("of_uid")).values(**DUE_AT_ONCE)
+
+
+def make_due(tx: WriteTransaction, uids: Collection[str]) -> None:
+    """Let the reconciler compare these channels with Kafka now."""
+    if uids:
+        tx.execute(_MAKE_DUE, [{"of_uid": uid} for uid in sorted(uids)])
+
+
 def page(
     tx: ReadTransaction,
     *,

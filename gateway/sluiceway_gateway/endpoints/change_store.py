@@ -83,6 +83,26 @@ def rebalance(
     )
 
 
+def rebalance_after_growth(tx: WriteTransaction, channel_uid: str, *, now: datetime) -> None:
+    """Start a new generation of each dynamic group with live members, for added partitions.
+
+    The channel is locked. The members then sync, and each takes its share of the new partitions.
+    """
+    dynamic = {
+        key: group
+        for key, group in groups_store.of_readers(tx, [channel_uid]).items()
+        if group.dynamic
+    }
+    groups_store.save(
+        tx,
+        *(
+            dynamic[key].rebalanced(live=len(members), now=now)
+            for key, members in live_members(tx, sorted(dynamic)).items()
+            if members
+        ),
+    )
+
+
 def _differ(before: Endpoint, after: Endpoint, fields: Iterable[str]) -> bool:
     return any(getattr(before, each) != getattr(after, each) for each in fields)
 

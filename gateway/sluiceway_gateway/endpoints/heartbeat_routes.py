@@ -143,6 +143,9 @@ class EndpointReplyBody(BaseModel):
     )
     endpoints_revision: int | None
     generation: int | None = Field(description="Of its group; members of dynamic groups then sync")
+    partitions: int | None = Field(
+        description="Number of partitions of the channel: added ones are to be read and written too"
+    )
     counterparts: list[Counterpart] | None = Field(description="null if unchanged")
 
 

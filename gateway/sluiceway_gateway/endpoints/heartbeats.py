@@ -88,6 +88,8 @@ class EndpointReply:
     """The revision of the channel's endpoints."""
     generation: int | None = None
     """The generation of its group before this heartbeat."""
+    partitions: int | None = None
+    """The number of partitions of the channel's topic."""
     counterparts: Side | None = None
     """Their key in the result's `sides`; None if nothing changed."""
 
@@ -411,6 +413,7 @@ def _replies(evaluated: Sequence[_Evaluated]) -> tuple[EndpointReply, ...]:
                 asked="finish" if context.phase in FINISHING else None,
                 endpoints_revision=revision,
                 generation=context.generation,
+                partitions=context.partitions,
                 counterparts=(uid, role.counterpart) if lists else None,
             )
         )

@@ -199,6 +199,8 @@ class EndpointContext:
     """The revision of the channel's endpoints."""
     generation: int
     """The generation of the group."""
+    partitions: int
+    """The number of partitions of the channel's topic."""
     interval_ms: int
     """The heartbeat interval that applies to the endpoint."""
     timeout_ms: int
@@ -221,6 +223,7 @@ def _context(reported_at: ColumnElement[Any]) -> Select[Any]:
             channels.c.name.label("channel_name"),
             channels.c.phase.label("channel_phase"),
             channels.c.endpoints_revision,
+            channels.c.topic_partitions,
             INTERVAL_MS,
             TIMEOUT_MS,
             endpoint_groups.c.generation.label("group_generation"),
@@ -263,6 +266,7 @@ def _context_of(row: Any) -> EndpointContext:
         phase=Phase(row.channel_phase),
         revision=row.endpoints_revision,
         generation=row.group_generation,
+        partitions=row.topic_partitions or 0,
         interval_ms=row.interval_ms,
         timeout_ms=row.timeout_ms,
         reported_at=row.reported_at,

@@ -211,6 +211,14 @@ class KafkaAdmin:
                 found[name] |= marks
         return found
 
+    def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the numbers of partitions of topics, without those that Kafka did not describe."""
+        return {
+            name: len(description.partitions)
+            for page in pages(sorted(set(names)))
+            for name, description in accepted(self._describe(page)).items()
+        }
+
     def commit_offsets(self, groups: Mapping[str, GroupOffsets]) -> Outcomes:
         """Set the offsets of Kafka's own consumer groups, creating missing groups.
 

@@ -273,6 +273,7 @@ class Reconciler:
                     tx,
                     result.channel,
                     was=each.channel,
+                    now=now,
                     due_at=now + timedelta(seconds=next_check_s),
                     refusals=result.refusals,
                 )

@@ -10,6 +10,7 @@ from sluiceway_gateway.channels.model import Channel, Phase, may_become
 from sluiceway_gateway.channels.store import channel_of, in_phases, replace_row, selection
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels
+from sluiceway_gateway.endpoints.change_store import rebalance_after_growth
 from sluiceway_gateway.schemas import store as schemas_store
 
 _DUE = (
@@ -55,13 +56,20 @@ def misdated(
 
 
 def record_observation(
-    tx: WriteTransaction, seen: Channel, *, was: Channel, due_at: datetime, refusals: int
+    tx: WriteTransaction,
+    seen: Channel,
+    *,
+    was: Channel,
+    now: datetime,
+    due_at: datetime,
+    refusals: int,
 ) -> Channel | None:
     """Save the status of `seen`; return the saved channel, None if `was` is outdated.
 
     The status is phase, observed generation, conditions and topic, and for an adopted channel the
-    spec, which follows the topic. The revision increases only if something changed. Raises
-    ValueError for a transition that the table does not allow.
+    spec, which follows the topic. The revision increases only if something changed. If the topic
+    has more partitions than before, the dynamic groups get a new generation. Raises ValueError for
+    a transition that the table does not allow.
     """
     if not may_become(was.phase, seen.phase):
         raise ValueError(f"a channel that is {was.phase} cannot become {seen.phase}")
@@ -75,8 +83,11 @@ def record_observation(
     )
     if seen != was:
         seen = replace(seen, revision=was.revision + 1)
-    written = replace_row(tx, seen, was=was, due_at=due_at, refusals=refusals)
-    return seen if written else None
+    if not replace_row(tx, seen, was=was, due_at=due_at, refusals=refusals):
+        return None
+    if was.topic.partitions is not None and (seen.topic.partitions or 0) > was.topic.partitions:
+        rebalance_after_growth(tx, seen.uid, now=now)
+    return seen
 
 
 def remove(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.errors import KafkaUnavailable
@@ -130,8 +131,10 @@ class Sampler:
         for start in range(0, len(due), _CHUNK):
             chunk = due[start : start + _CHUNK]
             watermarks: Mapping[str, TopicWatermarks] = {}
+            partitions: Mapping[str, int] = {}
             if kafka_answers:
                 try:
+                    partitions = self._kafka.partition_counts(each.topic for each in chunk)
                     watermarks = self._kafka.watermarks_of({e.topic: e.partitions for e in chunk})
                 except KafkaUnavailable as error:
                     kafka_answers = False
@@ -140,6 +143,9 @@ class Sampler:
             samples = self._sample(chunk, watermarks)
             with self._database.write() as tx:
                 changed += sample_store.write(tx, samples)
+                # The reconciler records the partitions, of which endpoints then learn.
+                grown = [e.uid for e in chunk if partitions.get(e.topic, 0) > e.partitions]
+                channels_store.make_due(tx, grown)
             for each in samples:
                 history = self._histories[each.channel_uid]
                 if each.is_recorded:

@@ -28,6 +28,7 @@ def test_a_heartbeat_stores_states_and_counters_and_returns_counterparts(flights
         "asked": None,
         "endpoints_revision": 3,
         "generation": 1,
+        "partitions": 4,
         "counterparts": [
             {
                 "id": writer["id"],

@@ -7,6 +7,7 @@ import pytest
 
 from endpoints import Site, fresh_id, report, site
 from gateways import Rig, code
+from sluiceway_gateway.channels.model import Phase
 
 
 @pytest.fixture
@@ -64,6 +65,29 @@ def test_heartbeats_return_the_generation_raised_by_each_join_and_leave(
     assert heard() == began + 4
     offsets = http.get(flights.offsets_path("d")).json()
     assert (offsets["dynamic"], offsets["size"], offsets["generation"]) == (True, 1, began + 4)
+
+
+def test_added_partitions_start_a_generation_and_are_in_the_replies_to_heartbeats(
+    flights: Site,
+) -> None:
+    def heard(member: Any) -> tuple[int, int]:
+        (reply,) = flights.beat(report(member))
+        return reply["generation"], reply["partitions"]
+
+    first, second = flights.join(), flights.join()
+    fixed, writer = flights.attach(group="fixed", index=0, size=1), flights.attach("writer")
+    assert shares(flights, first, second) == [[0, 2], [1, 3]]
+    began, _ = heard(first)
+    fixed_began, _ = heard(fixed)
+    assert flights.rig.put(flights.name, partitions=6).status_code == 200
+    flights.rig.observe(flights.name, Phase.READY)
+    assert heard(first) == heard(second) == (began + 1, 6)
+    assert heard(fixed) == (fixed_began, 6)
+    assert heard(writer)[1] == 6
+    assert shares(flights, first, second) == [[0, 2, 4], [1, 3, 5]]
+    # Only added partitions start a generation.
+    flights.rig.observe(flights.name, Phase.READY)
+    assert heard(first) == (began + 1, 6)
 
 
 def test_a_failed_member_holds_no_partitions_until_it_opens_again(flights: Site) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from endpoints import Site, report, site
 from gateways import UNREACHABLE, Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.provisioning.store import due
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.reader_progress import WINDOW
 from sluiceway_gateway.status.sampler import IDLE_S, SampleCounts, Sampler
@@ -93,6 +94,26 @@ def sampling(flights: Site, kafka: SharedKafka) -> Sampling:
 
 def at(*offsets: int) -> dict[str, list[int]]:
     return {str(partition): [offset, 0] for partition, offset in enumerate(offsets)}
+
+
+def test_a_topic_that_grew_outside_is_compared_with_its_channel_at_once(
+    sampling: Sampling, kafka: SharedKafka
+) -> None:
+    def is_due() -> bool:
+        with sampling.flights.rig.database.read() as tx:
+            return bool(due(tx, now=sampling.flights.rig.clock.now, limit=1))
+
+    sampling.flights.attach(group="g", index=0, size=1)
+    sampling.sample()
+    assert not is_due()
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_partitions([NewPartitions(sampling.topic, 6)])[sampling.topic].result(30)
+
+    def noticed() -> bool:
+        sampling.sample()
+        return is_due()
+
+    until(noticed)
 
 
 def test_lag_is_measured_from_reported_and_committed_positions(

@@ -152,11 +152,11 @@ def test_rows_follow_only_the_transition_table(database: Database, steps: list[P
         allowed = following is was.phase or was.phase in sources(following)
         if not allowed:
             with pytest.raises(ValueError, match="cannot become"), database.write() as tx:
-                record_observation(tx, seen, was=was, due_at=FAR_FUTURE, refusals=0)
+                record_observation(tx, seen, was=was, now=NOW, due_at=FAR_FUTURE, refusals=0)
             assert find(database, "flights") == was
             continue
         with database.write() as tx:
-            written = record_observation(tx, seen, was=was, due_at=FAR_FUTURE, refusals=0)
+            written = record_observation(tx, seen, was=was, now=NOW, due_at=FAR_FUTURE, refusals=0)
         assert written == find(database, "flights")
 
 
