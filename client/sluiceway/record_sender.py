@@ -1,6 +1,7 @@
 """Record sender: validates, accumulates and produces records in the order of the writes."""
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -34,7 +35,10 @@ from sluiceway.schema import Schema
 
 __all__ = ["PreparedRecords", "RecordSender"]
 
+LOGGER = logging.getLogger("sluiceway.writer")
+
 _IDENTITY_MAX_AGE_S = 30.0
+_GROWTH_RETRY_S = 1.0
 _LINGER_S = 0.005
 """The time that single records wait for others before they are produced."""
 
@@ -95,6 +99,12 @@ class RecordSender:
         self._lingering = False
         self._sends_of_rows = 0
         self._batch_records = 0
+        self._growth_due_s = 0.0
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions that the writer uses."""
+        return self._partitioning.partitions
 
     @property
     def accepted_records(self) -> int:
@@ -140,6 +150,28 @@ class RecordSender:
             self._send_rows()
             self._partitioning.start_round_robin_at(partition)
 
+    def use_partitions(self, total: int) -> None:
+        """Send records without a key to added partitions too, once Kafka's client has them.
+
+        `total` is the channel's number of partitions. Call it with the turn held.
+        """
+        partitioning, now_s = self._partitioning, time.monotonic()
+        if total <= partitioning.partitions or not partitioning.follows_growth:
+            return
+        if now_s < self._growth_due_s:
+            return
+        self._growth_due_s = now_s + _GROWTH_RETRY_S
+        try:
+            known = min(total, self.producer.discover_partitions())
+        except KafkaFailure as error:
+            # The partitions at hand are used on; a later write tries again.
+            LOGGER.info("added partitions are used later: %s", error)
+            return
+        if known > partitioning.partitions:
+            if self.intervals is not None:
+                self.intervals.grow(known)
+            partitioning.grow(known)
+
     def flush(self) -> None:
         """Wait until everything is acknowledged and, with batches, commit it."""
         self.require_open()
@@ -169,6 +201,7 @@ class RecordSender:
         with self.turn:
             self.require_open()
             self._send_rows()
+            self._follow_growth()
             messages = self._accumulator.add(batches)
             try:
                 count: int = sum(batch.num_rows for batch in batches)
@@ -228,6 +261,7 @@ class RecordSender:
             rows = self._rows.drain()
             if rows:
                 self._sends_of_rows += 1
+                self._follow_growth()
                 self._send(self._accumulator.add(rows))
                 self._record_cycle()
             if accumulated:
@@ -235,6 +269,11 @@ class RecordSender:
         except BaseException as error:
             self._fail_interrupted(error)
             raise
+
+    def _follow_growth(self) -> None:
+        """Use the partitions of the last heartbeat; batches use those with which they opened."""
+        if self.handle is not None and self.batches is None:
+            self.use_partitions(self.handle.partitions)
 
     def _record_cycle(self) -> None:
         if self.handle is not None:

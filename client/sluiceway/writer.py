@@ -36,8 +36,10 @@ class ChannelWriter(ChannelEndpoint):
     records with the same key go to one partition, the same as with Kafka's Java producers;
     records without a key go round robin. `partitioner` is a function of the record and the number
     of partitions; with `partition` all records go to this partition. The order within a partition
-    is that of the writes. A writer uses the partitions that the channel had when it was opened, so
-    growth of the channel does not move keys of an open writer.
+    is that of the writes. When the channel grows, records of a writer without `key`, `partitioner`
+    and `partition` go to the added partitions too, within ten seconds, or with the next batch;
+    other writers use the partitions that the channel had when they were opened, so that keys of an
+    open writer do not move.
 
     `write` returns before Kafka has acknowledged the records; `flush` and leaving `with` wait for
     that. Single records are checked at once, wait a few milliseconds for others, and are encoded
@@ -214,7 +216,7 @@ class ChannelWriter(ChannelEndpoint):
         if self.sender.batches is not None:
             ends = dict(self.sender.batches.ends)
         else:
-            written_to = range(self.connection.partitions)
+            written_to = range(self.sender.partitions)
             ends = self.sender.nonempty_ends(
                 [*filter(self.sender.producer.may_have_written_to, written_to)]
             )
@@ -231,9 +233,7 @@ class ChannelWriter(ChannelEndpoint):
     def end_offsets(self) -> dict[int, int]:
         """Return the offset after the last message of each partition."""
         self.sender.require_open()
-        return self.sender.identity.ends(
-            range(self.connection.partitions), timeout_s=self._timeout_s
-        )
+        return self.sender.identity.ends(range(self.sender.partitions), timeout_s=self._timeout_s)
 
     def close(self) -> None:
         """Flush, report the end offsets, and detach. May be repeated.
@@ -318,7 +318,7 @@ class ChannelWriter(ChannelEndpoint):
             # The ends may include records of other writers. They must include those of a
             # predecessor in this place.
             try:
-                self._ends = self.sender.nonempty_ends(range(self.connection.partitions))
+                self._ends = self.sender.nonempty_ends(range(self.sender.partitions))
             except KafkaFailure as error:
                 if not error.retriable:
                     self._fail(error)

@@ -105,8 +105,11 @@ class KeysAndPartitions:
 class Partitioning:
     """Round robin over all partitions, by record or by message.
 
-    The first partition is random, which distributes many short-lived writers.
+    The first partition is random, which distributes many short-lived writers. Only records without
+    a key may go to partitions that are added later, so that keys keep theirs: `follows_growth`.
     """
+
+    follows_growth = True
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
@@ -118,6 +121,11 @@ class Partitioning:
         """Continue the round robin with this partition."""
         whole = range(self.partitions)
         self.round_robin = itertools.cycle([*whole[partition:], *whole[:partition]])
+
+    def grow(self, partitions: int) -> None:
+        """Continue the round robin over this number of partitions, with the first added one."""
+        first, self.partitions = self.partitions, partitions
+        self.start_round_robin_at(first)
 
     def assign(self, batch: pa.RecordBatch, first: int) -> KeysAndPartitions:
         """Return keys and partitions for a batch whose first record is number `first` of a write.
@@ -159,6 +167,8 @@ class Partitioning:
 
 
 class _ByField(Partitioning):
+    follows_growth = False
+
     def __init__(self, partitions: int, field: str, schema: Schema) -> None:
         super().__init__(partitions)
         names = schema.arrow.names
@@ -194,6 +204,8 @@ class _ByField(Partitioning):
 
 
 class _ByKeyFunction(Partitioning):
+    follows_growth = False
+
     def __init__(self, partitions: int, function: Callable[[Record], Any]) -> None:
         super().__init__(partitions)
         self._function = function
@@ -217,6 +229,8 @@ class _ByKeyFunction(Partitioning):
 
 
 class _ByPartitioner(Partitioning):
+    follows_growth = False
+
     def __init__(self, partitions: int, function: Partitioner) -> None:
         super().__init__(partitions)
         self._function = function
@@ -254,6 +268,7 @@ def partitioning(
             )
         chosen = Partitioning(partitions)
         chosen.round_robin = itertools.repeat(partition)
+        chosen.follows_growth = False
         return chosen
     if partitioner is not None:
         if not callable(partitioner):

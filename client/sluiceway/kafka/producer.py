@@ -26,6 +26,7 @@ _SHORT_MESSAGES_PER_POLL = 1_000
 saves a tenth of the calling thread's time. Long messages take more time if freed so often."""
 _POLL_S = 0.25
 _GRACE_S = 10.0
+_METADATA_TIMEOUT_S = 2.0
 
 OnDelivery: TypeAlias = Callable[[KafkaError | None, Message], None]
 """A callback for delivery reports: the error, or None, and the message."""
@@ -102,6 +103,18 @@ class IdempotentProducer:
         Known only if the producer was created with the number of `partitions`.
         """
         return partition in self._touched
+
+    def discover_partitions(self) -> int:
+        """Refresh the topic's metadata, and return the number of its partitions.
+
+        librdkafka learns of added partitions only after minutes. Raises KafkaUnavailable.
+        """
+        try:
+            found = self._producer.list_topics(self._topic, timeout=_METADATA_TIMEOUT_S)
+        except KafkaException as error:
+            raise translate_error(error.args[0], doing="connecting", topic=self._topic) from error
+        self._partitions = max(self._partitions, len(found.topics[self._topic].partitions))
+        return self._partitions
 
     def send(self, messages: Messages) -> None:
         """Produce messages, in order.

@@ -134,6 +134,13 @@ class DeliveredIntervals:
 
         return on_delivery_of_several
 
+    def grow(self, partitions: int) -> None:
+        """Accept reports of partitions below this number."""
+        added = [_UNKNOWN] * (partitions - len(self._next))
+        # In place: the delivery callback has the list.
+        self._first.extend(added)
+        self._next.extend(added)
+
     def take(self) -> WrittenRecords:
         """Return and forget the records delivered since the last call."""
         for partition, end in enumerate(self._next):

@@ -51,6 +51,9 @@ class BatchedWriter(Protocol):
     def deliver(self) -> None:
         """Wait until Kafka has acknowledged everything. Raises KafkaFailure."""
 
+    def use_partitions(self, total: int) -> None:
+        """Send records without a key to all of this number of partitions."""
+
 
 class WriterBatches:
     """The consecutive batches of one writer, committed once Kafka has acknowledged their records.
@@ -377,6 +380,7 @@ class WriterBatches:
             own_key=own_key,
             previous=self._last,
         )
+        self._writer.use_partitions(len(self._batch.opened.begin))
         return self._batch
 
 

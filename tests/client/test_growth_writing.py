@@ -1,0 +1,103 @@
+"""Writers that are open while their channel grows."""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sluiceway import Channel, ChannelWriter, Gateway, Heartbeat
+from waiting import until
+
+SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "v", "type": "long"}]}
+
+
+@pytest.fixture
+def growing(gateway: Gateway) -> Callable[..., Channel]:
+    def make(**spec: Any) -> Channel:
+        name = f"growing-{uuid.uuid4().hex[:8]}"
+        heartbeat = Heartbeat(interval_ms=200, timeout_ms=60_000)
+        return gateway.channel(name, SCHEMA, partitions=2, heartbeat=heartbeat, **spec)
+
+    return make
+
+
+def learn_of_growth(writer: ChannelWriter, partitions: int) -> None:
+    """Wait for the heartbeat whose reply has the number of partitions."""
+    until(lambda: writer.handle.partitions == partitions)
+
+
+def written(channel: Channel, count: int) -> dict[int, list[int]]:
+    """Return all records of a channel by partition."""
+    values: dict[int, list[int]] = {}
+    for partition in range(channel.refresh().partitions):
+        with channel.reader(partitions=[partition], until="now") as reader:
+            values[partition] = [record["v"] for record in reader]
+    assert sorted(value for each in values.values() for value in each) == list(range(count))
+    return values
+
+
+@pytest.mark.parametrize("format_", ["avro", "arrow"])
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_records_without_a_key_go_to_added_partitions_and_are_in_the_end_offsets(
+    growing: Callable[..., Channel], format_: str, delivery: str
+) -> None:
+    channel = growing(format=format_, delivery=delivery)
+    with channel.reader(until="finished") as reader:
+        with channel.writer() as writer:
+            for value in range(8):
+                writer.write({"v": value})
+                writer.flush()
+            channel.update(partitions=4)
+            learn_of_growth(writer, 4)
+            for value in range(8, 24):
+                writer.write({"v": value})
+                writer.flush()
+            assert sorted(writer.end_offsets()) == [0, 1, 2, 3]
+        ends = [each.ends for each in channel.endpoints() if each.role == "writer"]
+        if delivery == "at_least_once":
+            assert [sorted(each or {}) for each in ends] == [[0, 1, 2, 3]]
+        assert sorted(record["v"] for record in reader) == list(range(24))
+    assert all(written(channel, 24).values())
+
+
+def test_a_batch_that_is_open_while_the_channel_grows_uses_the_partitions_that_it_has(
+    growing: Callable[..., Channel],
+) -> None:
+    channel = growing(delivery="exactly_once")
+    with channel.writer() as writer:
+        with writer.batch("before"):
+            writer.write([{"v": value} for value in range(4)])
+            channel.update(partitions=4)
+            learn_of_growth(writer, 4)
+            writer.write([{"v": value} for value in range(4, 8)])
+        before = written(channel, 8)
+        assert [bool(each) for each in before.values()] == [True, True, False, False]
+        with writer.batch("after"):
+            writer.write([{"v": value} for value in range(8, 16)])
+    assert all(written(channel, 16).values())
+
+
+@pytest.mark.parametrize("chosen", ["key", "partitioner", "partition"])
+def test_other_writers_keep_the_number_of_partitions_with_which_they_opened(
+    growing: Callable[..., Channel], chosen: str
+) -> None:
+    channel = growing()
+    options: dict[str, Any] = {
+        "key": {"key": "v"},
+        "partitioner": {"partitioner": lambda record, partitions: record["v"] % partitions},
+        "partition": {"partition": 1},
+    }[chosen]
+    records = [{"v": value} for value in range(16)]
+    with channel.writer(**options) as writer:
+        writer.write(records[:8])
+        channel.update(partitions=4)
+        learn_of_growth(writer, 4)
+        writer.write(records[8:])
+    values = written(channel, 16)
+    assert values[2] == values[3] == []
+    if chosen == "key":
+        # A new writer hashes over the gateway's number.
+        with channel.writer(key="v") as writer:
+            writer.write([{"v": value} for value in range(16, 32)])
+        assert all(written(channel, 32).values())
