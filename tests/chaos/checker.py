@@ -6,17 +6,28 @@ when they begin a unit, when it may be committed at the earliest, and how it end
 """
 
 import math
+import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-Kind = Literal["lost", "duplicated", "reordered", "early", "stuck"]
-KINDS: tuple[Kind, ...] = ("lost", "duplicated", "reordered", "early", "stuck")
+Kind = Literal["lost", "duplicated", "reordered", "early", "partial", "stuck"]
+KINDS: tuple[Kind, ...] = ("lost", "duplicated", "reordered", "early", "partial", "stuck")
 REAP_S = 5.0
 """Time after the end of its lease for which a lost driver's batch may hold readers back."""
 LEADER_CHANGE_S = 30.0
 """Additional time if the leading gateway changes or the database restarts: writers may renew."""
+
+
+_ROWS = (8, 40)
+Identity = tuple[str, int, int]
+"""A job, the number of its batch, and the row in it."""
+
+
+def rows_of(job: str, batch: int) -> int:
+    """Return the number of rows of a batch, the same for each of its attempts."""
+    return random.Random(f"{job}-{batch}").randint(*_ROWS)  # noqa: S311 - data of a test
 
 
 class Record(NamedTuple):
@@ -33,7 +44,7 @@ class Record(NamedTuple):
     """The record's number in its unit and attempt."""
 
     @property
-    def identity(self) -> tuple[str, int, int]:
+    def identity(self) -> Identity:
         return self.job, self.batch, self.row
 
     def __str__(self) -> str:
@@ -92,6 +103,23 @@ class Scan:
     twice: int
     gone: int
     """Number of records that an earlier read returned and this one did not."""
+    partial: int = 0
+    """Number of units of which it returned only some records."""
+
+
+def scan_of(channel: str, records: Sequence[Record], known: Iterable[Identity]) -> Scan:
+    """Return the violations of a read of a whole channel; `known` was read before.
+
+    The batches of a job have their number of rows from `rows_of`.
+    """
+    identities = [record.identity for record in records]
+    rows = Counter((record.unit, record.job, record.batch) for record in records)
+    return Scan(
+        channel=channel,
+        twice=len(identities) - len(set(identities)),
+        gone=len(set(known) - set(identities)),
+        partial=sum(count < rows_of(job, batch) for (_, job, batch), count in rows.items()),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,9 +184,10 @@ def check(history: History) -> list[Finding]:
         for returned in (*each.seen.values(), *each.reads.values()):
             findings += _early(name, returned, units)
     for scan in history.scans:
-        text = f"{scan.channel}: read by Spark"
+        text = f"{scan.channel}: read as a whole"
         findings += [Finding(kind="duplicated", text=text)] * scan.twice
         findings += [Finding(kind="lost", text=text)] * scan.gone
+        findings += [Finding(kind="partial", text=text)] * scan.partial
     return findings + list(_stuck(history))
 
 

@@ -17,6 +17,7 @@ from tests.chaos.watching import Watch
 from tests.chaos.world import Broker, GatewayProcess, World
 from tests.support.relay import Relay
 
+from sluiceway.errors import SluicewayError
 from sluiceway.rest.ledger_models import DEFAULT_LEASE_MS
 
 LEASE_S = DEFAULT_LEASE_MS / 1000
@@ -25,6 +26,7 @@ _LONG_S = 60.0
 _CONFIRM_S = 30.0
 """Time for which watermarks must be behind before the gateway halts a ledger."""
 _AT_ONCE = 4
+_MOST_PARTITIONS = 6
 _OVERRUN_S = 45.0
 """Time after the end of the schedule that the last faults may take."""
 
@@ -109,11 +111,38 @@ def _cluster(scene: Scene) -> list[str]:
     return scene.on_cluster()
 
 
+def _channels(scene: Scene) -> list[str]:
+    return [f"channel-{name}" for name in scene.watch.channels]
+
+
 @fault(_jobs("write", "flush", "copy", "read"), at_most_s=2)
 def kill_jobs(scene: Scene, target: str, generator: random.Random) -> None:
     """Kill a job in Python; it is started again."""
     time.sleep(generator.random())
     scene.jobs[target].kill()
+
+
+@fault(_jobs("write", "flush", "copy", "read"), at_most_s=6)
+def interrupt_jobs(scene: Scene, target: str, generator: random.Random) -> None:
+    """Interrupt a job in Python several times, as Ctrl-C does; it goes on in the same process."""
+    run = scene.jobs[target].run
+    if run is None:
+        raise Unavailable
+    for _ in range(generator.randint(5, 30)):
+        send(signal.SIGINT, run.pids[:1])
+        time.sleep(generator.random() * 0.2)
+
+
+@fault(_channels, at_most_s=45)
+def add_partition(scene: Scene, target: str, generator: random.Random) -> None:
+    """Add a partition to a channel while jobs write and read it."""
+    try:
+        grown = scene.watch.grow(target.removeprefix("channel-"), _MOST_PARTITIONS)
+    except SluicewayError as error:
+        # Another fault lasts. The partition may be added later.
+        raise Unavailable from error
+    if not grown:
+        raise Unavailable
 
 
 @fault(_jobs("spark-write", "spark-copy"), at_most_s=25)

@@ -2,15 +2,14 @@
 
 import json
 import os
-import random
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from tests.chaos.checker import Entry, Record, Seen
+from tests.chaos.checker import Entry, Record, Scan, Seen
 
 SCHEMA = {
     "type": "record",
@@ -25,7 +24,6 @@ SCHEMA = {
         {"name": "seq", "type": "long"},
     ],
 }
-_ROWS = (8, 40)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +93,6 @@ def attempt_name() -> str:
     return f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def rows_of(job: str, batch: int) -> int:
-    """Return the number of rows of a batch, the same for each of its attempts."""
-    return random.Random(f"{job}-{batch}").randint(*_ROWS)  # noqa: S311 - data of a test
-
-
 class Journal:
     """The journal of a job. Each line is one write, so a killed process leaves whole lines."""
 
@@ -116,6 +109,10 @@ class Journal:
         text = f"\n{json.dumps(line)}\n".encode()
         with self.path.open("ab", buffering=0) as file:
             file.write(text)
+
+    def scan(self, scan: Scan) -> None:
+        """Write the violations of a read of a whole channel."""
+        self.write({"kind": "scan", **asdict(scan)})
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield the complete lines."""
@@ -140,6 +137,15 @@ def entries(directory: Path) -> list[Entry]:
             if line["kind"] in ("begun", "ready", "committed", "dropped"):
                 found.append(Entry(**line))  # noqa: PERF401 - read line by line
     return found
+
+
+def scans(directory: Path, job: str) -> list[Scan]:
+    """Return the whole reads of a job."""
+    return [
+        Scan(**{field.name: line[field.name] for field in fields(Scan)})
+        for line in Journal(directory, job).lines()
+        if line["kind"] == "scan"
+    ]
 
 
 def record_of(row: Mapping[str, Any]) -> Record:

@@ -1,19 +1,21 @@
 """Writers, pipelines and readers in Python, each a process that may end at any moment.
 
 `python -m tests.chaos.python_jobs TASK`. A failed job exits. Its starter starts it again, and it
-continues from its journal or from its group's positions.
+continues from its journal or from its group's positions. An interrupted job goes on: within a block
+of a batch or transaction with the same writer and reader, elsewhere with new ones.
 """
 
 import contextlib
 import random
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tests.chaos.checker import Record
-from tests.chaos.journal import Task, attempt_name, record_of, rows_of
+from tests.chaos.checker import Identity, Record, rows_of, scan_of
+from tests.chaos.journal import Task, attempt_name, record_of
 
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway
 from sluiceway.errors import CommitUnknown
@@ -43,46 +45,63 @@ def write_slowly(writer: ChannelWriter, records: Sequence[dict[str, Any]], *, fl
 
 
 def write_batches(task: Task, channel: Channel) -> None:
-    """Write batches with keys; the next process of the job repeats an uncommitted batch."""
+    """Write batches with keys; an uncommitted batch is repeated."""
     with channel.writer(group=task.name) as writer:
         for number in task.batches():
-            unit, attempt = f"{task.name}-{number}", attempt_name()
-            records = records_of(task.name, number, unit, attempt)
-            fields = {"channel": task.channel, "job": task.name, "batch": number}
-            task.journal.note("begun", unit, rows=len(records), **fields)
-            try:
-                with writer.batch(unit) if task.exactly_once else contextlib.nullcontext():
-                    write_slowly(writer, records, flush=True)
-                    task.journal.note("ready", unit, attempt=attempt)
-            except CommitUnknown:
-                # Either way the batch is committed once: an uncommitted one is written again.
-                if not writer.resolve():
-                    continue
-            task.journal.note("committed", unit, batch=number)
+            with contextlib.suppress(KeyboardInterrupt):
+                _write_batch(task, writer, number)
+
+
+def _write_batch(task: Task, writer: ChannelWriter, number: int) -> None:
+    unit, attempt = f"{task.name}-{number}", attempt_name()
+    records = records_of(task.name, number, unit, attempt)
+    fields = {"channel": task.channel, "job": task.name, "batch": number}
+    task.journal.note("begun", unit, rows=len(records), **fields)
+    try:
+        with writer.batch(unit) if task.exactly_once else contextlib.nullcontext():
+            write_slowly(writer, records, flush=True)
+            task.journal.note("ready", unit, attempt=attempt)
+    except CommitUnknown:
+        # Either way the batch is committed once: an uncommitted one is written again.
+        if not writer.resolve():
+            return
+    task.journal.note("committed", unit, batch=number)
 
 
 def write_flushes(task: Task, channel: Channel) -> None:
-    """Write units that `flush` commits; a unit is never repeated."""
+    """Write units that `flush` or the end of a batch commits; a unit is never repeated."""
     number = task.journal.next_batch("begun")
     # A commit by time would split a unit.
     with channel.writer(commit_every_s=3600) as writer:
         task.journal.write({"kind": "owner", "owner": writer.handle.id})
         while not task.stopping():
-            attempt = attempt_name()
-            unit = f"{task.name}-{number}-{attempt}"
-            records = records_of(task.name, number, unit, attempt)
-            fields = {"channel": task.channel, "job": task.name, "batch": number}
-            task.journal.note("begun", unit, rows=len(records), keyed=False, **fields)
+            in_batch = task.exactly_once and number % 3 == 0
+            try:
+                _write_unit(task, writer, number, in_batch=in_batch)
+            except KeyboardInterrupt:
+                if not in_batch:
+                    # The writer has a part of the unit.
+                    raise
+            number += 1
+
+
+def _write_unit(task: Task, writer: ChannelWriter, number: int, *, in_batch: bool) -> None:
+    attempt = attempt_name()
+    unit = f"{task.name}-{number}-{attempt}"
+    records = records_of(task.name, number, unit, attempt)
+    fields = {"channel": task.channel, "job": task.name, "batch": number}
+    task.journal.note("begun", unit, rows=len(records), keyed=False, **fields)
+    try:
+        with writer.batch(unit) if in_batch else contextlib.nullcontext():
             write_slowly(writer, records, flush=False)
             task.journal.note("ready", unit, attempt=attempt)
-            try:
-                writer.flush()
-            except CommitUnknown:
-                outcome = "committed" if writer.resolve() else "dropped"
-            else:
-                outcome = "committed"
-            task.journal.note(outcome, unit, batch=number)
-            number += 1
+        if not in_batch:
+            writer.flush()
+    except CommitUnknown:
+        outcome = "committed" if writer.resolve() else "dropped"
+    else:
+        outcome = "committed"
+    task.journal.note(outcome, unit, batch=number)
 
 
 def copy(task: Task, gateway: Gateway, channel: Channel) -> None:
@@ -94,7 +113,7 @@ def copy(task: Task, gateway: Gateway, channel: Channel) -> None:
             try:
                 with _transaction(task, gateway, reader, writer):
                     _copy_some(task, reader, writer)
-            except _DeliberateFailure:
+            except (_DeliberateFailure, KeyboardInterrupt):
                 continue
             except CommitUnknown:
                 writer.resolve()
@@ -131,28 +150,48 @@ def _copy_some(task: Task, reader: ChannelReader, writer: ChannelWriter) -> None
 
 
 def read(task: Task, channel: Channel) -> None:
-    """Read all new records repeatedly; write them to the journal with the reader's positions."""
+    """Read new records and the whole channel in turn; log the new records and violations."""
     start: dict[int, Position] = {}
+    known: set[Identity] = set()
     for line in task.journal.lines():
-        start = {
-            int(partition): Position(offset=offset, records=records)
-            for partition, (offset, records) in line["positions"].items()
-        }
+        if line["kind"] == "read":
+            known |= {Record(*record).identity for record in line["records"]}
+            start = {
+                int(partition): Position(offset=offset, records=records)
+                for partition, (offset, records) in line["positions"].items()
+            }
+    whole = False
     while True:
-        last = task.stopping()
-        with channel.reader(until="now", start=start or "earliest") as reader:
-            records_read = [list(record_of(row)) for row in reader]
-            start = reader.position()
-        positions = {p: (each.offset, each.records) for p, each in start.items()}
-        if records_read:
-            task.journal.note("read", "", records=records_read, positions=positions)
-        if last:
+        last, whole = task.stopping(), not whole
+        with channel.reader(
+            until="now", start=start if start and not whole else "earliest"
+        ) as rows:
+            records = [record_of(row) for row in rows]
+            start = dict(rows.position())
+        if whole and task.exactly_once:
+            task.journal.scan(scan_of(task.channel, records, known))
+        # A batch whose front was read may be read again.
+        new = [record for record in records if record.identity not in known]
+        positions = {p: (at.offset, at.records) for p, at in start.items()}
+        if new:
+            task.journal.note("read", "", records=new, positions=positions)
+            known |= {record.identity for record in new}
+        if last and whole:
             return
         time.sleep(1)
 
 
 def main(text: str) -> None:
-    task = Task.of(text)
+    # A shell may start background processes with interrupts ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    task, ended = Task.of(text), False
+    while not ended:
+        with contextlib.suppress(KeyboardInterrupt):
+            run(task)
+            ended = True
+
+
+def run(task: Task) -> None:
     with Gateway(task.url, control_grace_s=_GRACE_S) as gateway:
         channel = gateway.channel(task.channel)
         if task.kind == "write":

@@ -14,13 +14,12 @@ from tests.chaos.checker import (
     History,
     Hold,
     Record,
-    Scan,
     accounts,
     check,
 )
 from tests.chaos.faults import FAULTS, LEASE_S, Scene, Schedule
 from tests.chaos.jobs import Job, Tender, spark_cluster
-from tests.chaos.journal import SCHEMA, Journal, Task, entries, reads
+from tests.chaos.journal import SCHEMA, Task, entries, reads, scans
 from tests.chaos.watching import Watch
 from tests.chaos.world import World, wait_for, world
 from tests.support.environments import spark_environment
@@ -222,11 +221,6 @@ def _settle(plan: Plan, scene: Scene) -> History:
             finals[name] = _final(plan, scene, name, unfinished)
     for name, final in finals.items():
         _await_records(scene, name, sum(len(records) for records in final.values()), unfinished)
-    scans = [
-        Scan(channel="jobs", twice=line["twice"], gone=line["gone"])
-        for line in Journal(plan.directory, "spark-write").lines()
-        if line["kind"] == "scan"
-    ]
     return History(
         entries=entries(plan.directory),
         channels=[
@@ -235,11 +229,12 @@ def _settle(plan: Plan, scene: Scene) -> History:
                 source=source,
                 final=finals[name],
                 seen=scene.watch.seen(name),
-                reads={"read": reads(plan.directory, "read")} if name == "direct" else {},
+                reads={"a follower": scene.watch.followed(name)}
+                | ({"read": reads(plan.directory, "read")} if name == "direct" else {}),
             )
             for name, source in plan.channels().items()
         ],
-        scans=scans,
+        scans=[scan for job in ("read", "spark-write") for scan in scans(plan.directory, job)],
         holds=scene.holds,
         unfinished=unfinished,
     )

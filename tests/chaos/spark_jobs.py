@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from tests.chaos.checker import Record
-from tests.chaos.journal import Task, attempt_name, record_of, rows_of
+from tests.chaos.checker import Identity, Record, rows_of, scan_of
+from tests.chaos.journal import Task, attempt_name, record_of
 
 import sluiceway.spark
 
@@ -98,7 +98,7 @@ _ARROW = pa.schema(
 
 def run_batches(task: Task, spark: SparkSession) -> None:
     """Write batches in consecutive jobs, each with a key, and read the channel now and then."""
-    known: set[tuple[str, int, int]] = set()
+    known: set[Identity] = set()
     for number in task.batches():
         unit, rows = f"{task.name}-{number}", rows_of(task.name, number)
         fields = {"channel": task.channel, "job": task.name, "batch": number}
@@ -114,16 +114,12 @@ def run_batches(task: Task, spark: SparkSession) -> None:
             known = scan(task, spark, known)
 
 
-def scan(
-    task: Task, spark: SparkSession, known: set[tuple[str, int, int]]
-) -> set[tuple[str, int, int]]:
-    """Read the whole channel, and log duplicates and vanished records; return the identities."""
-    rows = spark.read.format("channel").load(task.channel).select("job", "batch", "row").collect()
-    identities = [(row.job, row.batch, row.row) for row in rows]
-    present = set(identities)
-    line = {"kind": "scan", "records": len(identities), "twice": len(identities) - len(present)}
-    task.journal.write(line | {"gone": len(known - present)})
-    return present
+def scan(task: Task, spark: SparkSession, known: set[Identity]) -> set[Identity]:
+    """Read the whole channel, and log violations; return the identities of its records."""
+    rows = spark.read.format("channel").load(task.channel).collect()
+    records = [record_of(row.asDict()) for row in rows]
+    task.journal.scan(scan_of(task.channel, records, known))
+    return {record.identity for record in records}
 
 
 def run_query(task: Task, spark: SparkSession) -> None:

@@ -15,6 +15,8 @@ from tests.chaos.checker import (
     Seen,
     accounts,
     check,
+    rows_of,
+    scan_of,
 )
 
 BEGUN = Entry(kind="begun", unit="w-0", channel="direct", job="w", batch=0, rows=3)
@@ -155,6 +157,14 @@ def test_a_scan_reports_duplicated_and_lost_records() -> None:
     scans = [Scan(channel="jobs", twice=0, gone=0), Scan(channel="jobs", twice=2, gone=1)]
 
     assert counts(check(History(scans=scans))) == {"duplicated": 2, "lost": 1}
+
+
+def test_a_scan_finds_what_is_read_twice_or_in_part_and_what_is_gone() -> None:
+    rows = [record(row) for row in range(rows_of("w", 0))]
+    more = [record(row, batch=1) for row in range(rows_of("w", 1))]
+    read = scan_of("direct", [*rows, rows[0], *more[1:]], [more[0].identity, rows[1].identity])
+    assert read == Scan(channel="direct", twice=1, gone=1, partial=1)
+    assert counts(check(History(scans=[read]))) == {"duplicated": 1, "lost": 1, "partial": 1}
 
 
 def test_a_job_that_did_not_end_is_stuck() -> None:

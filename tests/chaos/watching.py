@@ -20,14 +20,17 @@ _EVENTS = 1000
 
 
 class Watcher:
-    """Reads a partition once from its beginning, across failures of gateways and brokers."""
+    """Reads a channel once from its beginning, across failures of gateways and brokers.
 
-    def __init__(self, urls: Sequence[str], channel: str, partition: int) -> None:
+    With a `partition`, it reads this one only; without, also those that are added.
+    """
+
+    def __init__(self, urls: Sequence[str], channel: str, partition: int | None) -> None:
         self.channel, self.partition = channel, partition
         self.seen: list[Seen] = []
         self.failures = 0
         self._urls = urls
-        self._position: Position | int = 0
+        self._positions: dict[int, Position] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -47,47 +50,74 @@ class Watcher:
                 self._ended.wait(_PAUSE_S)
 
     def _read(self, gateway: Gateway) -> None:
-        start = {self.partition: self._position}
         channel = gateway.channel(self.channel)
-        with channel.reader(until=None, partitions=[self.partition], start=start) as reader:
+        partitions = None if self.partition is None else [self.partition]
+        start = self._positions or "earliest"
+        with channel.reader(until=None, partitions=partitions, start=start) as reader:
             while not self._ended.is_set():
                 rows = reader.read(_READ, timeout=_POLL_S)
                 now_s = time.monotonic()
                 self.seen += [Seen(record_of(row), now_s) for row in rows]
-                self._position = reader.position()[self.partition]
+                self._positions = dict(reader.position())
 
 
 class Watch:
-    """Watchers of all partitions of some channels, and requests for their batches."""
+    """Watchers of some channels and of each of their partitions, and requests for batches."""
 
     def __init__(self, urls: Sequence[str], channels: Sequence[str], partitions: int) -> None:
         self._urls = urls
-        self._partitions = partitions
+        self._followers = {channel: Watcher(urls, channel, None) for channel in channels}
         self._watchers: dict[str, list[Watcher]] = defaultdict(list)
         for channel in channels:
-            for partition in range(partitions):
-                self._watchers[channel].append(Watcher(urls, channel, partition))
+            self.watch(channel, partitions)
+
+    @property
+    def channels(self) -> list[str]:
+        """The names of the channels."""
+        return [*self._followers]
+
+    def watch(self, channel: str, partitions: int) -> None:
+        """Watch each of the first `partitions` partitions of a channel."""
+        watchers = self._watchers[channel]
+        watchers += [Watcher(self._urls, channel, p) for p in range(len(watchers), partitions)]
 
     def count(self, channel: str) -> int:
-        """Return the number of records that were read from a channel so far."""
-        return sum(len(each.seen) for each in self._watchers[channel])
+        """Return the number of records that every kind of watcher has read so far."""
+        of_partitions = sum(len(watcher.seen) for watcher in self._watchers[channel])
+        return min(of_partitions, len(self._followers[channel].seen))
 
     def seen(self, channel: str) -> dict[int, list[Seen]]:
-        return {each.partition: each.seen for each in self._watchers[channel]}
+        """Return by partition the records that its own watcher has read."""
+        return {watcher.partition or 0: watcher.seen for watcher in self._watchers[channel]}
+
+    def followed(self, channel: str) -> list[Seen]:
+        """Return the records that the watcher of the whole channel has read."""
+        return self._followers[channel].seen
 
     def failures(self) -> int:
         """Return the number of times that watchers were opened again."""
-        return sum(each.failures for watchers in self._watchers.values() for each in watchers)
+        return sum(watcher.failures for watcher in self._all())
 
     def final(self, channel: str) -> dict[int, list[Record]]:
         """Return by partition the records that a new reader returns."""
         records = {}
         with Gateway(self._urls[0]) as gateway:
-            for partition in range(self._partitions):
-                opened = gateway.channel(channel)
+            opened = gateway.channel(channel)
+            self.watch(channel, opened.partitions)
+            for partition in range(opened.partitions):
                 with opened.reader(until="now", partitions=[partition]) as reader:
                     records[partition] = [record_of(row) for row in reader]
         return records
+
+    def grow(self, channel: str, most: int) -> bool:
+        """Add a partition to a channel; return False if it has `most` partitions."""
+        with Gateway(self._urls[0], timeout_s=5) as gateway:
+            opened = gateway.channel(channel)
+            if opened.partitions >= most:
+                return False
+            opened.update(partitions=opened.partitions + 1, wait_s=20)
+            self.watch(channel, opened.partitions)
+        return True
 
     def open_batches(self, channel: str) -> tuple[OpenBatch, ...] | None:
         """Return a channel's open batches, or None while no gateway answers."""
@@ -110,6 +140,11 @@ class Watch:
         return lines
 
     def close(self) -> None:
-        for watchers in self._watchers.values():
-            for each in watchers:
-                each.close()
+        for watcher in self._all():
+            watcher.close()
+
+    def _all(self) -> list[Watcher]:
+        return [
+            *self._followers.values(),
+            *(watcher for watchers in self._watchers.values() for watcher in watchers),
+        ]
