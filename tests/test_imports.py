@@ -118,7 +118,7 @@ def test_a_module_of_the_gateway_imports_its_own_layer_and_those_below() -> None
 
 def _client_layer(path: Path) -> str:
     parts = path.relative_to(CLIENT).with_suffix("").parts
-    if parts[0] in {"errors", "concurrency", "tracing"}:
+    if parts[0] in {"errors", "concurrency", "runtime", "tracing"}:
         return "errors"
     if parts == ("kafka", "config"):
         return "config"

@@ -4,6 +4,7 @@ import queue
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +13,7 @@ import pytest
 from sluiceway import Channel, Endpoint
 from sluiceway.errors import ChannelClosed, OptionError, SluicewayTimeout
 from topics import readings
+from waiting import until
 
 NewChannel = Callable[..., Channel]
 Word = tuple[Endpoint, ...]
@@ -58,6 +60,31 @@ def test_an_exception_in_a_callback_stops_nothing(
             with channel.writer():
                 pass
         assert "no use for" in caplog.text
+
+
+def test_heartbeats_do_not_wait_for_a_callback_which_then_gets_the_latest_state(
+    channel: Channel,
+) -> None:
+    words: list[Word] = []
+    called, proceed = threading.Event(), threading.Event()
+
+    def slow(word: Word) -> None:
+        words.append(word)
+        called.set()
+        assert proceed.wait(60)
+
+    with channel.reader(group="delays", until=None) as reader:
+        reader.on_status(slow)
+        assert called.wait(60)
+        for _ in range(2):
+            with channel.writer():
+                pass
+        until(lambda: len(reader.handle.counterparts or ()) == 2)
+        reader.handle.heartbeat_now(60)
+        assert len(words) == 1
+        proceed.set()
+        until(lambda: [each.state for each in words[-1]] == ["closed"] * 2)
+    assert len(words) <= 3
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import math
 import re
-import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
@@ -28,6 +27,7 @@ from sluiceway.errors import ChannelNotFound, EndpointClosed, GatewayUnavailable
 from sluiceway.ledger.visibility import visibility_of
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import Position
+from sluiceway.runtime.threads import Signal
 
 __all__ = ["Assignment", "by_channel", "leave_all"]
 
@@ -106,7 +106,7 @@ class Assignment:
     has the partitions that are being assigned, `started` those of them that the callback started.
     """
 
-    def __init__(self, settings: ConsumerSettings, *, wakeup: threading.Event) -> None:
+    def __init__(self, settings: ConsumerSettings, *, wakeup: Signal) -> None:
         self._settings = settings
         self._control = settings.control
         self._wakeup = wakeup

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final, TypeAlias, TypeVar
 
 from sluiceway.errors import GatewayUnavailable
+from sluiceway.runtime.threads import Signal
 
 __all__ = ["Request", "StepRunner", "Steps", "left_s"]
 
@@ -70,7 +71,7 @@ class StepRunner:
     So polls never wait for a response. `wakeup` is set when one arrives. Not thread-safe.
     """
 
-    def __init__(self, *, wakeup: threading.Event) -> None:
+    def __init__(self, *, wakeup: Signal) -> None:
         self._wakeup = wakeup
         self._steps: Steps[Any] | None = None
         self._pending: _Pending | None = None

@@ -12,6 +12,7 @@ from sluiceway.confluent.errors import FAIL, kafka_error
 from sluiceway.confluent.partition_offsets import Partition
 from sluiceway.errors import GatewayUnavailable, SluicewayError
 from sluiceway.rest.endpoints import Position
+from sluiceway.runtime.threads import Signal
 
 __all__ = ["AsyncCommitter", "committed_partitions"]
 
@@ -29,7 +30,7 @@ class AsyncCommitter:
     """
 
     def __init__(
-        self, commit: Callable[[str, Mapping[int, Position]], None], *, wakeup: threading.Event
+        self, commit: Callable[[str, Mapping[int, Position]], None], *, wakeup: Signal
     ) -> None:
         self._commit_channel = commit
         self._wakeup = wakeup

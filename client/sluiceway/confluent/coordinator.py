@@ -30,6 +30,7 @@ from sluiceway.confluent.members import ChannelMember, ManualConsumer, Subscribe
 from sluiceway.confluent.partition_offsets import Partition, topic_partitions
 from sluiceway.errors import GatewayUnavailable, SluicewayError
 from sluiceway.rest.endpoints import Position
+from sluiceway.runtime.threads import Signal
 
 __all__ = ["ConsumerCoordinator", "OnPartitions", "WakeupEvent"]
 
@@ -42,7 +43,7 @@ _LEAVE_TIMEOUT_S = 10.0
 """The time limit of closing and of leaving a group."""
 
 
-class WakeupEvent(threading.Event):
+class WakeupEvent(Signal):
     """Wakes a waiting poll. `due_s` (monotonic) is the time of the next `serve` without an event.
 
     A poll compares one number per message: `due_s` is 0 while the event is set.

@@ -1,6 +1,5 @@
 """Endpoints of a consumer at its channels: members of groups, manual consumers."""
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 
@@ -13,6 +12,7 @@ from sluiceway.ledger.visibility import visibility_of
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import HeartbeatResult, Position
 from sluiceway.rest.ledger_models import PositionAdvance
+from sluiceway.runtime.threads import Signal
 
 __all__ = ["ChannelMember", "ManualConsumer", "SubscribedConsumer"]
 
@@ -114,9 +114,7 @@ class SubscribedConsumer(ChannelMember):
 
     _commits: OffsetCommitter
 
-    def __init__(
-        self, settings: ConsumerSettings, channel: str, *, wakeup: threading.Event
-    ) -> None:
+    def __init__(self, settings: ConsumerSettings, channel: str, *, wakeup: Signal) -> None:
         super().__init__(settings.control, channel, settings)
         handle = self.handle
         with handle.reporting_failure():

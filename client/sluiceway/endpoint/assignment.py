@@ -1,7 +1,6 @@
 """Partition assignment: the changing partitions of a dynamic group's member."""
 
 import logging
-import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,6 +9,7 @@ from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import StopCondition
 from sluiceway.errors import GatewayUnavailable, StaleGeneration
 from sluiceway.rest.endpoints import HeartbeatResult, Position, SyncResult
+from sluiceway.runtime.threads import Signal
 
 __all__ = ["PartitionAssignment", "StopAtAssignmentEnd"]
 
@@ -37,7 +37,7 @@ class PartitionAssignment:
         self._generation: int | None = None
         self._announced_generation: int | None = None
         self._offer: SyncResult | None = None
-        self._heartbeat = threading.Event()
+        self._heartbeat = Signal()
         self._required_total = 0
         on_heartbeat = weakref.WeakMethod(self.on_heartbeat)
 

@@ -76,6 +76,7 @@ class ChannelEndpoint(ClosesOnExit):
     def on_status(self, callback: StatusCallback) -> None:
         """Call `callback` with the counterparts, a tuple of Endpoint: now and after each change.
 
-        It runs in the heartbeat thread, which it should not block; exceptions are logged.
+        It runs in a thread of the client, one call at a time, and heartbeats do not wait for it.
+        Changes during a call are combined into the next one. Exceptions are logged.
         """
-        self.handle.subscribe(callback)
+        self.handle.on_status(callback)

@@ -1,7 +1,6 @@
 """Attached endpoints: attach, report by heartbeats, detach."""
 
 import logging
-import threading
 import time
 import uuid
 import weakref
@@ -35,6 +34,7 @@ from sluiceway.rest.endpoints import (
 )
 from sluiceway.rest.groups import Membership
 from sluiceway.rest.transport import Backoff
+from sluiceway.runtime.threads import Background, Signal
 from sluiceway.tracing import channel_span
 
 __all__ = ["EndpointHandle", "EndpointMetrics", "StatusCallback"]
@@ -60,8 +60,9 @@ class EndpointHandle:
     than its heartbeat timeout, continues with the next heartbeat unless its place was taken.
 
     For facades: attach with the constructor, call `record_cycle` with each read or write and
-    `check` before it, then `detach` or `fail`. `subscribe` adds status callbacks, `on_result`
-    observes every heartbeat, `metrics.observe` reports positions.
+    `check` before it, then `detach` or `fail`. `on_status` adds status callbacks, `subscribe`
+    requests the counterparts, `on_result` observes every heartbeat, `metrics.observe` reports
+    positions.
     """
 
     def __init__(
@@ -108,11 +109,13 @@ class EndpointHandle:
         self._subscribed = False
         self._seen_revision: int | None = None
         self._payload: dict[str, Any] | None = None
+        self._observers: list[StatusCallback] = []
         self._callbacks: list[StatusCallback] = []
+        self._calling = Background()
         self._failure: SluicewayError | None = None
         self.is_open = False
         """True until the endpoint detaches or fails."""
-        self._answered = threading.Event()
+        self._answered = Signal()
         self._fork_guard = ForkGuard()
         self.session.register(self)
         # The session's connections stay open while it has endpoints.
@@ -168,11 +171,20 @@ class EndpointHandle:
             return True
         return partition % member.size == member.index
 
-    def subscribe(self, callback: StatusCallback | None = None) -> None:
-        """Request the counterparts with each heartbeat; `callback` runs in its thread."""
+    def on_status(self, callback: StatusCallback) -> None:
+        """Call a user's function with the counterparts, in the background."""
         self.check()
-        if callback is not None:
-            self._callbacks.append(callback)
+        self._callbacks.append(callback)
+        self.subscribe()
+
+    def subscribe(self, observer: StatusCallback | None = None) -> None:
+        """Request the counterparts with each heartbeat.
+
+        `observer` gets them in the heartbeat thread, so it must not wait for anything.
+        """
+        self.check()
+        if observer is not None:
+            self._observers.append(observer)
         self._subscribed, self._seen_revision = True, None
         self.session.wake()
 
@@ -218,7 +230,7 @@ class EndpointHandle:
         return report | ({"seen": self._seen_revision} if self._subscribed else {})
 
     def on_heartbeat(self, result: HeartbeatResult) -> None:
-        """Handle the result of a heartbeat; runs the callbacks."""
+        """Handle the result of a heartbeat; starts the callbacks."""
         if not self.is_open:
             return
         self.metrics.mark_delivered()
@@ -244,10 +256,12 @@ class EndpointHandle:
         if counterparts is not None:
             self._seen_revision = result.revision
             self.counterparts = counterparts
+            for observe in self._observers:
+                observe(counterparts)
         # Set after the counterparts: a thread that sees a channel close then sees all its writers.
         self.finish_requested = result.asked == "finish"
-        if counterparts is not None:
-            self._run_callbacks(counterparts)
+        if counterparts is not None and self._callbacks:
+            self._calling.run(self._run_callbacks)
         self._answered.set()
 
     def detach(
@@ -353,8 +367,12 @@ class EndpointHandle:
         finally:
             self._end()
 
-    def _run_callbacks(self, counterparts: tuple[Endpoint, ...]) -> None:
+    def _run_callbacks(self) -> None:
+        """Call the users' functions with the latest counterparts."""
+        counterparts = self.counterparts
         for callback in list(self._callbacks):
+            if counterparts is None or not self.is_open:
+                return
             try:
                 callback(counterparts)
             except Exception:

@@ -8,12 +8,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable, clear_tracebacks
 from sluiceway.rest.endpoints import EndpointCalls, HeartbeatReply, HeartbeatResult
 from sluiceway.rest.parsing import JsonNode
+from sluiceway.runtime.threads import Background, Signal, call
 
 __all__ = [
     "AbandonedEndpoints",
@@ -65,7 +67,7 @@ class AbandonedEndpoints:
     """Endpoints of a session that were garbage collected while they were open.
 
     Garbage collection may interrupt a thread that holds any lock, so a finalizer only queues the
-    detach request. The heartbeat thread sends it.
+    detach request, and the session's heartbeats start `detach_all` in the background.
     """
 
     def __init__(self) -> None:
@@ -76,6 +78,11 @@ class AbandonedEndpoints:
     def pending(self) -> bool:
         """Whether an endpoint is tracked, or its detach request not yet sent."""
         return bool(self._finalizers)
+
+    @property
+    def queued(self) -> bool:
+        """Whether there are detach requests to send."""
+        return bool(self._queue)
 
     def track(self, endpoint: object, request: DetachRequest) -> None:
         """Queue `request`, in its state at that time, when `endpoint` is garbage-collected."""
@@ -124,11 +131,14 @@ class SessionEndpoint(Protocol):
         """Return its report for the next heartbeat; None while it is not attached."""
 
     def on_heartbeat(self, result: HeartbeatResult) -> None:
-        """Handle the gateway's response to its report, in the heartbeat thread."""
+        """Handle the gateway's response to its report, in the heartbeat thread: without waiting."""
 
 
 class HeartbeatExtension(Protocol):
-    """Additional fields of a session's heartbeats, such as reports of Spark tasks."""
+    """Additional fields of a session's heartbeats, such as reports of Spark tasks.
+
+    The heartbeat thread calls the methods, so they wait for nothing.
+    """
 
     def fields(self) -> Mapping[str, Any]:
         """Return fields for the body of the next heartbeat; empty if there is nothing to report."""
@@ -144,7 +154,8 @@ class HeartbeatSession:
     """Sends heartbeats for its endpoints, from the first `register` to the last `unregister`.
 
     The session has weak references to its endpoints, and detaches abandoned ones. An unreachable
-    gateway is logged, and becomes the session's `outage` after `grace_s`.
+    gateway is logged, and becomes the session's `outage` after `grace_s`. Its thread does nothing
+    else, as late heartbeats cost an endpoint its place.
     """
 
     def __init__(
@@ -162,9 +173,10 @@ class HeartbeatSession:
         self._endpoints: weakref.WeakSet[SessionEndpoint] = weakref.WeakSet()
         self._extensions: set[HeartbeatExtension] = set()
         self._abandoned = AbandonedEndpoints()
+        self._background = Background()
         self._calls: EndpointCalls | None = None
         self._in_flight = threading.Lock()
-        self._wake = threading.Event()
+        self._wake = Signal()
         self._interval_s = _INITIAL_INTERVAL_S
         self._sequence = 0
         self._outage_since_s: float | None = None
@@ -241,10 +253,15 @@ class HeartbeatSession:
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no heartbeat with an earlier state is in flight; False after the timeout."""
-        idle = self._in_flight.acquire(timeout=timeout_s)
-        if idle:
-            self._in_flight.release()
-        return idle
+
+        def pass_by() -> bool:
+            idle = self._in_flight.acquire(timeout=timeout_s)
+            if idle:
+                self._in_flight.release()
+            return idle
+
+        # An interrupt in between would leave it held.
+        return call(pass_by)
 
     def send(self, calls: EndpointCalls) -> None:
         """Send one heartbeat for all endpoints, and pass each its result."""
@@ -308,7 +325,7 @@ class HeartbeatSession:
         next_ms = min(each.next_ms for each in responses)
         return replace(responses[0], results=results, next_ms=next_ms)
 
-    def _run(self, calls: EndpointCalls, wake: threading.Event) -> None:
+    def _run(self, calls: EndpointCalls, wake: Signal) -> None:
         while True:
             wake.wait(self._interval_s)
             wake.clear()
@@ -319,7 +336,8 @@ class HeartbeatSession:
                     calls.close()
                     return
             try:
-                self._abandoned.detach_all(calls)
+                if self._abandoned.queued:
+                    self._background.run(partial(self._abandoned.detach_all, calls))
                 self.send(calls)
             except Exception:
                 # Without this thread all endpoints would become lost.
@@ -327,7 +345,7 @@ class HeartbeatSession:
 
     def _start(self) -> None:
         if self._calls is None:
-            calls, wake = self._template.clone(), threading.Event()
+            calls, wake = self._template.clone(), Signal()
             threading.Thread(
                 target=self._run, args=(calls, wake), name="sluiceway-heartbeat", daemon=True
             ).start()

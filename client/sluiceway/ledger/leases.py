@@ -101,7 +101,11 @@ class LeaseKeeper:
         while True:
             stopped = self._stop.wait(self._interval_s)
             if not stopped:
-                self.run_once()
+                try:
+                    self.run_once()
+                except Exception:
+                    # Without this thread, all batches would lose their leases.
+                    LOGGER.exception("a renewal of leases failed; the next one is in time")
             with self._lock:
                 if not self._held:
                     self._running = False

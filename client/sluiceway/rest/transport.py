@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn, Self
 
 import httpx
@@ -25,6 +26,7 @@ from sluiceway.rest.arguments import check_seconds, checked_url
 from sluiceway.rest.auth import Token, TokenSource
 from sluiceway.rest.parsing import JsonNode, Page, parse, problem
 from sluiceway.rest.tls import certificate_fault, speaks_tls, tls_error, trusted
+from sluiceway.runtime.threads import call
 from sluiceway.tracing import carrier, child_span, request_ids
 
 __all__ = ["DEFAULT_URL", "Backoff", "Transport"]
@@ -124,14 +126,17 @@ class Transport:
             # The last attempt needs enough time for the response of a running gateway.
             left_s = min(timeout_s, max(backoff.left_s, _LEAST_S))
             try:
-                response = self._attempt(
-                    method,
-                    path,
-                    attempts,
-                    headers,
-                    params=params,
-                    json=body,
-                    timeout=httpx.Timeout(left_s, read=left_s + wait_s),
+                response = call(
+                    partial(
+                        self._attempt,
+                        method,
+                        path,
+                        attempts,
+                        headers,
+                        params=params,
+                        json=body,
+                        timeout=httpx.Timeout(left_s, read=left_s + wait_s),
+                    )
                 )
             except httpx.TransportError as error:
                 clear_tracebacks(error)
@@ -196,6 +201,9 @@ class Transport:
 
     def close(self) -> None:
         """Close the connections, once the requests of other threads have ended."""
+        call(self._close)
+
+    def _close(self) -> None:
         with self._lock:
             self._closed = True
             if not self._requests:
@@ -259,17 +267,7 @@ class Transport:
                 token = self._token.current
                 # Not in `headers`: httpx keeps them in locals, and masks only its own headers.
                 auth = None if token is None else token.authorize
-                client = self._http
-                try:
-                    response = client.request(method, path, auth=auth, **options)
-                except httpx.HTTPError:
-                    raise
-                except BaseException:
-                    # An interrupt may leave the lock of httpx's connections held, which would
-                    # stop all later requests. Closing them would wait for it as well.
-                    if self._http is client:
-                        self._http = self._new_client()
-                    raise
+                response = self._http.request(method, path, auth=auth, **options)
                 if response.status_code != 401 or not self._token.refresh(token):
                     span.set("http.response.status_code", response.status_code)
                     if response.is_error:

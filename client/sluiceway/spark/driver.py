@@ -2,7 +2,9 @@
 
 import atexit
 import logging
+import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -12,6 +14,7 @@ from pyspark.sql import SparkSession
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import GatewayError, SluicewayError
 from sluiceway.rest.parsing import JsonNode, JsonPath
+from sluiceway.runtime.threads import Background
 from sluiceway.spark.endpoints import Job, control, heartbeat_session
 from sluiceway.spark.queries import (
     Queries,
@@ -54,6 +57,7 @@ class Application:
     stops early: it is closed here when no task has reported for the heartbeat timeout. All
     endpoints end when Spark is stopped or the program exits.
 
+    Other requests than heartbeats are sent in the background, so that no heartbeat waits for them.
     The heartbeats also renew the open batches of running jobs and queries. They list the instances
     that may have batches: the endpoints of batch writes while Spark runs jobs, and runs of queries.
     The batches of ended runs, and of all writes once Spark is stopped, are aborted.
@@ -66,7 +70,11 @@ class Application:
         self._control = control(gateway_url)
         self._last_reports: dict[str, tuple[str | None, float]] = {}
         self._writes: list[str] = []
-        self._ending = self._retired = self._closed = False
+        self._ending = self._retired = self._over = self._closed = False
+        self._to_detach: deque[tuple[_KeptEndpoint, str, str]] = deque()
+        self._background = Background()
+        # Held while it reports, which the end of the program and the background do.
+        self._reporting = threading.Lock()
         self._final_heartbeats = 0
         self._fork_guard = ForkGuard()
         self.queries = Queries(spark, self.session, self._control)
@@ -115,23 +123,23 @@ class Application:
         self._ending = True
         try:
             self.session.send(self._control.endpoints)
+            self._report()
         except SluicewayError as error:
-            # The heartbeat thread may have reported it, and closed the connections.
+            # The background may have reported it, and closed the connections.
             if not self._closed:
                 LOGGER.warning("the end of the Spark application was not reported: %s", error)
 
     def fields(self) -> Mapping[str, Any]:
-        """Advance the queries, and return the heartbeat's request for the kept endpoints."""
+        """Return the heartbeat's request for the kept endpoints, and report the queries."""
         if is_stopped(self._spark):
             self._ending = True
         if self._ending:
             self.queries.end(_ENDED, stopped=is_driver_stopped(self._spark))
             self._final_heartbeats += 1
-        else:
-            self.queries.advance()
         outage = self._retired and self.queries.all_ended and self.session.outage is not None
-        if outage or self._final_heartbeats > _MAX_FINAL_HEARTBEATS:
-            self._close()
+        self._over |= outage or self._final_heartbeats > _MAX_FINAL_HEARTBEATS
+        self._background.run(self._report)
+        if self._over:
             return {}
         renews = [] if self._ending else self._running()
         fields = {"keeps": True, "renews": renews[:_MAX_RENEWED]}
@@ -147,6 +155,7 @@ class Application:
         self._writes = [each.id for each in kept if each.role == "writer"]
         now_s = time.monotonic()
         before, self._last_reports = self._last_reports, {}
+        ends: deque[tuple[_KeptEndpoint, str, str]] = deque()
         for each in kept:
             report = before.get(each.id)
             if report is None or report[0] != each.reported_at:
@@ -154,18 +163,34 @@ class Application:
             self._last_reports[each.id] = report
             is_read = each.role == "reader"
             if self._ending:
-                self._detach(each, "closed" if is_read else "error", _ENDED)
+                ends.append((each, "closed" if is_read else "error", _ENDED))
             elif is_read and now_s - report[1] > each.heartbeat_timeout_ms / 1000:
-                self._detach(each, "closed", _SILENT)
-        if self._ending or (self._retired and not kept and self.queries.all_ended):
-            self._close()
+                ends.append((each, "closed", _SILENT))
+        # The response lists again what the background has not detached yet.
+        self._to_detach = ends
+        self._over |= self._ending or (self._retired and not kept and self.queries.all_ended)
+        if ends or self._over:
+            self._background.run(self._report)
 
     def on_rejected(self, error: GatewayError) -> None:
         """End: the gateway has an older version, or rejects the token."""
         LOGGER.warning("jobs of this application are not listed as endpoints: %s", error)
         self.retire()
         self.queries.drop()
-        self._close()
+        self._over = True
+        self._background.run(self._report)
+
+    def _report(self) -> None:
+        """Report the queries and the ends of kept endpoints; close once everything is over."""
+        with self._reporting:
+            if self._closed:
+                return
+            self.queries.advance()
+            ends = self._to_detach
+            while ends:
+                self._detach(*ends.popleft())
+            if self._over:
+                self._close()
 
     def _running(self) -> list[str]:
         """Return the instances of running writes; none once Spark's driver has ended."""

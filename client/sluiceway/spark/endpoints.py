@@ -349,15 +349,16 @@ class QueryEndpoint:
         """Attach unless it is attached or ended. Raises GatewayUnavailable; repeatable."""
         if self._ended or self._attached is not None:
             return
+        # First: the session's heartbeats tell its endpoints from those of jobs by their ids.
+        self._session.register(self)
         try:
             self._attached = self._spec.attach(self._calls, self.id)
         except GatewayUnavailable:
             raise
         except GatewayError as error:
-            self._ended = True
+            self.end()
             LOGGER.warning("%s is not listed as an endpoint: %s", self._spec, error)
             return
-        self._session.register(self)
         self._session.require_interval(self._attached.heartbeat_interval_ms)
 
     def report(self) -> dict[str, Any] | None:
@@ -393,6 +394,8 @@ class QueryEndpoint:
         `kafka`. Raises GatewayUnavailable; repeatable.
         """
         attached = self._attached
+        if attached is None:
+            self.end()
         if attached is None or self._ended:
             return
         connection = attached.connection

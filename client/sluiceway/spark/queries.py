@@ -87,8 +87,8 @@ class _QueryRun:
 class Queries(StreamingQueryListener):
     """The streaming queries of an application, as endpoints.
 
-    Spark calls the listener's methods, which return at once. `advance`, called by the heartbeat
-    thread, reports to the gateway.
+    Spark calls the listener's methods, which return at once. `advance`, called in the background,
+    reports to the gateway.
     """
 
     def __init__(self, spark: SparkSession, session: HeartbeatSession, control: Control) -> None:
@@ -107,7 +107,6 @@ class Queries(StreamingQueryListener):
         """True while this listener is registered with Spark."""
         self._retry_at_s = float("-inf")
         self._failing = False
-        self._advancing = threading.Lock()
 
     @property
     def running(self) -> list[str]:
@@ -199,7 +198,7 @@ class Queries(StreamingQueryListener):
         self._session.wake()
 
     def end(self, cause: str, *, stopped: bool) -> None:
-        """Report the end of all queries.
+        """Record the end of all queries, which `advance` reports.
 
         Writers end in error with `cause`, because their queries may be unfinished. `stopped`: Spark
         was stopped, so that their batches have ended, too; else Spark's driver may continue.
@@ -211,36 +210,34 @@ class Queries(StreamingQueryListener):
                 if run.causes is None:
                     run.causes = {"reader": None, "writer": cause}
         self._retry_at_s = float("-inf")
-        self.advance()
 
     def drop(self) -> None:
         """Stop the heartbeats of queries, which then become lost."""
         with self._lock:
             runs, self._runs = self._runs, {}
         for run in runs.values():
-            for endpoint in run.endpoints.values():
+            for endpoint in list(run.endpoints.values()):
                 endpoint.end()
 
     def advance(self) -> None:
-        """Report all changes to the gateway; retries 10 s after a failure."""
-        with self._advancing:
-            if time.monotonic() < self._retry_at_s:
+        """Report all changes to the gateway; retries 10 s after a failure. Not thread-safe."""
+        if time.monotonic() < self._retry_at_s:
+            return
+        with self._lock:
+            runs = dict(self._runs)
+        for run_id, run in runs.items():
+            try:
+                ended = self._advance(run)
+            except GatewayUnavailable as error:
+                level = logging.DEBUG if self._failing else logging.WARNING
+                LOGGER.log(level, "the query %s is not reported: %s", run.default_group, error)
+                self._failing = True
+                self._retry_at_s = time.monotonic() + _PAUSE_AFTER_FAILURE_S
                 return
-            with self._lock:
-                runs = dict(self._runs)
-            for run_id, run in runs.items():
-                try:
-                    ended = self._advance(run)
-                except GatewayUnavailable as error:
-                    level = logging.DEBUG if self._failing else logging.WARNING
-                    LOGGER.log(level, "the query %s is not reported: %s", run.default_group, error)
-                    self._failing = True
-                    self._retry_at_s = time.monotonic() + _PAUSE_AFTER_FAILURE_S
-                    return
-                self._failing = False
-                if ended:
-                    with self._lock:
-                        self._runs.pop(run_id, None)
+            self._failing = False
+            if ended:
+                with self._lock:
+                    self._runs.pop(run_id, None)
 
     def _advance(self, run: _QueryRun) -> bool:
         """Report a run's changes; return whether its end is reported."""

@@ -15,9 +15,9 @@ import pytest
 from faults import no_threads
 from relay import Relay
 from scripted_gateway import Script
-from sluiceway.endpoint.heartbeat import HeartbeatSession, SessionEndpoint
+from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession, SessionEndpoint
 from sluiceway.errors import GatewayError, GatewayUnavailable
-from sluiceway.rest.endpoints import EndpointCalls, HeartbeatResult
+from sluiceway.rest.endpoints import EndpointCalls, HeartbeatReply, HeartbeatResult
 from sluiceway.rest.parsing import JsonNode
 from sluiceway.rest.transport import Transport
 from waiting import until
@@ -385,3 +385,37 @@ def test_heartbeat_numbers_continue_above_the_last_accepted_one(
         script.response(200, {"next_ms": 700, "beat": newest, "endpoints": [word(member)]})
         session.send(calls)
     assert [body["beat"] for body in script.bodies] == [1, 501]
+
+
+def test_heartbeats_do_not_wait_for_the_ends_of_abandoned_endpoints(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detaching, proceed = threading.Event(), threading.Event()
+    beats: list[int] = []
+
+    def detach(*_: object, **__: object) -> None:
+        detaching.set()
+        assert proceed.wait(60)
+
+    def heartbeat(_: object, session: str, number: int, *__: object, **___: object) -> Any:
+        beats.append(number)
+        return HeartbeatReply(next_ms=50, results={}, body=JsonNode({}))
+
+    monkeypatch.setattr(EndpointCalls, "detach", detach)
+    monkeypatch.setattr(EndpointCalls, "heartbeat", heartbeat)
+    session = HeartbeatSession(EndpointCalls(script.transport()), grace_s=60)
+    member, abandoned = RecordingEndpoint(1), RecordingEndpoint(2)
+    request = DetachRequest(name="it", channel="a", id=abandoned.id, uid="2" * 32, epoch=3)
+    for each in (member, abandoned):
+        session.register(each)
+    session.track(abandoned, request)
+    session.require_interval(50)
+    del abandoned, each
+    try:
+        assert detaching.wait(60)
+        sent = len(beats)
+        until(lambda: len(beats) >= sent + 3)
+    finally:
+        proceed.set()
+    until(lambda: not session._abandoned.pending)
+    session.unregister(member)

@@ -44,22 +44,6 @@ def test_transient_failures_are_retried_as_one_change(script: Script) -> None:
     assert script.pauses_s[0] >= 0.8
 
 
-def test_requests_after_an_interrupted_one_have_new_connections(
-    script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script.response(200, CHANNEL)
-    control = script.control()
-
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    # An interrupted client may hold its own lock for good.
-    monkeypatch.setattr(control._transport._http, "request", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        control.channel("flights")
-    assert control.channel("flights").name == "flights"
-
-
 def test_the_jitter_of_retries_ignores_the_jobs_random_seed(script: Script) -> None:
     random.seed(7)
     before = random.getstate()

@@ -1,8 +1,9 @@
 """Leases of Spark's batches: renewed by the driver's session, or without one by tasks."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from threading import Thread
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -157,6 +158,21 @@ class Spark:
         return self.jobs
 
 
+KEPT: dict[str, Any] = {
+    "kept": [
+        {
+            "id": id_,
+            "role": role,
+            "channel": {"name": "c", "uid": "0" * 32},
+            "epoch": 1,
+            "heartbeat_timeout_ms": 30_000,
+            "reported_at": None,
+        }
+        for id_, role in (("reading", "reader"), ("writing", "writer"))
+    ]
+}
+
+
 @pytest.fixture
 def application(gateway_url: str) -> Iterator[Application]:
     """An application that runs a job and a query; the test sends its heartbeats."""
@@ -164,11 +180,7 @@ def application(gateway_url: str) -> Iterator[Application]:
     application.queries.listen()
     event = SimpleNamespace(id="query", runId="run", name=None)
     application.queries.onQueryStarted(event)  # type: ignore[arg-type]
-    kept = {"channel": {"name": "c", "uid": "0" * 32}, "epoch": 1, "heartbeat_timeout_ms": 30_000}
-    kept |= {"reported_at": None}
-    ids = [("reading", "reader"), ("writing", "writer")]
-    response = {"kept": [kept | {"id": id_, "role": role} for id_, role in ids]}
-    application.on_response(JsonNode(response))
+    application.on_response(JsonNode(KEPT))
     yield application
     application._close()
 
@@ -240,6 +252,30 @@ def test_a_session_outside_of_the_driver_leaves_leases_to_tasks(gateway_url: str
     application.queries.listen()
 
     assert not application.job.renews
+
+
+@pytest.mark.parametrize("work", ["queries", "detaches"])
+def test_renewals_do_not_wait_for_other_requests(
+    application: Application, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    waiting, proceed = Event(), Event()
+
+    def hold(*_: object, **__: object) -> None:
+        waiting.set()
+        assert proceed.wait(60)
+
+    if work == "queries":
+        monkeypatch.setattr(queries.Queries, "_update_endpoints", hold)
+        assert renewed(application) == ["run", "writing"]
+    else:
+        monkeypatch.setattr(EndpointCalls, "detach", hold)
+        application._last_reports["reading"] = (None, -math.inf)
+        application.on_response(JsonNode(KEPT))
+    try:
+        assert waiting.wait(60)
+        assert renewed(application) == ["run", "writing"]
+    finally:
+        proceed.set()
 
 
 def test_an_end_that_the_heartbeat_thread_reports_first_is_no_warning(

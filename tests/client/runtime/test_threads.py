@@ -1,0 +1,261 @@
+"""Threads of the runtime: requests of the main thread, and work in the background."""
+
+import itertools
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+
+from scripted_gateway import CHANNEL, Script
+from sluiceway.runtime import threads
+from sluiceway.runtime.threads import Background, Signal, call
+from waiting import until
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Python's own handler, whatever the test runner has."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupt_when(ready: threading.Event) -> None:
+    """Press Ctrl-C once the event is set."""
+
+    def press() -> None:
+        assert ready.wait(60)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=press).start()
+
+
+def test_an_interrupted_request_goes_on_and_leaves_usable_connections(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, answered, ended = threading.Event(), threading.Event(), threading.Event()
+    requesting: list[threading.Thread] = []
+    transport = script.transport()
+    client = transport._http
+    request = client.request
+
+    def slow(*args: Any, **options: Any) -> httpx.Response:
+        requesting.append(threading.current_thread())
+        if len(requesting) > 1:
+            return request(*args, **options)
+        sent.set()
+        assert answered.wait(60)
+        try:
+            return request(*args, **options)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(client, "request", slow)
+    for _ in range(2):
+        script.response(200, CHANNEL)
+    with closing(transport):
+        interrupt_when(sent)
+        with pytest.raises(KeyboardInterrupt):
+            transport.request("GET", "/interrupted")
+        # While the interrupted one is in flight.
+        transport.request("GET", "/next")
+        answered.set()
+        assert ended.wait(60)
+        assert [path for _, path, _ in script.requests] == ["/next", "/interrupted"]
+        assert transport._http is client
+    until(lambda: client.is_closed)
+    assert threading.main_thread() not in requesting
+
+
+def test_a_transport_closes_its_connections_after_an_interrupted_request(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, answered = threading.Event(), threading.Event()
+
+    def slow(*_: Any, **__: Any) -> httpx.Response:
+        sent.set()
+        assert answered.wait(60)
+        raise httpx.ReadError("closed")
+
+    transport = script.transport()
+    monkeypatch.setattr(transport._http, "request", slow)
+    interrupt_when(sent)
+    with pytest.raises(KeyboardInterrupt):
+        transport.request("GET", "/interrupted")
+    transport.close()
+    assert not transport._http.is_closed
+    answered.set()
+    until(lambda: transport._http.is_closed)
+
+
+def test_a_call_of_the_main_thread_runs_in_another_one_with_its_context() -> None:
+    of_caller: ContextVar[int] = ContextVar("of_caller")
+    of_caller.set(7)
+    thread, value = call(lambda: (threading.current_thread(), of_caller.get()))
+    assert thread is not threading.main_thread()
+    assert value == 7
+    again, _ = call(lambda: (threading.current_thread(), None))
+    assert again is thread
+
+
+def test_a_call_of_another_thread_runs_in_that_one() -> None:
+    ran_in: list[threading.Thread] = []
+    caller = threading.Thread(target=lambda: ran_in.append(call(threading.current_thread)))
+    caller.start()
+    caller.join(60)
+    assert ran_in == [caller]
+
+
+def test_errors_of_a_call_are_raised() -> None:
+    def fail() -> None:
+        raise KeyError("here")
+
+    with pytest.raises(KeyError, match="here"):
+        call(fail)
+
+
+def test_a_signal_handler_may_call_while_the_main_thread_waits() -> None:
+    handled: list[int] = []
+    running, proceed = threading.Event(), threading.Event()
+    before = signal.signal(
+        signal.SIGUSR1, lambda *_: (handled.append(call(lambda: 2)), proceed.set())
+    )
+
+    def wait() -> int:
+        running.set()
+        assert proceed.wait(60)
+        return 1
+
+    def press() -> None:
+        assert running.wait(60)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    try:
+        threading.Thread(target=press).start()
+        assert call(wait) == 1
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert handled == [2]
+
+
+def test_calls_work_in_a_forked_child() -> None:
+    call(lambda: None)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = call(lambda: 0)
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def without_threads(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_without_a_new_thread_a_call_runs_in_the_main_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threads, "_start", without_threads)
+    assert call(threading.current_thread) is threading.main_thread()
+
+
+def test_background_work_runs_one_at_a_time_and_skips_to_the_newest() -> None:
+    background, ran = Background(), []
+    begun, proceed, done = threading.Event(), threading.Event(), threading.Event()
+
+    def first() -> None:
+        begun.set()
+        assert proceed.wait(60)
+        ran.append("first")
+
+    def record(name: str) -> Callable[[], None]:
+        return lambda: ran.append(name)
+
+    background.run(first)
+    assert begun.wait(60)
+    background.run(record("replaced"))
+    background.run(lambda: (ran.append("newest"), done.set()))
+    proceed.set()
+    assert done.wait(60)
+    assert ran == ["first", "newest"]
+
+
+def test_background_work_goes_on_after_an_error_and_after_a_lack_of_threads(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    background, done = Background(), threading.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(threads, "_start", without_threads)
+        background.run(lambda: None)
+    assert "work in the background waits: can't start new thread" in caplog.text
+    background.run(lambda: 1 // 0)
+    until(lambda: "ZeroDivisionError" in caplog.text)
+    background.run(done.set)
+    assert done.wait(60)
+
+
+def raising_at_step(step: int, work: Callable[[], object]) -> bool:
+    """Run `work` with an interrupt at its n-th step; return whether it had so many."""
+    steps = 0
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal steps
+        frame.f_trace_opcodes = True
+        if frame.f_code.co_name not in ("raising_at_step", "interrupting"):
+            steps += 1
+            if steps == step:
+                raise KeyboardInterrupt(event)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("method", ["set", "clear", "wait"])
+def test_a_signal_is_usable_after_an_interrupt_at_any_step(method: str) -> None:
+    def is_usable_after(step: int) -> bool:
+        """Check it; return whether the method has so many steps."""
+        woken = Signal()
+        if method == "wait":
+            woken.set()
+        methods = {"set": woken.set, "clear": woken.clear, "wait": partial(woken.wait, 60)}
+        interrupted = raising_at_step(step, methods[method])
+        woken.set()
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(woken.wait, 60).result(90)
+        return interrupted
+
+    assert next(step for step in itertools.count(1) if not is_usable_after(step)) > 3
+
+
+def test_a_signal_wakes_all_that_wait_and_stays_set_until_it_is_cleared() -> None:
+    woken = Signal()
+    assert not woken.wait(0.01)
+    with ThreadPoolExecutor(3) as pool:
+        waits = [pool.submit(woken.wait, 60) for _ in range(3)]
+        woken.set()
+        assert [each.result(60) for each in waits] == [True] * 3
+    woken.set()
+    assert woken.is_set()
+    assert woken.wait(0)
+    woken.clear()
+    assert not woken.is_set()
+    assert not woken.wait(0)
