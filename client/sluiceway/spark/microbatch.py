@@ -16,7 +16,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sluiceway.errors import OffsetOutOfRange, OptionError, SchemaMismatch
-from sluiceway.rest.models import Connection
 from sluiceway.spark.batch_reader import (
     InputSplit,
     held_back,
@@ -92,10 +91,9 @@ class MicroBatchPlanner:
 
     def end(self) -> StreamOffset:
         """Return the end of every partition. Raises TopicGone, KafkaUnavailable, Conflict."""
-        connection = self._current()
+        partitions = self._current_partitions()
         self._readable.follow()
-        ends = self._readable.ends(range(connection.partitions))
-        return self._offset(connection, ends)
+        return self._offset(self._readable.ends(partitions))
 
     def final_end(self, on_timeout: Callable[[str], None]) -> StreamOffset:
         """Wait until all records committed now are readable, and return their end.
@@ -103,25 +101,25 @@ class MicroBatchPlanner:
         After `poll_timeout_ms`, `on_timeout` is called with the reason of the delay; if it returns,
         the result is the end of the readable records. Raises the errors of `end`, and GatewayError.
         """
-        connection = self._current()
-        partitions = range(connection.partitions)
+        partitions = self._current_partitions()
         ends = self._readable.final_ends(partitions)
         self._readable.await_stable(ends, timeout_s=self._timeout_s, on_timeout=on_timeout)
-        ends = self._readable.ends(partitions)
-        return self._offset(connection, ends)
+        return self._offset(self._readable.ends(partitions))
 
-    def _offset(self, connection: Connection, ends: Mapping[int, int]) -> StreamOffset:
+    def _offset(self, ends: Mapping[int, int]) -> StreamOffset:
         return StreamOffset.of(
-            connection, ends, self._options.group, commit=self._readable.last_commit
+            self._source.connection, ends, self._options.group, commit=self._readable.last_commit
         )
 
-    def _current(self) -> Connection:
+    def _current_partitions(self) -> range:
+        """Return the partitions of the topic, also if it has grown outside Sluiceway."""
         self._source.refresh(max_age_s=_REFRESH_EVERY_S)
-        connection = self._source.connection
-        if connection.partitions > self._discovered:
+        in_kafka = self._stream.count_partitions(
+            timeout_s=self._timeout_s, max_age_s=_VERIFY_EVERY_S
+        )
+        if max(in_kafka, self._source.connection.partitions) > self._discovered:
             self._discovered = self._stream.discover_partitions()
-        self._stream.verify(max_age_s=_VERIFY_EVERY_S)
-        return connection
+        return range(self._discovered)
 
     def splits(self, start: StreamOffset, end: StreamOffset) -> list[InputSplit]:
         """Return the splits of the batch from `start` to `end`; new partitions begin at 0.

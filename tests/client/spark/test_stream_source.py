@@ -9,12 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import LongType
 
 from relay import Relay
+from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (
@@ -37,7 +38,7 @@ from sluiceway.spark.offsets import StreamOffset
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.worker import RefreshableConnection
-from spark_tasks import SCHEMA, Produce, fill
+from spark_tasks import SCHEMA, Produce, fill, messages_of
 from waiting import until
 
 Json = Mapping[str, Any]
@@ -163,6 +164,30 @@ def test_a_new_partition_is_read_from_its_beginning(
 
     assert offsets(end) == {0: 0, 1: 0, 2: 2}
     assert query.batch(start, end) == {2: [0, 1]}
+
+
+def test_a_partition_that_was_added_outside_is_read_from_its_beginning(
+    channel: Channel, queries: Any, kafka: SharedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.microbatch._VERIFY_EVERY_S", 0.0)
+    # The gateway learns of it too, because the writer's endpoint shows that the channel is in use.
+    monkeypatch.setattr("sluiceway.spark.microbatch._REFRESH_EVERY_S", 3600.0)
+    query = queries(startingOffsets="latest")
+    start = query.start()
+    topic = channel.status.topic.name
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    fill(channel, range(2))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for message in messages_of(channel.connection("read")):
+        producer.produce(topic, message.value(), partition=2)
+    assert producer.flush(30) == 0
+
+    until(lambda: len(offsets(query.end())) == 3)
+    end = query.end()
+
+    assert offsets(end) == {0: 2, 1: 0, 2: 2}
+    assert query.batch(start, end) == {0: [0, 1], 2: [0, 1]}
 
 
 def test_a_new_partition_that_appears_while_a_batch_is_planned_is_read(
