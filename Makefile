@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The number of schedules of `make model`.
 N ?= 10000
 CHAOS_MINUTES ?= 15
-.PHONY: help demo up test test-all model chaos test-spark test-floors lint format bench lock clean
+.PHONY: help demo up test test-all test-cost model chaos test-spark test-floors lint format bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -26,6 +26,9 @@ up: $(READY) ## run a broker and the gateway until Ctrl-C; keep their data
 PYTEST := $(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder --durations 25
 test: $(READY) ## run the tests, on a real Kafka broker, SQLite and PostgreSQL
 	@$(PYTEST) -m "not long"
+
+test-cost: $(READY) ## run the tests, and print their processor time by folder
+	@$(BIN)/python tests/support/cost.py $(PYTEST) -m "not long"
 
 test-all: test ## run the tests, then long ones, and property tests with many examples
 	@$(PYTEST) -m "long or hypothesis" --hypothesis-profile many
