@@ -85,6 +85,8 @@ def _layer(path: Path) -> str:
         return "app"
     if package in {"embedded", "loops", "db"}:
         return package
+    if package == "passes":
+        return "db"
     if package in {"settings", "metrics", "logs"}:
         return "settings"
     if name in MODELS or ".".join(parts) in MODELS:

@@ -90,9 +90,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         check_client_properties(properties)
     metrics = Metrics()
     limit, poll_s = settings.max_waiters, settings.watch_poll_ms / 1000
-    watch = Watch(database, limit=limit, poll_s=poll_s)
-    acknowledgements = Acknowledgements(database, limit=limit, poll_s=poll_s)
-    ledger_reads = LedgerReads(database, limit=limit, poll_s=poll_s)
+    on_pass = metrics.set_loop_failures
+    watch = Watch(database, limit=limit, poll_s=poll_s, on_pass=on_pass)
+    acknowledgements = Acknowledgements(database, limit=limit, poll_s=poll_s, on_pass=on_pass)
+    ledger_reads = LedgerReads(database, limit=limit, poll_s=poll_s, on_pass=on_pass)
     watch.at_close(acknowledgements.close)
     watch.at_close(ledger_reads.close)
     tokens = Tokens(database, settings.token_key, clock=clock)
@@ -113,7 +114,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         on_change=watch.notify,
         on_ledger_change=ledger_reads.notify,
         on_reconciled=on_reconciled,
-        on_pass=metrics.set_loop_failures,
+        on_pass=on_pass,
     )
 
     def wake() -> None:
@@ -153,7 +154,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         registry=Registry(database),
         repairs=Repairs(database, kafka, notify=ledger_reads.notify, clock=clock),
         statuses=statuses,
-        feed=StatusFeed(statuses, watch, fragments=fragments, clock=clock),
+        feed=StatusFeed(statuses, watch, fragments=fragments, clock=clock, on_pass=on_pass),
         rendered=ResponseCache(),
         fragments=fragments,
         groups=GroupService(database, notify=watch.notify, clock=clock),

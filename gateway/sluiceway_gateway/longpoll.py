@@ -14,7 +14,8 @@ from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.errors import DatabaseUnavailable, TooManyWaiters
+from sluiceway_gateway.errors import TooManyWaiters
+from sluiceway_gateway.passes import OnPass, PassRecord, unobserved
 
 #: Maximum fraction of the time that is spent on reading states.
 _SHARE = 0.1
@@ -40,15 +41,18 @@ class Poller(Generic[Key, State]):
         self,
         read: Callable[[tuple[Key, ...]], Mapping[Key, State]],
         *,
+        passes: PassRecord,
         limit: int,
         poll_s: float,
         immediate: bool,
     ) -> None:
-        """Allow `limit` waits; `read` runs on a thread, and at once for a new wait if `immediate`.
+        """Allow `limit` waits; `passes` records the reads.
 
-        Without `immediate`, a change just before a wait is found with the next regular read.
+        `read` runs on a thread, and at once for a new wait if `immediate`. Without
+        that, a change just before a wait is found with the next regular read.
         """
         self._read = read
+        self._passes = passes
         self._limit = limit
         self._poll_s = poll_s
         self._immediate = immediate
@@ -160,15 +164,20 @@ class Poller(Generic[Key, State]):
         while self._waiters:
             self._signal.clear()
             begun_s = time.monotonic()
-            # Without the database, requests fail by their own reads at their timeout.
-            with suppress(DatabaseUnavailable):
-                keys = tuple(self._waiters)
+            keys = tuple(self._waiters)
+            try:
                 found = await to_thread.run_sync(self._read, keys, limiter=self._thread)
                 self._release(keys, found)
+            except Exception as error:
+                # Requests fail by their own reads at their timeout.
+                self._passes.fail(error)
+            else:
+                self._passes.succeed()
             pause_s = max(self._poll_s, (time.monotonic() - begun_s) / _SHARE)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._signal.wait()
+        self._passes.reset()
 
     def _release(self, keys: tuple[Key, ...], found: Mapping[Key, State]) -> None:
         for key in keys:
@@ -191,8 +200,11 @@ _ALL_CHANNELS = ""
 class Watch(Poller[str, Tag]):
     """Waits for changes of channels, their endpoints and their status."""
 
-    def __init__(self, database: Database, *, limit: int, poll_s: float) -> None:
-        super().__init__(self._tags, limit=limit, poll_s=poll_s, immediate=True)
+    def __init__(
+        self, database: Database, *, limit: int, poll_s: float, on_pass: OnPass = unobserved
+    ) -> None:
+        passes = PassRecord("watch", on_pass=on_pass)
+        super().__init__(self._tags, passes=passes, limit=limit, poll_s=poll_s, immediate=True)
         self._database = database
         self._at_close: list[Callable[[], None]] = []
 

@@ -5,15 +5,11 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-import structlog
-
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.failures import reason_of
 from sluiceway_gateway.db.leases import Leader, holder_name
 from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.endpoints.pruning import Pruner
-from sluiceway_gateway.errors import SluicewayGatewayError
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.ledger.halting import LedgerComparer
 from sluiceway_gateway.ledger.leases import LeaseReaper
@@ -21,26 +17,17 @@ from sluiceway_gateway.ledger.pruning import LedgerPruner
 from sluiceway_gateway.lifecycle.drain import Drainer
 from sluiceway_gateway.lifecycle.idle import TtlReaper
 from sluiceway_gateway.offsets.mirror import Mirror
+from sluiceway_gateway.passes import OnPass, PassRecord, unobserved
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts, Reconciler
 from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status.sampler import Sampler
-
-_log = structlog.get_logger(__name__)
-
-
-#: Consecutive failed passes after which a loop counts as failing.
-_FAILING = 3
-#: Failures of a lasting outage per entry in the log, which are about a minute apart.
-_FAILURES_PER_ENTRY = 60
 
 
 class Loop:
     """Calls `run_once` while `leader` leads.
 
-    `run_once` returns the seconds until the next pass. An error is logged, and the next pass is
-    `retry_s` later. After three errors in a row the loop is failing, until a pass succeeds; only
-    each 60th is logged then, and those of another type.
-    `on_pass` is called after each pass with the loop's name and the number of consecutive failures.
+    `run_once` returns the seconds until the next pass. An error is recorded (`PassRecord`), and the
+    next pass is `retry_s` later.
     """
 
     def __init__(
@@ -51,15 +38,13 @@ class Loop:
         run_once: Callable[[], float],
         stopping: threading.Event,
         retry_s: float = 1.0,
-        on_pass: Callable[[str, int], None] = lambda _name, _failures: None,
+        on_pass: OnPass = unobserved,
     ) -> None:
         self._leader = leader
         self._run_once = run_once
         self._stopping = stopping
         self._retry_s = retry_s
-        self._on_pass = on_pass
-        self._failures = 0
-        self._reason: str | None = None
+        self._passes = PassRecord(name, on_pass=on_pass)
         self._woken = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -91,37 +76,17 @@ class Loop:
     @property
     def failing(self) -> str | None:
         """The type of the last error of a failing loop; None for others."""
-        return self._reason if self._failures >= _FAILING else None
+        return self._passes.failing
 
     def run_pass(self) -> float:
         """Run one pass, if the replica leads, and return the seconds until the next."""
-        error: Exception | None = None
         try:
             pause_s = self._run_once() if self._leader.leads() else self._leader.poll_s
-        except Exception as raised:
-            error, pause_s = raised, self._retry_s
-        self._record(error)
-        self._on_pass(self.name, self._failures)
+        except Exception as error:
+            self._passes.fail(error)
+            return self._retry_s
+        self._passes.succeed()
         return pause_s
-
-    def _record(self, error: Exception | None) -> None:
-        if error is None:
-            if self.failing is not None:
-                _log.info("loop recovered", loop=self.name, failures=self._failures)
-            self._failures, self._reason = 0, None
-            return
-        before, self._reason = self._reason, type(error).__name__
-        self._failures += 1
-        lasts = self._failures > _FAILING and self._reason == before
-        if lasts and self._failures % _FAILURES_PER_ENTRY:
-            return
-        fields = {"loop": self.name, "failures": self._failures, **reason_of(error)}
-        if not isinstance(error, SluicewayGatewayError):
-            _log.error("pass failed", **fields, exc_info=error)
-        elif self._failures >= _FAILING:
-            _log.error("loop keeps failing", **fields)
-        else:
-            _log.warning("pass failed, retrying", **fields)
 
     def _run(self) -> None:
         try:
@@ -163,7 +128,7 @@ class Loops:
         on_change: Callable[[], None] = lambda: None,
         on_ledger_change: Callable[[], None] = lambda: None,
         on_reconciled: Callable[[ReconcileCounts], None] = lambda _counts: None,
-        on_pass: Callable[[str, int], None] = lambda _name, _failures: None,
+        on_pass: OnPass = unobserved,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         stopping = threading.Event()
@@ -233,10 +198,6 @@ class Loops:
                 ends.wake()
             return counts
 
-        def prune() -> _PassCounts:
-            counts: tuple[_PassCounts, ...] = (pruner.run_once(), ledger_pruner.run_once())
-            return min(counts, key=lambda each: each.pause_s)
-
         self._reconcile = loop("reconcile", reconcile, lambda counts: counts.changed)
         self._drain = loop("drain", drainer.run_once, lambda counts: counts.changed)
         self._idle = loop("idle", ttl_reaper.run_once, lambda counts: counts.changed)
@@ -251,7 +212,8 @@ class Loops:
             loop("mirror", mirror.run_once),
             loop("batches", leases.run_once, lambda counts: counts.reaped, on_ledger_change),
             loop("ledger", comparer.run_once, lambda counts: counts.halted, on_ledger_change),
-            loop("prune", prune),
+            loop("prune", pruner.run_once),
+            loop("prune-ledgers", ledger_pruner.run_once),
         )
 
     def start(self) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Table, delete, exists, func, or_, select
@@ -13,6 +14,7 @@ from sluiceway_gateway.db import idempotency
 from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.db.schema import endpoint_events, endpoints, sessions
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Role, State
+from sluiceway_gateway.passes import run_steps
 
 #: Rows deleted in one transaction.
 _ROWS = 500
@@ -44,13 +46,17 @@ class Pruner:
         """Delete some rows of each kind. Raises DatabaseUnavailable."""
         now = self._clock()
         before = now - self._retention
-        events = self._deleted(_delete_events, before)
-        audited = self._deleted(audit_store.delete_old, before)
-        superseded = self._deleted(_delete_superseded, before)
-        readers = self._deleted(_delete_departed_readers, before)
-        # After the endpoints that refer to them.
-        idle = self._deleted(_delete_idle_sessions, before)
-        responses = self._deleted(idempotency.forget, now - idempotency.REMEMBERED_FOR)
+        events, audited, superseded, readers, idle, responses = run_steps(
+            [
+                partial(self._deleted, _delete_events, before),
+                partial(self._deleted, audit_store.delete_old, before),
+                partial(self._deleted, _delete_superseded, before),
+                partial(self._deleted, _delete_departed_readers, before),
+                # After the endpoints that refer to them.
+                partial(self._deleted, _delete_idle_sessions, before),
+                partial(self._deleted, idempotency.forget, now - idempotency.REMEMBERED_FOR),
+            ]
+        )
         return PruneCounts(
             events=events,
             audited=audited,

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 
+import structlog
 from anyio import move_on_after, to_thread
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.db import revision
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.failures import reason_of
 from sluiceway_gateway.errors import (
     DatabaseUnavailable,
     KafkaUnavailable,
@@ -35,6 +36,8 @@ _RESPONSE_S = 4.0
 #: Time for which metrics show the result of a request to Kafka. The leading replica sends one a
 #: minute.
 _KAFKA_WITHIN_S = 120.0
+
+_log = structlog.get_logger(__name__)
 
 router = APIRouter(route_class=GatewayRoute)
 
@@ -140,10 +143,13 @@ async def metrics(scraper: Scraper, gateway: Gateway) -> Response:
 
 def _metrics(gateway: Services, prefixes: tuple[str, ...]) -> bytes:
     overview: Overview | None = None
-    with suppress(DatabaseUnavailable):
+    try:
         overview = gateway.statuses.overview(
             prefixes=prefixes, max_groups=gateway.settings.metrics_groups
         )
+    except DatabaseUnavailable as error:
+        # `sluiceway_database_up` is 0 then.
+        _log.warning("metrics without channels", **reason_of(error))
     return gateway.metrics.render(
         Scrape(
             overview=overview,

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import structlog
 
@@ -12,6 +13,7 @@ from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.model import reap
 from sluiceway_gateway.ledger.service import save_aborted
+from sluiceway_gateway.passes import run_steps
 
 _log = structlog.get_logger(__name__)
 
@@ -60,7 +62,7 @@ class LeaseReaper:
             return LeaseCounts()
         with self._database.read() as tx:
             uids = batch_store.with_expired(tx, self._clock())
-        return LeaseCounts(reaped=sum(self._reap(uid) for uid in uids))
+        return LeaseCounts(reaped=sum(run_steps(partial(self._reap, uid) for uid in uids)))
 
     def _reap(self, uid: str) -> int:
         with self._database.write() as tx:

@@ -6,6 +6,7 @@ stays, which refuses earlier ones. Keys that only their instance uses are delete
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy import ColumnElement, and_, delete, exists, or_, select, union, update
 
@@ -14,6 +15,7 @@ from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransact
 from sluiceway_gateway.db.ledger_schema import batch_owners, batches, ledger_snapshots, ledgers
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.model import BatchState
+from sluiceway_gateway.passes import run_steps
 
 #: Maximum rows of one kind per transaction.
 _ROWS = 500
@@ -59,7 +61,7 @@ class LedgerPruner:
         before = self._clock() - self._retention
         with self._database.read() as tx:
             uids = _with_old_rows(tx, before)
-        found = [self._prune(uid, before) for uid in uids]
+        found = run_steps(partial(self._prune, uid, before) for uid in uids)
         counts = [sum(each) for each in zip(*found, strict=True)] or [0, 0, 0, 0]
         more = len(uids) == _CHANNELS or any(_ROWS in each for each in found)
         return LedgerPruneCounts(

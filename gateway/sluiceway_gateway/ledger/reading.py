@@ -11,6 +11,7 @@ from sluiceway_gateway.ledger.model import Batch, Interval, Ledger, slice_runs
 from sluiceway_gateway.ledger.repairing import Repair
 from sluiceway_gateway.ledger.service import require_ledger
 from sluiceway_gateway.longpoll import Poller
+from sluiceway_gateway.passes import OnPass, PassRecord, unobserved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +85,13 @@ class CommitList:
 class LedgerReads:
     """Reads of one database's ledgers; each is one snapshot of the database."""
 
-    def __init__(self, database: Database, *, limit: int, poll_s: float) -> None:
+    def __init__(
+        self, database: Database, *, limit: int, poll_s: float, on_pass: OnPass = unobserved
+    ) -> None:
         """Allow `limit` waits; changes by other replicas are found every `poll_s`."""
         self._database = database
-        self._poller = Poller(self._tags, limit=limit, poll_s=poll_s, immediate=True)
+        passes = PassRecord("ledger-reads", on_pass=on_pass)
+        self._poller = Poller(self._tags, passes=passes, limit=limit, poll_s=poll_s, immediate=True)
         self.notify = self._poller.notify
         self.close = self._poller.close
 

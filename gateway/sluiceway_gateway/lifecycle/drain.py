@@ -7,6 +7,7 @@ to them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
@@ -29,6 +30,7 @@ from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.model import ChannelUsage, drained, unread
 from sluiceway_gateway.lifecycle.store import closing_channels, usage_of_channel, visible_ends
+from sluiceway_gateway.passes import run_steps
 
 _log = structlog.get_logger(__name__)
 
@@ -62,11 +64,14 @@ class Drainer:
         """Check each closing channel once; raises DatabaseUnavailable."""
         with self._database.scan() as tx:
             found = [(each, usage_of_channel(tx, each)) for each in closing_channels(tx)]
-        updated = [self._update(each, self._bounds(each, usage)) for each, usage in found]
+        updated = run_steps(partial(self._check, each, usage) for each, usage in found)
         phases = [each.phase for each in updated if each is not None]
         return DrainCounts(
             closing=len(found), closed=phases.count(Phase.CLOSED), changed=len(phases)
         )
+
+    def _check(self, channel: Channel, usage: ChannelUsage) -> Channel | None:
+        return self._update(channel, self._bounds(channel, usage))
 
     def _bounds(self, channel: Channel, usage: ChannelUsage) -> TopicBounds | None:
         """Return the topic's watermarks if they are needed and available."""

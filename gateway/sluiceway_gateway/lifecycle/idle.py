@@ -7,6 +7,7 @@ during a call to Kafka, and no channel is closed while Kafka is unavailable.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Literal
 
 import structlog
@@ -28,6 +29,7 @@ from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.lifecycle.model import closed
 from sluiceway_gateway.lifecycle.store import LastUse, last_use, last_uses, record_use
+from sluiceway_gateway.passes import run_steps
 
 _log = structlog.get_logger(__name__)
 
@@ -105,9 +107,14 @@ class TtlReaper:
         uids = {each.channel.uid for each in quiet}
         self._seen = {uid: seen for uid, seen in self._seen.items() if uid in uids}
         self._asked_s = {uid: at_s for uid, at_s in self._asked_s.items() if uid in uids}
-        checked = sum(self._check_topic(each, now) for each in quiet)
-        changes = [self._update(each, now) for each in found]
-        phases = [each.phase for each in changes if each is not None]
+
+        def handle(use: LastUse) -> tuple[bool, Channel | None]:
+            is_checked = use.channel.uid in uids and self._check_topic(use, now)
+            return is_checked, self._update(use, now)
+
+        results = run_steps(partial(handle, use) for use in found)
+        checked = sum(is_checked for is_checked, _ in results)
+        phases = [changed.phase for _, changed in results if changed is not None]
         return IdleCounts(
             checked=checked,
             closed=phases.count(Phase.CLOSED),

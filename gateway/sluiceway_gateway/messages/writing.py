@@ -1,6 +1,5 @@
 """Writes of a few messages by hand."""
 
-import contextlib
 import secrets
 import uuid
 from collections import Counter, defaultdict
@@ -212,9 +211,16 @@ class MessageWrites:
             # It may be committed. Otherwise its lease ends soon.
             raise
         except SluicewayGatewayError as error:
-            with contextlib.suppress(SluicewayGatewayError):
+            try:
                 self.ledgers.abort(
                     channel.name, batch.id, uid=channel.uid, instance=instance, cause=str(error)
+                )
+            except SluicewayGatewayError as refused:
+                _log.warning(
+                    "a batch of a failed request is not aborted; its lease ends soon",
+                    channel=channel.name,
+                    batch=batch.id,
+                    **reason_of(refused),
                 )
             raise
         return replace(written, batch=committed.batch)

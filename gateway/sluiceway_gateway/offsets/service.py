@@ -50,6 +50,7 @@ from sluiceway_gateway.offsets.model import (
     require_topic,
 )
 from sluiceway_gateway.offsets.store import Whose, committed_offsets
+from sluiceway_gateway.passes import OnPass, PassRecord, unobserved
 from sluiceway_gateway.request_batcher import Batcher
 
 RESETS_SHOWN = 20
@@ -382,9 +383,14 @@ def _moves(position: Position, stored: Committed | None, advance: Advance, group
 class Acknowledgements:
     """Waits of one process until groups have committed past offsets."""
 
-    def __init__(self, database: Database, *, limit: int, poll_s: float) -> None:
+    def __init__(
+        self, database: Database, *, limit: int, poll_s: float, on_pass: OnPass = unobserved
+    ) -> None:
         self._database = database
-        self._poller = Poller(self._committed, limit=limit, poll_s=poll_s, immediate=False)
+        passes = PassRecord("acknowledgements", on_pass=on_pass)
+        self._poller = Poller(
+            self._committed, passes=passes, limit=limit, poll_s=poll_s, immediate=False
+        )
         self.close = self._poller.close
 
     @property

@@ -5,7 +5,7 @@ import secrets
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,9 +18,10 @@ from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.change import status_etag
 from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.clock import Clock
-from sluiceway_gateway.errors import DatabaseUnavailable
+from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.http.json import JsonCache, time_json
 from sluiceway_gateway.longpoll import Watch
+from sluiceway_gateway.passes import OnPass, PassRecord, run_steps, unobserved
 from sluiceway_gateway.status.service import FeedUpdate, Statuses
 from sluiceway_gateway.status.store import StatusReport
 from sluiceway_gateway.status.wire import status_body, status_rest, summary_json
@@ -122,14 +123,23 @@ class _List(_Subject):
     lines: dict[str, bytes] = field(default_factory=dict)
     changes: deque[tuple[str, ...]] = field(default_factory=lambda: deque(maxlen=_MAX_CHANGES))
     """Names of changed and removed channels; the last item led to `number`."""
+    unpublished: dict[str, tuple[Tag, bytes]] = field(default_factory=dict)
+    """Lines that were read since `number`, with their tags."""
 
-    def change(self, tags: dict[str, Tag], lines: dict[str, bytes]) -> None:
-        """Replace the changed lines, and remove those of channels without a tag."""
-        removed = self.lines.keys() - tags.keys()
+    @property
+    def read_tags(self) -> dict[str, Tag]:
+        """The tags of all lines that were read."""
+        return {**self.tags, **{name: tag for name, (tag, _) in self.unpublished.items()}}
+
+    def change(self, names: Container[str]) -> None:
+        """Publish the lines that were read, and remove those of other channels than `names`."""
+        removed = [name for name in self.lines if name not in names]
+        lines = {name: line for name, (_, line) in self.unpublished.items() if name in names}
         if not lines and not removed and self.is_read:
             return
-        self.lines = {**{n: each for n, each in self.lines.items() if n in tags}, **lines}
-        self.tags = tags
+        self.tags = {name: tag for name, tag in self.read_tags.items() if name in names}
+        self.lines = {**{n: each for n, each in self.lines.items() if n in names}, **lines}
+        self.unpublished = {}
         self.number += 1
         self.changes.append((*lines, *removed))
         # Changes that concern more lines than there are cost more than all lines do.
@@ -226,15 +236,22 @@ class StatusFeed:
     """Streams of one gateway: of the list, and of single channels. Lives in one event loop.
 
     While there are watchers, one task reads the database: after each change, at most once per
-    `PACE_S`, and at once for the first watcher of a subject. The same transaction checks all
-    tokens. An event is encoded once for all watchers with the same state and permissions. A
-    watcher has no queue: a slow one gets the difference between its state and the current one, or
-    the whole state.
+    `PACE_S`, and at once for the first watcher of a subject. The same read checks all tokens. A
+    read that fails is recorded (`PassRecord`) and repeated. An event is encoded once for all
+    watchers with the same state and permissions. A watcher has no queue: a slow one gets the
+    difference between its state and the current one, or the whole state.
     """
 
     def __init__(
-        self, statuses: Statuses, watch: Watch, *, fragments: JsonCache, clock: Clock
+        self,
+        statuses: Statuses,
+        watch: Watch,
+        *,
+        fragments: JsonCache,
+        clock: Clock,
+        on_pass: OnPass = unobserved,
     ) -> None:
+        self._passes = PassRecord("status-feed", on_pass=on_pass)
         self._statuses = statuses
         self._watch = watch
         self._fragments = fragments
@@ -353,7 +370,8 @@ class StatusFeed:
         try:
             await self._keep_reading()
         finally:
-            # After an error too: without reads, tokens are not checked.
+            self._passes.reset()
+            # Without reads, tokens are not checked.
             for each in self._watchers:
                 each.has_ended = True
             self._wake_all()
@@ -363,9 +381,13 @@ class StatusFeed:
         while self._watchers and not self._watch.is_closed:
             self._urgent.clear()
             begun_s = time.monotonic()
-            # Without the database, states are unchanged.
-            with suppress(DatabaseUnavailable):
+            try:
                 overall = await self._read()
+            except Exception as error:
+                # States are unchanged until a read succeeds.
+                self._passes.fail(error)
+            else:
+                self._passes.succeed()
             pause_s = max(PACE_S, (time.monotonic() - begun_s) / _SHARE)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
@@ -388,22 +410,19 @@ class StatusFeed:
 
     async def _read(self) -> Tag:
         principals = {each.by for each in self._watchers}
-        listed = self._list.tags if self._list.watchers else None
+        listed = self._list.read_tags if self._list.watchers else None
         subjects = dict(self._channels)
         watched = {name: each.tag for name, each in subjects.items()}
 
-        def run() -> tuple[FeedUpdate, dict[str, bytes], dict[str, bytes]]:
+        def run() -> tuple[FeedUpdate, dict[str, bytes]]:
             update = self._statuses.feed_update(by=principals, listed=listed, watched=watched)
-            lines = {e.version.channel.name: to_json(summary_json(e)) for e in update.summaries}
-            return update, lines, {name: self._text(each) for name, each in update.statuses.items()}
+            return update, {name: self._text(each) for name, each in update.statuses.items()}
 
-        update, lines, texts = await to_thread.run_sync(run, limiter=self._thread)
+        update, texts = await to_thread.run_sync(run, limiter=self._thread)
         if update.refused:
             for each in self._watchers:
                 each.has_ended = each.has_ended or each.by in update.refused
             self._wake_all()
-        if update.tags is not None and self._list.watchers:
-            self._list.change(update.tags, lines)
         for name, subject in subjects.items():
             if name in update.gone:
                 subject.is_gone = True
@@ -413,7 +432,29 @@ class StatusFeed:
                     del self._channels[name]
             elif name in texts:
                 subject.change(update.statuses[name].version.tag, texts[name])
+        if update.tags is not None and self._list.watchers:
+            await self._read_list(update.tags, update.changed)
         return update.overall
+
+    async def _read_list(self, names: Container[str], changed: Sequence[str]) -> None:
+        """Read the changed lines, some hundred at a time, and publish them.
+
+        After an error, those that were read are kept. The first state is published once all are.
+        """
+
+        def read(some: Sequence[str]) -> None:
+            for each in self._statuses.summaries(some):
+                line = each.version.tag, to_json(summary_json(each))
+                self._list.unpublished[each.version.channel.name] = line
+
+        complete = False
+        try:
+            steps = (partial(read, some) for some in chunks(changed))
+            await to_thread.run_sync(run_steps, steps, limiter=self._thread)
+            complete = True
+        finally:
+            if self._list.watchers and (complete or self._list.is_read):
+                self._list.change(names)
 
     def _text(self, status: StatusReport) -> bytes:
         """Return the JSON of a status, as in responses of reads."""

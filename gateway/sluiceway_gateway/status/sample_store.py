@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
+    Integer,
     Row,
     bindparam,
     delete,
@@ -65,13 +66,20 @@ _CHANNELS = select(
 ).where(in_phases(READABLE), channels.c.topic_partitions.is_not(None))
 _IN_USE = _CHANNELS.where(channels.c.uid.in_(select(endpoints.c.channel_uid).where(LIVES)))
 _BY_UID = _CHANNELS.where(channels.c.uid.in_(bindparam("uids", expanding=True)))
+#: Channels of a page, whether somebody uses them or not: the time of its statement is bounded.
+_PAGE = 2_000
 # EXISTS uses an index per channel. With IN, PostgreSQL scans the list of all uids for each channel
 # if it lacks the memory to hash the list.
-_WITH_READERS = _CHANNELS.where(
-    or_(
-        exists().where(endpoints.c.channel_uid == channels.c.uid, _CURRENT),
-        exists().where(positions.c.channel_uid == channels.c.uid),
+_USED_PAGE = (
+    _CHANNELS.add_columns(
+        or_(
+            exists().where(endpoints.c.channel_uid == channels.c.uid, _CURRENT),
+            exists().where(positions.c.channel_uid == channels.c.uid),
+        ).label("used")
     )
+    .where(channels.c.uid > bindparam("after"))
+    .order_by(channels.c.uid)
+    .limit(bindparam("limit", type_=Integer))
 )
 _ENDPOINTS = (
     select(
@@ -120,9 +128,22 @@ def channels_by_uid(tx: ReadTransaction, uids: Sequence[str]) -> list[SampledCha
     return _channels(tx.in_parts(_BY_UID, uids=uids))
 
 
-def channels_with_readers(tx: ReadTransaction) -> list[SampledChannel]:
-    """Return the channels with endpoints, live or not, or with positions."""
-    return _channels(tx.execute(_WITH_READERS))
+@dataclass(frozen=True, kw_only=True)
+class SampledPage:
+    """Channels with endpoints, live or not, or with positions."""
+
+    channels: list[SampledChannel]
+    last: str | None
+    """The uid after which the next page begins; None after the last page."""
+
+
+def page_with_readers(tx: ReadTransaction, *, after: str) -> SampledPage:
+    """Return those of the next channels by uid that have endpoints or positions."""
+    rows = tx.execute(_USED_PAGE, {"after": after, "limit": _PAGE}).all()
+    return SampledPage(
+        channels=_channels(row for row in rows if row.used),
+        last=rows[-1].uid if len(rows) == _PAGE else None,
+    )
 
 
 def reader_snapshots(

@@ -5,20 +5,23 @@ the window. Idle channels are sampled once a minute. Kafka is called outside of 
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import structlog
 
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction
+from sluiceway_gateway.db.statements import chunks
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.lag_history.model import FINEST
 from sluiceway_gateway.ledger.model import Ledger
+from sluiceway_gateway.passes import run_steps
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status import store as status_store
 from sluiceway_gateway.status.lag import LedgerSample, Sample, group_lag, ledger_sample, write_rate
@@ -114,51 +117,101 @@ class Sampler:
         self._changing: set[str] = set()
         """Channels with different samples within the window."""
         self._idle_due_s = float("-inf")
+        self._idle_after: str | None = ""
+        """The last uid of the pages of idle channels that were read; None after the last page."""
+        self._idle_uids: set[str] = set()
+        """Channels of these pages."""
+        self._kafka_answers = True
+        """In the present pass."""
 
     def run_once(self) -> SampleCounts:
-        """Sample the channels that are due. Raises DatabaseUnavailable."""
-        now_s = self._monotonic()
-        with_idle = now_s >= self._idle_due_s
-        find = sample_store.channels_with_readers if with_idle else self._active_channels
-        with self._database.scan() as tx:
-            due = find(tx)
-        if with_idle:
-            self._idle_due_s = now_s + IDLE_S
-            uids = {each.uid for each in due}
-            self._histories = {uid: each for uid, each in self._histories.items() if uid in uids}
-        changed = unknown = 0
-        kafka_answers = True
-        for start in range(0, len(due), _CHUNK):
-            chunk = due[start : start + _CHUNK]
-            watermarks: Mapping[str, TopicWatermarks] = {}
-            partitions: Mapping[str, int] = {}
-            if kafka_answers:
-                try:
-                    partitions = self._kafka.partition_counts(each.topic for each in chunk)
-                    watermarks = self._kafka.watermarks_of({e.topic: e.partitions for e in chunk})
-                except KafkaUnavailable as error:
-                    kafka_answers = False
-                    log_unavailable(_log, error)
-            unknown += sum(_is_unknown(watermarks.get(each.topic, {})) for each in chunk)
-            samples = self._sample(chunk, watermarks)
-            with self._database.write() as tx:
-                changed += sample_store.write(tx, samples)
-                # The reconciler records the partitions, of which endpoints then learn.
-                grown = [e.uid for e in chunk if partitions.get(e.topic, 0) > e.partitions]
-                channels_store.make_due(tx, grown)
-            for each in samples:
-                history = self._histories[each.channel_uid]
-                if each.is_recorded:
-                    history.recorded_s = FINEST.start(each.stored.sample.at.timestamp())
-                if each.is_new:
-                    history.append(each.stored)
-                    self._changing.add(each.channel_uid)
-                else:
-                    history.replace_last(each.stored)
-                    self._changing.discard(each.channel_uid)
+        """Sample the channels that are due. Raises DatabaseUnavailable.
+
+        After an error of some channels, samples the others.
+        """
+        counts: list[SampleCounts] = []
+        sampled: set[str] = set()
+        self._kafka_answers = True
+
+        def take(chunk: Sequence[SampledChannel]) -> None:
+            counts.append(self._sample_chunk(chunk))
+
+        def sample(due: Sequence[SampledChannel]) -> None:
+            some = [each for each in due if each.uid not in sampled]
+            sampled.update(each.uid for each in some)
+            run_steps(partial(take, chunk) for chunk in chunks(some, _CHUNK))
+
+        run_steps(self._steps(sample))
         return SampleCounts(
-            sampled=len(due), changed=changed, unknown=unknown, pause_s=self._interval_s
+            sampled=sum(each.sampled for each in counts),
+            changed=sum(each.changed for each in counts),
+            unknown=sum(each.unknown for each in counts),
+            pause_s=self._interval_s,
         )
+
+    def _steps(
+        self, sample: Callable[[Sequence[SampledChannel]], None]
+    ) -> Iterator[Callable[[], None]]:
+        """Yield the steps of a pass: the channels in use, then idle ones, if they are due.
+
+        Idle channels are read page by page; if that fails, the next pass continues there.
+        """
+
+        def sample_active() -> None:
+            with self._database.scan() as tx:
+                due = self._active_channels(tx)
+            sample(due)
+
+        def sample_idle() -> None:
+            assert self._idle_after is not None  # noqa: S101 - the loop below checks it
+            with self._database.scan() as tx:
+                page = sample_store.page_with_readers(tx, after=self._idle_after)
+            self._idle_uids |= {each.uid for each in page.channels}
+            self._idle_after = page.last
+            sample(page.channels)
+
+        yield sample_active
+        now_s, before = self._monotonic(), None
+        if now_s < self._idle_due_s:
+            return
+        while self._idle_after is not None and self._idle_after != before:
+            before = self._idle_after
+            yield sample_idle
+        if self._idle_after is None:
+            kept = self._idle_uids | self._changing
+            self._histories = {uid: each for uid, each in self._histories.items() if uid in kept}
+            self._idle_after, self._idle_uids = "", set()
+            self._idle_due_s = now_s + IDLE_S
+
+    def _sample_chunk(self, chunk: Sequence[SampledChannel]) -> SampleCounts:
+        watermarks: Mapping[str, TopicWatermarks] = {}
+        partitions: Mapping[str, int] = {}
+        if self._kafka_answers:
+            try:
+                partitions = self._kafka.partition_counts(each.topic for each in chunk)
+                watermarks = self._kafka.watermarks_of({e.topic: e.partitions for e in chunk})
+            except KafkaUnavailable as error:
+                # The other channels of this pass need not wait for it as well.
+                self._kafka_answers = False
+                log_unavailable(_log, error)
+        samples = self._sample(chunk, watermarks)
+        with self._database.write() as tx:
+            changed = sample_store.write(tx, samples)
+            # The reconciler records the partitions, of which endpoints then learn.
+            grown = [e.uid for e in chunk if partitions.get(e.topic, 0) > e.partitions]
+            channels_store.make_due(tx, grown)
+        for each in samples:
+            history = self._histories[each.channel_uid]
+            if each.is_recorded:
+                history.recorded_s = FINEST.start(each.stored.sample.at.timestamp())
+            if each.is_new:
+                history.append(each.stored)
+                self._changing.add(each.channel_uid)
+            else:
+                history.replace_last(each.stored)
+                self._changing.discard(each.channel_uid)
+        unknown = sum(_is_unknown(watermarks.get(each.topic, {})) for each in chunk)
+        return SampleCounts(sampled=len(chunk), changed=changed, unknown=unknown)
 
     def _active_channels(self, tx: ReadTransaction) -> list[SampledChannel]:
         in_use = sample_store.channels_in_use(tx)

@@ -1,7 +1,7 @@
 """Status of channels: one read transaction per request."""
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -57,8 +57,8 @@ class FeedUpdate:
     """Differs between two states of all channels."""
     tags: dict[str, Tag] | None
     """Tags of all channels by name; None without watchers of the list."""
-    summaries: tuple[ChannelSummary, ...]
-    """New channels, and channels with another tag in the list."""
+    changed: tuple[str, ...]
+    """Names of new channels, and of channels with another tag in the list."""
     statuses: Mapping[str, StatusReport]
     """Watched channels with another tag, by name."""
     gone: frozenset[str]
@@ -128,27 +128,35 @@ class Statuses:
     ) -> FeedUpdate:
         """Return the changes since the tags `listed` (of the list) and `watched`.
 
-        Without `listed`, the list is omitted.
+        Without `listed`, the list is omitted. No transaction is open while rows are processed:
+        PostgreSQL would end one, and with it each read of very many channels.
         """
-        with self._database.read() as tx:
+        with self._database.scan() as tx:
             refused = self._tokens.refusals(tx, by)
             overall = channels_store.overall(tx)
             tags = None if listed is None else channels_store.all_tags(tx, known=listed)
             found = channels_store.tags(tx, sorted(watched)) if tags is None else tags
-            changed = [n for n, tag in (tags or {}).items() if tag is not (listed or {}).get(n)]
-            return FeedUpdate(
-                refused=frozenset(refused),
-                overall=overall,
-                tags=tags,
-                summaries=status_store.summaries(tx, changed),
-                statuses={
-                    name: status
-                    for name, tag in watched.items()
-                    if name in found and found[name] != tag
-                    if (status := status_store.status(tx, name)) is not None
-                },
-                gone=frozenset(watched.keys() - found.keys()),
-            )
+        changed = [n for n, tag in (tags or {}).items() if tag is not (listed or {}).get(n)]
+        statuses = {}
+        for name, tag in watched.items():
+            if name in found and found[name] != tag:
+                with self._database.read() as tx:
+                    status = status_store.status(tx, name)
+                if status is not None:
+                    statuses[name] = status
+        return FeedUpdate(
+            refused=frozenset(refused),
+            overall=overall,
+            tags=tags,
+            changed=tuple(changed),
+            statuses=statuses,
+            gone=frozenset(watched.keys() - found.keys()),
+        )
+
+    def summaries(self, names: Sequence[str]) -> tuple[ChannelSummary, ...]:
+        """Return the existing channels of these names, of which there are at most some hundred."""
+        with self._database.read() as tx:
+            return status_store.summaries(tx, names)
 
     def history(
         self, name: str, *, since: datetime | None, until: datetime | None

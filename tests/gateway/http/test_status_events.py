@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from endpoints import Site, report, site
 from gateways import UNREACHABLE, Rig, code, running, serving
@@ -269,18 +270,17 @@ def test_one_read_and_one_encoding_serve_all_watchers_with_the_same_scopes(
     mine = [rig.token("read:fl") for _ in range(3)]
     summaries: list[int] = []
     encoded: list[tuple[str, ...]] = []
-    feed_update, changes = Statuses.feed_update, event_feed._changes
+    read, changes = Statuses.summaries, event_feed._changes
 
-    def counted(self: Statuses, **arguments: Any) -> Any:
-        found = feed_update(self, **arguments)
-        summaries.append(len(found.summaries))
-        return found
+    def counted(self: Statuses, some: Sequence[str]) -> Any:
+        summaries.append(len(some))
+        return read(self, some)
 
     def encode(lines: Any, prefixes: tuple[str, ...], changed: set[str]) -> bytes:
         encoded.append(prefixes)
         return changes(lines, prefixes, changed)
 
-    monkeypatch.setattr(Statuses, "feed_update", counted)
+    monkeypatch.setattr(Statuses, "summaries", counted)
     monkeypatch.setattr(event_feed, "_changes", encode)
     with ExitStack() as stack:
         tokens = [*mine, {}, {}]
@@ -452,17 +452,54 @@ def test_a_stream_survives_a_database_outage(
         assert len(events.event()[1]["readers"]) == 1
 
 
-def test_streams_end_if_reads_fail(flights: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_read_is_repeated_and_shows_in_the_log_and_in_a_metric(
+    flights: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = threading.Semaphore(0)
+
     def fail(_self: Statuses, **_arguments: Any) -> Any:
+        failures.release()
         raise RuntimeError("a defect")
 
-    with watched(flights.rig) as events:
+    with watched(flights.rig) as events, capture_logs() as logs:
         events.event()
         with monkeypatch.context() as broken:
             broken.setattr(Statuses, "feed_update", fail)
-            events.rest()
-    with watched(flights.rig) as events:
-        events.event()
+            for _ in range(3):
+                assert failures.acquire(timeout=60)
+            until(lambda: failed_passes(flights.rig) >= 2)
+        flights.member()
+        assert len(events.event()[1]["readers"]) == 1
+        assert failed_passes(flights.rig) == 0
+    (entry, *_) = [each for each in logs if each["event"] == "pass failed"]
+    assert (entry["loop"], entry["reason"]) == ("status-feed", "a defect")
+
+
+def failed_passes(rig: Rig) -> float:
+    """Return the metric of the status feed's consecutive failures."""
+    name = 'sluiceway_loop_consecutive_failures{loop="status-feed"} '
+    (line,) = [each for each in rig.http.get("/metrics").text.splitlines() if name in each]
+    return float(line.removeprefix(name))
+
+
+def test_a_list_that_was_read_in_part_is_continued(
+    flights: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway_gateway.db.statements.KEYS_AT_ONCE", 1)
+    rig, read = flights.rig, Statuses.summaries
+    site(rig, "other")
+    reads: list[tuple[str, ...]] = []
+
+    def fail_once(self: Statuses, some: Sequence[str]) -> Any:
+        reads.append(tuple(some))
+        if reads.count(("flights",)) == 1 and some == ("flights",):
+            raise DatabaseUnavailable("the transaction was idle for too long")
+        return read(self, some)
+
+    monkeypatch.setattr(Statuses, "summaries", fail_once)
+    with watched(rig, LIST) as events:
+        assert names(events.next("state")["items"]) == ["flights", "other"]
+    assert sorted(reads) == [("flights",), ("flights",), ("other",)]
 
 
 def test_watching_leaves_no_trace(flights: Site) -> None:

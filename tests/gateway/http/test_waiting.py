@@ -8,12 +8,15 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from endpoints import Site
 from gateways import Rig, code, running
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.longpoll import Poller, Watch
+from sluiceway_gateway.passes import PassRecord
 from sluiceway_gateway.provisioning.store import remove
 from waiting import until
 
@@ -181,13 +184,37 @@ class ClosedMeanwhile(Poller[str, int]):
 
 
 def test_a_poller_that_is_closed_at_its_first_wait_ends_it_at_once() -> None:
-    poller = ClosedMeanwhile(lambda _keys: {}, limit=1, poll_s=60, immediate=True)
+    poller = ClosedMeanwhile(
+        lambda _keys: {}, passes=PassRecord("test"), limit=1, poll_s=60, immediate=True
+    )
 
     async def wait() -> bool:
         async with asyncio.timeout(30):
             return await poller.wait("a", lambda _state: False, timeout_s=3600)
 
     assert asyncio.run(wait()) is False
+
+
+def test_a_read_that_fails_is_recorded_and_repeated() -> None:
+    results = [RuntimeError("a defect"), DatabaseUnavailable("away"), None]
+    failures: list[int] = []
+
+    def read(_keys: tuple[str, ...]) -> dict[str, int]:
+        error = results.pop(0)
+        if error is not None:
+            raise error
+        return {"a": 1}
+
+    passes = PassRecord("test", on_pass=lambda _name, number: failures.append(number))
+    poller = Poller[str, int](read, passes=passes, limit=1, poll_s=0.01, immediate=True)
+
+    async def wait() -> bool:
+        return await poller.wait("a", lambda state: state == 1, timeout_s=60)
+
+    with capture_logs() as logs:
+        assert asyncio.run(wait()) is True
+    assert failures[:3] == [1, 2, 0]
+    assert [each["reason"] for each in logs] == ["a defect", "away"]
 
 
 def test_a_published_state_ends_a_wait_without_a_read() -> None:
@@ -198,7 +225,7 @@ def test_a_published_state_ends_a_wait_without_a_read() -> None:
         answered.wait(30)
         return {"a": 0, "b": 0}
 
-    poller = Poller[str, int](read, limit=2, poll_s=60, immediate=True)
+    poller = Poller[str, int](read, passes=PassRecord("test"), limit=2, poll_s=60, immediate=True)
 
     async def wait() -> list[bool]:
         waits = [

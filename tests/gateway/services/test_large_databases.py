@@ -3,7 +3,7 @@
 import re
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -13,16 +13,20 @@ from sqlalchemy import event, func, select, text, update
 
 from databases import Postgres
 from gateways import UNREACHABLE, ManualClock
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.schema import endpoints
+from sluiceway_gateway.auth.service import LOOPBACK, Tokens
+from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
+from sluiceway_gateway.db.schema import endpoints, schemas
+from sluiceway_gateway.db.statements import KEYS_AT_ONCE, chunks
 from sluiceway_gateway.endpoints.liveness import LostEnds, Reaper
 from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.endpoints.store import find_all, on_sides
+from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.lifecycle.idle import TtlReaper
 from sluiceway_gateway.offsets.mirror import Mirror
 from sluiceway_gateway.status import sample_store
-from sluiceway_gateway.status.sampler import Sampler
+from sluiceway_gateway.status.sampler import IDLE_S, Sampler
+from sluiceway_gateway.status.service import Statuses
 
 SUSPECT_S, LOST_S = 6.5, 121.0
 
@@ -190,13 +194,118 @@ def test_channels_with_endpoints_or_positions_are_found_with_little_memory(
             connection.exec_driver_sql(f"ALTER DATABASE {name} SET work_mem = '64kB'")
             connection.commit()
     with closing(Database(url)) as database, database.scan() as tx:
-        assert len(sample_store.channels_with_readers(tx)) == 8_000
-        statement = sample_store._WITH_READERS.compile(
+        assert len(all_with_readers(tx)) == 8_000
+        statement = sample_store._USED_PAGE.params(after="", limit=2_000).compile(
             tx.connection, compile_kwargs={"literal_binds": True}
         )
         plan = "\n".join(tx.connection.exec_driver_sql(f"EXPLAIN {statement}").scalars())
     # A list of all endpoints or positions would be scanned for each channel.
-    assert re.findall(r"Seq Scan on (\w+)", plan) == ["channels"], plan
+    assert not {"endpoints", "positions"} & set(re.findall(r"Seq Scan on (\w+)", plan)), plan
+
+
+def all_with_readers(tx: ReadTransaction) -> list[str]:
+    """Return the uids of all pages of channels with endpoints or positions."""
+    uids: list[str] = []
+    after: str | None = ""
+    while after is not None:
+        page = sample_store.page_with_readers(tx, after=after)
+        uids += [channel.uid for channel in page.channels]
+        after = page.last
+    return uids
+
+
+def test_idle_channels_are_sampled_page_by_page(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_store, "_PAGE", 3)
+    crowd(database, channels=10, endpoints=7)
+    with database.write() as tx:
+        tx.execute(update(endpoints).values(state="closed"))
+    looks = Looks(database)
+    assert looks.sampler.run_once().sampled == 7
+    looks.turned_s += IDLE_S
+    assert looks.sampler.run_once().sampled == 7
+
+
+def test_channels_in_use_are_sampled_though_the_list_of_idle_ones_fails(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a large database it may take longer than a statement may."""
+    monkeypatch.setattr(sample_store, "_PAGE", 3)
+    crowd(database, channels=10, endpoints=10)
+    with database.write() as tx:
+        tx.execute(update(endpoints).values(state="closed"))
+        tx.execute(update(endpoints).values(state="started").where(endpoints.c.id == "endpoint-9"))
+    looks, page, failing = Looks(database), sample_store.page_with_readers, True
+    pages: list[str] = []
+
+    def read(tx: ReadTransaction, *, after: str) -> sample_store.SampledPage:
+        pages.append(after)
+        if failing and after:
+            raise DatabaseUnavailable("the statement took too long")
+        return page(tx, after=after)
+
+    monkeypatch.setattr(sample_store, "page_with_readers", read)
+    for _ in range(2):
+        with pytest.raises(DatabaseUnavailable):
+            looks.sampler.run_once()
+    assert set(numbers(database)) == {"uid-0", "uid-1", "uid-2", "uid-9"}
+    assert numbers(database)["uid-9"] == 2
+    failing = False
+    looks.sampler.run_once()
+    # It continues where it failed.
+    assert pages == ["", "uid-2", "uid-2", "uid-2", "uid-5", "uid-8"]
+    assert set(numbers(database)) == {f"uid-{number}" for number in range(10)}
+
+
+def test_a_channel_that_cannot_be_sampled_delays_no_other(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway_gateway.status.sampler._CHUNK", 1)
+    crowd(database, channels=4, endpoints=4)
+    write = sample_store.write
+
+    def fail(tx: WriteTransaction, taken: Sequence[sample_store.SampleWrite]) -> int:
+        if taken[0].channel_uid == "uid-1":
+            raise ValueError("a defect")
+        return write(tx, taken)
+
+    monkeypatch.setattr(sample_store, "write", fail)
+    with pytest.raises(ValueError, match="a defect"):
+        Looks(database).sampler.run_once()
+    assert set(numbers(database)) == {"uid-0", "uid-2", "uid-3"}
+
+
+def numbers(database: Database) -> dict[str, int]:
+    """Return the number of the last sample of each sampled channel."""
+    uids = [f"uid-{number}" for number in range(10)]
+    with database.read() as tx:
+        return sample_store.last_numbers(tx, uids)
+
+
+def test_no_transaction_is_open_while_the_list_of_channels_is_processed(
+    postgres: Postgres,
+) -> None:
+    many = 1_200
+    with closing(Database(postgres.migrated())) as database:
+        crowd(database, channels=many, endpoints=many)
+        with database.write() as tx:
+            tx.execute(update(schemas).values(definition="{}"))
+        statuses = Statuses(
+            database, Tokens(database, None, clock=ManualClock()), clock=ManualClock()
+        )
+        states: list[tuple[int, int]] = []
+
+        def fetched(_connection: Any, cursor: psycopg.Cursor[Any], *_others: object) -> None:
+            states.append((cursor.rowcount, cursor.connection.info.transaction_status))
+
+        event.listen(database.engine, "after_cursor_execute", fetched)
+        update_ = statuses.feed_update(by=[LOOPBACK], listed={}, watched={})
+        for some in chunks(update_.changed):
+            statuses.summaries(some)
+    assert len(update_.changed) == many
+    rows = [count for count, state in states if state != psycopg.pq.TransactionStatus.IDLE]
+    assert max(rows) <= KEYS_AT_ONCE
 
 
 def test_lost_writers_are_recorded_in_batches(
@@ -251,7 +360,7 @@ def test_all_loops_work_with_150_000_endpoints(postgres: Postgres) -> None:
             tx.execute(update(endpoints).values(health="lost"))
         looks.ends.run_once()
         with database.scan() as tx:
-            assert len(sample_store.channels_with_readers(tx)) == 3_000
+            assert len(all_with_readers(tx)) == 3_000
 
 
 _SERIES = {
