@@ -29,7 +29,8 @@ class StatusProblem:
 
     `code` is channel_failed, channel_not_synced, partitions_unavailable, channel_halted,
     batch_holds_readers, reader_stalled, reader_stopped, not_converging, position_out_of_range,
-    writer_failed, writer_lost, reader_failed, reader_lost, suspect, or one of a newer gateway.
+    partitions_unread, writer_failed, writer_lost, reader_failed, reader_lost, suspect, or one of a
+    newer gateway.
     `severity` is error or warning.
     """
 
@@ -80,6 +81,7 @@ _PROBLEMS = {
     "reader_stopped": "{place} has no live member",
     "not_converging": "{place} is falling behind",
     "position_out_of_range": "{place} cannot go on at its committed positions, reset them",
+    "partitions_unread": "{place} does not read all partitions",
     "writer_failed": "{place} has failed",
     "writer_lost": "{place} is lost, its heartbeats do not arrive",
     "reader_failed": "{place} has failed",

@@ -7,9 +7,15 @@ from enum import StrEnum
 from typing import Any
 
 from sluiceway_gateway.channels.model import Channel, Phase
-from sluiceway_gateway.endpoints.model import Endpoint, Health, Place, State
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Health, Place, State
 from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, Sample
-from sluiceway_gateway.status.reader_progress import ProgressState, group_of_track, offset_at
+from sluiceway_gateway.status.reader_progress import (
+    COMMITTED,
+    ProgressState,
+    ReaderProgress,
+    group_of_track,
+    offset_at,
+)
 
 MAX_PROBLEMS = 10
 """Maximum number of listed problems of a channel, errors first."""
@@ -101,6 +107,44 @@ def ranges_of(document: Mapping[str, Any] | None) -> dict[str, OutOfRange]:
     return {name: OutOfRange(**each) for name, each in (document or {}).items()}
 
 
+def unread_partitions(
+    window: Sequence[Sample], readers: Iterable[ReaderProgress]
+) -> dict[str, int]:
+    """Return how many partitions with messages nobody reads, by the name of the group.
+
+    A live reader of the group reports positions, but nobody has ever reported or committed one in
+    these partitions. They are new ones, or those of members that are missing. Groups whose
+    partitions wait for tasks, and readers without a group, which may choose partitions, are left
+    out.
+    """
+    recent = window[-_AGREEING:]
+    if len(recent) < _AGREEING:
+        return {}
+    counts: dict[str, int] = {}
+    by_tasks = {each.group for each in readers if each.alive and each.by_tasks}
+    for key in recent[-1].tracks:
+        group = group_of_track(key)
+        if group == ANONYMOUS or group in by_tasks:
+            continue
+        unread = [
+            partition
+            for partition in range(len(recent[-1].ends))
+            if all(_is_unread(each, key, partition) for each in recent)
+        ]
+        if unread:
+            counts[group] = max(len(unread), counts.get(group, 0))
+    return counts
+
+
+def _is_unread(sample: Sample, key: str, partition: int) -> bool:
+    track = sample.tracks.get(key)
+    start, end = offset_at(sample.starts, partition), offset_at(sample.ends, partition)
+    if track is None or start is None or end is None or start >= end:
+        return False
+    is_live = any(holder is not None and holder > COMMITTED for holder in track.holder)
+    return is_live and offset_at(track.position, partition) is None
+
+
 def _position_in_log(sample: Sample, key: str, partition: int) -> tuple[int, int, int] | None:
     """Return the position of a track, and Kafka's first and end offset; None if one is unknown.
 
@@ -150,6 +194,7 @@ def current_problems(
     coverage: Coverage | None,
     groups: Mapping[str, GroupSummary],
     out_of_range: Mapping[str, OutOfRange],
+    unread: Mapping[str, int],
     ledger: LedgerSample | None,
     endpoints: Iterable[Endpoint | EndpointState],
 ) -> tuple[CurrentProblem, ...]:
@@ -160,6 +205,7 @@ def current_problems(
         *_of_ledger(ledger),
         *_of_groups(groups),
         *_of_ranges(out_of_range),
+        *_of_unread(unread),
         *(problem for each in endpoints if (problem := _of_endpoint(each)) is not None),
     ]
     found.sort(key=lambda each: each.severity is not Severity.ERROR)
@@ -244,6 +290,18 @@ def _of_ranges(out_of_range: Mapping[str, OutOfRange]) -> Iterable[CurrentProble
                 for count, text in reasons
                 if count
             ),
+        )
+
+
+def _of_unread(unread: Mapping[str, int]) -> Iterable[CurrentProblem]:
+    for name, count in sorted(unread.items()):
+        partitions = "1 partition" if count == 1 else f"{count} partitions"
+        yield CurrentProblem(
+            code="partitions_unread",
+            severity=Severity.ERROR,
+            role="reader",
+            group=name,
+            reason=f"nobody has ever read {partitions} with messages",
         )
 
 

@@ -101,6 +101,8 @@ class ReaderProgress:
     """The next offset to read by partition, as last reported."""
     share: Share | None = None
     """For a member of a dynamic group."""
+    by_tasks: bool = False
+    """Whether tasks report the positions, each once it runs."""
 
     @property
     def key(self) -> str:

@@ -87,6 +87,7 @@ _ENDPOINTS = (
         *(endpoints.c.member_index, endpoints.c.size, endpoints.c.mode, endpoints.c.epoch),
         *(endpoints.c.state, endpoints.c.health, endpoints.c.reached, endpoints.c.counters),
         *(endpoints.c.share_index, endpoints.c.share_size, endpoints.c.generation),
+        endpoints.c.spark,
     )
     .where(_CURRENT, endpoints.c.channel_uid.in_(bindparam("uids", expanding=True)))
     .order_by(endpoints.c.id)
@@ -204,6 +205,7 @@ def reader_progress_of(row: Row[Any]) -> ReaderProgress:
         alive=outcome(row.state, row.health) == "live",
         positions={int(p): position[0] for p, position in (row.reached or {}).items()},
         share=share_of(row),
+        by_tasks=row.spark is not None,
     )
 
 
@@ -227,6 +229,8 @@ class StoredSample:
     """By key of the track."""
     write_rate: float | None = None
     out_of_range: Mapping[str, OutOfRange] = field(default_factory=dict)
+    unread: Mapping[str, int] = field(default_factory=dict)
+    """By group, the number of partitions that nobody reads."""
 
 
 def sample_of(row: Row[Any]) -> StoredSample:
@@ -246,6 +250,7 @@ def sample_of(row: Row[Any]) -> StoredSample:
         lags={key: _group_lag_of(each) for key, each in document["lags"].items()},
         write_rate=document["summary"]["write_rate"],
         out_of_range=ranges_of(document.get("out_of_range")),
+        unread=document.get("unread", {}),
     )
 
 
@@ -265,6 +270,7 @@ def values_of(channel_uid: str, stored: StoredSample) -> dict[str, Any]:
         "groups": {name: vars(each) for name, each in summarize_groups(stored.lags).items()},
         "coverage": asdict(Coverage.of(sample.starts)),
         "out_of_range": {name: vars(each) for name, each in stored.out_of_range.items()},
+        "unread": dict(stored.unread),
     }
     return {
         "channel_uid": channel_uid,
@@ -384,7 +390,7 @@ def last_numbers(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, 
     return {row.channel_uid: row.number for row in tx.in_parts(_NUMBERS, uids=channel_uids)}
 
 
-_SUMMARY = ("summary", "groups", "ledger", "coverage", "out_of_range")
+_SUMMARY = ("summary", "groups", "ledger", "coverage", "out_of_range", "unread")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,6 +404,7 @@ class SampleSummary:
     coverage: Coverage | None
     """None in samples of earlier versions."""
     out_of_range: Mapping[str, OutOfRange]
+    unread: Mapping[str, int]
 
 
 def summaries(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, SampleSummary]:
@@ -418,6 +425,7 @@ def summaries(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, Sam
             ledger=ledger_of(row.ledger),
             coverage=None if row.coverage is None else Coverage(**row.coverage),
             out_of_range=ranges_of(row.out_of_range),
+            unread=row.unread or {},
         )
         for row in tx.in_parts(statement, uids=channel_uids)
     }

@@ -25,7 +25,7 @@ from sluiceway_gateway.passes import run_steps
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status import store as status_store
 from sluiceway_gateway.status.lag import LedgerSample, Sample, group_lag, ledger_sample, write_rate
-from sluiceway_gateway.status.problems import out_of_range
+from sluiceway_gateway.status.problems import out_of_range, unread_partitions
 from sluiceway_gateway.status.reader_progress import WINDOW, Offsets, offset_tracks, partitions_read
 from sluiceway_gateway.status.sample_store import (
     ReaderSnapshot,
@@ -289,6 +289,7 @@ class Sampler:
                 lags={key: group_lag(key, window, past, alive=alive[key]) for key in sample.tracks},
                 write_rate=write_rate(window),
                 out_of_range=out_of_range(window),
+                unread=unread_partitions(window, snapshot.readers),
             )
         else:
             stored = replace(history.window[-1], sample=sample)

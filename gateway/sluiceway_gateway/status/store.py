@@ -123,6 +123,7 @@ class StatusReport:
             coverage=None if self.last is None else Coverage.of(self.last.sample.starts),
             groups={} if self.last is None else summarize_groups(self.last.lags),
             out_of_range={} if self.last is None else self.last.out_of_range,
+            unread={} if self.last is None else self.last.unread,
             ledger=None if self.last is None else self.last.sample.ledger,
             # In the order of the list, where fewer are read.
             endpoints=sorted(attached, key=attrgetter("place.role", "place.group", "place.index")),
@@ -222,6 +223,7 @@ def _summaries(tx: ReadTransaction, rows: Sequence[Row[Any]]) -> tuple[ChannelSu
                     coverage=None if last is None else last.coverage,
                     groups=groups,
                     out_of_range={} if last is None else last.out_of_range,
+                    unread={} if last is None else last.unread,
                     ledger=None if last is None else last.ledger,
                     endpoints=troubled[row.uid],
                 ),

@@ -375,8 +375,8 @@ class StatusProblem(BaseModel):
     code: str = Field(
         description="`channel_failed`, `channel_not_synced`, `partitions_unavailable`, "
         "`channel_halted`, `batch_holds_readers`, `reader_stalled`, `reader_stopped`, "
-        "`not_converging`, `position_out_of_range`, `writer_failed`, `writer_lost`, "
-        "`reader_failed`, `reader_lost` or `suspect`; more may follow"
+        "`not_converging`, `position_out_of_range`, `partitions_unread`, `writer_failed`, "
+        "`writer_lost`, `reader_failed`, `reader_lost` or `suspect`; more may follow"
     )
     severity: Severity
     since: datetime | None

@@ -176,6 +176,10 @@ def problem(code: str, **facts: Any) -> dict[str, Any]:
             problem("position_out_of_range", role="reader", group="delays", reason="2 are gone"),
             "reader delays cannot go on at its committed positions, reset them: 2 are gone",
         ),
+        (
+            problem("partitions_unread", role="reader", group="delays", reason="2 of them"),
+            "reader delays does not read all partitions: 2 of them",
+        ),
         (problem("later", role="reader", group="delays"), "reader delays: later"),
         (problem("later"), "later"),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion
-from sluiceway_gateway.endpoints.model import Health, Place, Role, State
+from sluiceway_gateway.endpoints.model import Health, Mode, Place, Role, State
 from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, OpenBatch, Sample
 from sluiceway_gateway.status.problems import (
     Coverage,
@@ -16,11 +16,14 @@ from sluiceway_gateway.status.problems import (
     OutOfRange,
     current_problems,
     out_of_range,
+    unread_partitions,
 )
 from sluiceway_gateway.status.reader_progress import (
     COMMITTED,
+    DEPARTED,
     OffsetTrack,
     ProgressState,
+    ReaderProgress,
     track_key,
 )
 
@@ -77,6 +80,7 @@ def test_a_working_channel_has_no_problem() -> None:
             coverage=Coverage.of([0, 5]),
             groups=groups,
             out_of_range={},
+            unread={},
             ledger=ledger(0),
             endpoints=at_work,
         )
@@ -117,6 +121,7 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
         coverage=Coverage.of([3, None]),
         groups={"": group(ProgressState.FALLING_BEHIND), "g": group(ProgressState.STALLED)},
         out_of_range={"h": OutOfRange(expired=1, beyond=2), "g": OutOfRange(expired=1, beyond=0)},
+        unread={"j": 2},
         ledger=ledger(3, 0, halted="offsets are gone"),
         endpoints=[
             endpoint(0, health=Health.SUSPECT),
@@ -129,6 +134,7 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
         ("channel_halted", "error"),
         ("reader_stalled", "error"),
         ("position_out_of_range", "error"),
+        ("partitions_unread", "error"),
         ("reader_lost", "error"),
         ("writer_failed", "error"),
         ("partitions_unavailable", "warning"),
@@ -173,7 +179,7 @@ def test_a_topic_that_kafka_refuses_is_a_problem(
     refused = channel(phase).with_condition("Ready", ready, reason, "a message", NOW)
     refused = refused.with_condition("Synced", "False", reason, "To do: add brokers.", NOW)
     found = current_problems(
-        refused, coverage=None, groups={}, out_of_range={}, ledger=None, endpoints=[]
+        refused, coverage=None, groups={}, out_of_range={}, unread={}, ledger=None, endpoints=[]
     )
     assert [each.severity.value for each in found] == expected
     for each in found:
@@ -184,7 +190,13 @@ def test_kafka_without_any_offsets_is_an_error() -> None:
     for starts in ([], [None, None]):
         coverage = Coverage.of(starts)
         (found,) = current_problems(
-            channel(), coverage=coverage, groups={}, out_of_range={}, ledger=None, endpoints=[]
+            channel(),
+            coverage=coverage,
+            groups={},
+            out_of_range={},
+            unread={},
+            ledger=None,
+            endpoints=[],
         )
         assert (found.code, found.severity.value) == ("partitions_unavailable", "error")
         assert found.reason == "all partitions are affected; their lag is unknown"
@@ -194,6 +206,56 @@ def test_errors_are_first() -> None:
     suspects = [endpoint(each, health=Health.SUSPECT) for each in range(10)]
     endpoints = [*suspects, endpoint(99, health=Health.LOST)]
     found = current_problems(
-        channel(), coverage=None, groups={}, out_of_range={}, ledger=None, endpoints=endpoints
+        channel(),
+        coverage=None,
+        groups={},
+        out_of_range={},
+        unread={},
+        ledger=None,
+        endpoints=endpoints,
     )
     assert found[0].code == "reader_lost"
+
+
+@pytest.mark.parametrize(
+    ("group_name", "position", "holder", "ends", "by_tasks", "expected"),
+    [
+        ("g", [7, None, None], [3, None, None], [9, 9, 0], False, {"g": 1}),
+        ("g", [7, 0, None], [3, 3, None], [9, 9, 0], False, {}),
+        # A lag is known, and its growth is a problem of its own.
+        ("g", [7, 4, 0], [3, COMMITTED, DEPARTED], [9, 9, 9], False, {}),
+        # Nobody reports positions, as clients that only commit.
+        ("g", [7, None, None], [COMMITTED, None, None], [9, 9, 9], False, {}),
+        ("g", [7, None, None], [3, None, None], [9, None, 9], True, {}),
+        ("", [7, None, None], [3, None, None], [9, 9, 9], False, {}),
+    ],
+)
+def test_partitions_that_no_member_has_ever_read_are_counted(
+    group_name: str,
+    position: list[int | None],
+    holder: list[int | None],
+    ends: list[int | None],
+    by_tasks: bool,
+    expected: dict[str, int],
+) -> None:
+    track = OffsetTrack(position=position, committed=[None] * 3, holder=holder)
+    sample = Sample(
+        at=NOW,
+        starts=[0, 0, 0],
+        ends=ends,
+        log_ends=[],
+        ledger=None,
+        tracks={track_key(group_name, None): track},
+    )
+    reader = ReaderProgress(
+        group=group_name,
+        index=0,
+        size=1,
+        mode=Mode.SHARED,
+        epoch=3,
+        alive=True,
+        positions={},
+        by_tasks=by_tasks,
+    )
+    assert unread_partitions([sample] * 3, [reader]) == expected
+    assert unread_partitions([sample] * 2, [reader]) == {}

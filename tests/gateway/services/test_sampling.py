@@ -284,6 +284,30 @@ def test_positions_without_a_message_in_kafka_are_a_problem(
     assert found() == []
 
 
+def test_partitions_that_nobody_reads_are_a_problem(flights: Site, sampling: Sampling) -> None:
+    def found() -> list[tuple[str, str, str]]:
+        (line,) = [each for each in sampling.lines() if each["channel"]["uid"] == flights.uid]
+        problems = sampling.status()["problems"]
+        assert problems == line["problems"]
+        return [(each["code"], each["group"], each["reason"]) for each in problems]
+
+    sampling.write(5, 5, 5, 0)
+    first, whole = flights.member(0, 2), flights.member(0, 1, group="h")
+
+    def beat(*more: Any) -> None:
+        flights.beat(report(first, positions={"0": [5, 0], "2": [5, 0]}), *more)
+
+    beat(report(whole, positions=at(5, 5, 5, 0)))
+    sampling.sample(2)
+    assert found() == []
+    sampling.sample()
+    assert found() == [("partitions_unread", "g", "nobody has ever read 1 partition with messages")]
+    second = flights.member(1, 2)
+    beat(report(second, positions={"1": [0, 0], "3": [0, 0]}))
+    sampling.sample()
+    assert found() == []
+
+
 def test_after_a_reset_without_positions_the_lag_is_unknown(
     flights: Site, sampling: Sampling
 ) -> None:

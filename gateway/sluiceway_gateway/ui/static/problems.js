@@ -96,6 +96,12 @@ const KINDS = {
     advice: "A reader that starts there fails. Find out what was lost, then reset the group's offsets",
     sentence: (fact) => html`${subject(GROUP, fact)} at positions that Kafka does not have.`,
   },
+  partitions_unread: {
+    word: "Partitions unread",
+    tab: "readers",
+    advice: "Start the missing members. Members of older clients read added partitions after a restart",
+    sentence: (fact) => html`${subject(GROUP, fact)} not reading all partitions, and nobody else reads them for it.`,
+  },
   suspect: {
     word: "Heartbeat late",
     tab: "endpoints",
