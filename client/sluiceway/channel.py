@@ -383,6 +383,7 @@ class Channel:
         until: offsets.Until = "finished",
         writers: int = 1,
         on_lost_writer: OnLostWriter = "raise",
+        open_timeout_s: float | None = None,
         start: offsets.Start = "earliest",
         partitions: Sequence[int] | None = None,
         on_corrupt: Literal["raise", "skip"] = "raise",
@@ -435,6 +436,7 @@ class Channel:
             config=config,
             writers=writers,
             on_lost_writer=on_lost_writer,
+            open_timeout_s=open_timeout_s,
             share_connection=share_connection,
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 from sluiceway import offsets
 from sluiceway.endpoint.assignment import PartitionAssignment, StopAtAssignmentEnd
 from sluiceway.endpoint.handle import EndpointHandle
-from sluiceway.endpoint.stop_condition import OnLostWriter, StopCondition
+from sluiceway.endpoint.stop_condition import StopCondition
 from sluiceway.errors import OptionError, StaleGeneration
 from sluiceway.ledger.visibility import visibility_of
 from sluiceway.reader import ChannelReader
@@ -141,12 +141,11 @@ class DynamicGroupReader(ChannelReader):
         self,
         until: offsets.Until,
         chosen: Sequence[int],
-        writers: int,
-        on_lost_writer: OnLostWriter,
+        **waiting: Any,
     ) -> StopCondition:
         del chosen  # the assignment changes
         everything = range(self._assignment.total)
-        whole = super()._create_stop_condition(until, everything, writers, on_lost_writer)
+        whole = super()._create_stop_condition(until, everything, **waiting)
         return StopAtAssignmentEnd(whole, self._assignment)
 
     def _fetch(self, deadline_s: float, *, holding: bool = False) -> bool:
@@ -208,6 +207,8 @@ class DynamicGroupReader(ChannelReader):
         positions = self._added_positions(added, committed)
         self._committer.assign(positions, committed)
         self._fetcher.reassign(added=positions)
+        if self._handle is not None:
+            self._handle.mark_incomplete()
 
     def _announce_assigned(self) -> None:
         """Call `on_assign` with the partitions that are not announced."""

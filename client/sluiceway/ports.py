@@ -11,7 +11,13 @@ import pyarrow as pa
 
 from sluiceway.channel import Channel
 from sluiceway.endpoint.channel_endpoint import ClosesOnExit
-from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, writers_outcome
+from sluiceway.endpoint.stop_condition import (
+    LOG_AFTER_S,
+    LostWriterPolicy,
+    OnLostWriter,
+    already_read,
+    writers_outcome,
+)
 from sluiceway.endpoint.waiting import missing_endpoints
 from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTimeout
 from sluiceway.reader import ChannelReader
@@ -25,8 +31,8 @@ __all__ = ["InputPort", "OutputPort"]
 
 LOGGER = logging.getLogger("sluiceway.ports")
 
-_LOG_AFTER_S = 30.0
 _CLOSES = ("closing", "closed")
+_MAX_NAMED = 10
 
 
 class OutputPort(ClosesOnExit):
@@ -193,14 +199,20 @@ class InputPort(ClosesOnExit):
         """
         self._channel = channel
         self._writers = writers
-        self._wanted = writers if all_open or sequential else 1
+        self._wanted = writers if all_open or sequential else min(writers, 1)
         self._sequential = sequential
         self._every_s = channel.heartbeat.timeout_ms / 1000
-        self._policy = LostWriterPolicy(on_lost_writer, heartbeat_timeout_s=self._every_s)
         self._timeout_s = _checked_timeout(open_timeout_s)
         self._waited = False
         self.reader: ChannelReader = channel.reader(
             writers=writers, on_lost_writer=on_lost_writer, **options
+        )
+        attached = self.reader.endpoint_id is not None
+        self._policy = LostWriterPolicy(
+            on_lost_writer,
+            heartbeat_timeout_s=self._every_s,
+            reader=self.reader.handle.attached if attached else None,
+            latest=options.get("start") == "latest",
         )
 
     def wait(self) -> None:
@@ -247,10 +259,14 @@ class InputPort(ClosesOnExit):
         if own is not None and all(each.id != own for each in present):
             # It is fenced or lost. A heartbeat revives a lost one.
             self.reader.handle.heartbeat_now()
-        attached = [each for each in present if each.role == "writer" and not each.wrote_nothing]
+        writers = [each for each in present if each.role == "writer"]
+        read = [each.place for each in writers if self._policy.was_read(each)]
+        attached = [each for each in writers if self._policy.counts(each)]
         closes = self._channel.refresh().status.phase in _CLOSES
         if len(attached) < self._wanted and not closes:
-            return missing_endpoints(present, "writer", self._wanted, "opened")
+            others = [each for each in writers if not self._policy.was_read(each)]
+            names = missing_endpoints(others, "writer", self._wanted, "opened")
+            return [*names, *([already_read(", ".join(read[:_MAX_NAMED]))] if read else [])]
         over = not self._sequential or writers_outcome(
             present,
             self._policy,
@@ -271,7 +287,7 @@ def _await(
     """Wait until no endpoint is missing; log a wait without limit after a while."""
     if deadline_s == math.inf:
         try:
-            channel.wait_until(missing, timeout_s=_LOG_AFTER_S, every_s=every_s)
+            channel.wait_until(missing, timeout_s=LOG_AFTER_S, every_s=every_s)
         except SluicewayTimeout as error:
             LOGGER.warning("%s; still waiting", error)
         else:

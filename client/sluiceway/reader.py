@@ -29,6 +29,7 @@ from sluiceway.kafka.fetcher import Fetcher
 from sluiceway.kafka.shared_stream import open_stream
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
+from sluiceway.rest.arguments import check_seconds
 from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.rest.models import Connection
@@ -91,6 +92,7 @@ class ChannelReader(ChannelEndpoint):
         handle: EndpointHandle | None = None,
         writers: int = 1,
         on_lost_writer: OnLostWriter = "raise",
+        open_timeout_s: float | None = None,
         share_connection: bool = False,
         visibility: Visibility | None = None,
     ) -> None:
@@ -106,8 +108,11 @@ class ChannelReader(ChannelEndpoint):
         committed part of an exactly-once channel.
 
         `handle` makes the reader an endpoint, with the partitions and committed positions of its
-        group. With `until="finished"`, `writers` is the least number that has to attach, and
-        `on_lost_writer` the behaviour after a writer failed or was lost: "raise" WriterFailed or
+        group. With `until="finished"`, `writers` is the least number that has to attach, 0 to
+        wait for open ones only; a writer that ended counts if no reader in this place has closed
+        at its end, and with `start="latest"` if it was open when this reader attached. After
+        `open_timeout_s` SluicewayTimeout names the missing ones, and the same call waits again.
+        `on_lost_writer` is the behaviour after a writer failed or was lost: "raise" WriterFailed or
         WriterLost once everything else is read and no successor has attached for the channel's
         heartbeat timeout; "wait" for a successor; "go_on" as if it had finished. Raises
         OptionError, OffsetOutOfRange, TopicGone, KafkaUnavailable.
@@ -120,6 +125,13 @@ class ChannelReader(ChannelEndpoint):
                 f"the channel {connection.channel_name!r} has the delivery exactly_once, so "
                 "readers need the gateway: open them with channel.reader()"
             )
+        if open_timeout_s is not None:
+            check_seconds("open_timeout_s", open_timeout_s)
+            if until != "finished":
+                raise OptionError(
+                    "open_timeout_s limits the wait for writers, which only a reader with "
+                    "until='finished' has: leave it out"
+                )
         super().__init__(handle)
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
@@ -152,7 +164,12 @@ class ChannelReader(ChannelEndpoint):
             self._stream.verify(max_age_s=1.0 if grouped or share_connection else 0.0)
             committed = {} if handle is None else handle.attached.positions
             self._stop_condition = self._create_stop_condition(
-                until, chosen, writers, on_lost_writer
+                until,
+                chosen,
+                writers=writers,
+                on_lost_writer=on_lost_writer,
+                latest=start == "latest",
+                open_timeout_s=open_timeout_s,
             )
             self._fetcher = Fetcher(
                 connection,
@@ -398,8 +415,7 @@ class ChannelReader(ChannelEndpoint):
         self,
         until: offsets.Until,
         chosen: Sequence[int],
-        writers: int,
-        on_lost_writer: OnLostWriter,
+        **waiting: Any,
     ) -> StopCondition:
         handle, stream, owns = self._handle, self._stream, self._owns
         if until != "finished" or handle is None:
@@ -410,8 +426,7 @@ class ChannelReader(ChannelEndpoint):
                 [*filter(owns, range(stream.discover_partitions()))]
             ),
             owns=owns,
-            writers=writers,
-            on_lost_writer=on_lost_writer,
+            **waiting,
             committed=self.connection.delivery == "exactly_once",
         )
 
@@ -438,7 +453,8 @@ class ChannelReader(ChannelEndpoint):
         while not self._fetcher.fetch(self._next_check_s(deadline_s), holding=holding):
             if self._fetcher.finished and self._stop_condition.verify_complete():
                 if self.finished and self._handle is not None:
-                    self._handle.mark_complete()
+                    through = self._stop_condition.finished_through
+                    self._handle.mark_complete(finished_through=through)
                 return False
             if time.monotonic() >= deadline_s:
                 return False
@@ -479,6 +495,8 @@ class ChannelReader(ChannelEndpoint):
         added = tuple(p for p in filter(self._owns, range(total)) if p not in present)
         if added:
             self._fetcher.reassign(added={p: Position(offset=0) for p in added})
+            if self._handle is not None:
+                self._handle.mark_incomplete()
         self._known_partitions = max(self._known_partitions, total)
         return added
 
@@ -488,6 +506,8 @@ class ChannelReader(ChannelEndpoint):
 
     def _seek(self, positions: Mapping[int, Position]) -> None:
         self._failure = None
+        if self._handle is not None:
+            self._handle.mark_incomplete()
         self._committer.track_consumed(self._fetcher.position())
         self._fetcher.seek(positions)
         self._committer.start_at(positions)

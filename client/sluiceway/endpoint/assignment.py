@@ -172,6 +172,11 @@ class StopAtAssignmentEnd(StopCondition):
         """Raise if the end offsets are unavailable."""
         self._whole.on_idle()
 
+    @property
+    def finished_through(self) -> int | None:
+        """The highest number of the writers whose end it waited for."""
+        return self._whole.finished_through
+
     def verify_complete(self) -> bool:
         """Raise if records are missing, unless further partitions may be assigned."""
         return not self._assignment.stable or self._whole.verify_complete()

@@ -160,9 +160,20 @@ class EndpointHandle:
     def pristine(self, pristine: bool) -> None:
         self._if_abandoned.pristine = pristine
 
-    def mark_complete(self) -> None:
-        """Record that a reader has read everything, so abandoning it is no failure."""
+    def mark_complete(self, *, finished_through: int | None = None) -> None:
+        """Record that a reader has read everything, so abandoning it is no failure.
+
+        `finished_through` is the highest number of the writers whose end it waited for. Once the
+        reader closes, later ones in its place wait for other writers.
+        """
+        if "finished_through" in self.attached.takes:
+            self._if_abandoned.finished_through = finished_through
         self._if_abandoned.complete = True
+
+    def mark_incomplete(self) -> None:
+        """Record that a reader has something to read again."""
+        self._if_abandoned.complete = False
+        self._if_abandoned.finished_through = None
 
     def owns(self, partition: int) -> bool:
         """Whether a partition, existing or added later, is assigned to this endpoint."""
@@ -351,6 +362,9 @@ class EndpointHandle:
             "ends": None if ends is None else {str(p): end for p, end in ends.items()},
             **self.metrics.heartbeat_fields(self.attached.takes, final=True),
         }
+        through = self._if_abandoned.finished_through
+        if state == "closed" and through is not None:
+            body["finished_through"] = through
         self.calls.detach(self.channel, self.id, body, timeout_s=timeout_s)
 
     def _fail(self, cause: str, ends: Mapping[int, int] | None) -> None:

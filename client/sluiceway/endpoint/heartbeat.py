@@ -42,8 +42,9 @@ _SESSIONS: dict[Hashable, "HeartbeatSession"] = {}
 class DetachRequest:
     """The request that detaches an endpoint after it was garbage-collected.
 
-    `complete`: a reader has read everything, so abandoning it is no failure. `pristine`: a writer
-    has produced no message.
+    `complete`: a reader has read everything, so abandoning it is no failure; `finished_through` is
+    then the highest number of the writers that it waited for. `pristine`: a writer has produced no
+    message.
     """
 
     name: str
@@ -52,12 +53,15 @@ class DetachRequest:
     uid: str
     epoch: int
     complete: bool = False
+    finished_through: int | None = None
     pristine: bool = False
 
     @property
     def body(self) -> dict[str, Any]:
         """The body of the request."""
         outcome: dict[str, Any] = {"state": "closed"}
+        if self.finished_through is not None:
+            outcome["finished_through"] = self.finished_through
         if not self.complete:
             outcome = {"state": "error", "cause": _ABANDONED, "ends": {} if self.pristine else None}
         return {"uid": self.uid, "epoch": self.epoch, **outcome}

@@ -4,19 +4,27 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sluiceway.endpoint.handle import EndpointHandle
-from sluiceway.errors import CounterpartError, OptionError, WriterFailed, WriterLost
-from sluiceway.rest.endpoints import Endpoint
+from sluiceway.errors import (
+    CounterpartError,
+    OptionError,
+    SluicewayTimeout,
+    WriterFailed,
+    WriterLost,
+)
+from sluiceway.rest.endpoints import AttachResult, Endpoint
 
 __all__ = [
+    "LOG_AFTER_S",
     "LostWriterPolicy",
     "OnLostWriter",
     "StopCondition",
     "WhenFinished",
     "WritersOutcome",
+    "already_read",
     "writers_outcome",
 ]
 
@@ -24,7 +32,8 @@ LOGGER = logging.getLogger("sluiceway.endpoint.stop_condition")
 
 OnLostWriter = Literal["raise", "wait", "go_on"]
 
-_LOG_AFTER_S = 30.0
+LOG_AFTER_S = 10.0
+"""The wait for writers or readers after which a log line names the missing ones."""
 _MAX_NAMED = 10
 
 
@@ -34,17 +43,23 @@ class WritersOutcome:
 
     `ends` are the end offsets of their records by partition. `unreported` has the ids of writers
     without known end offsets. `error` is raised when everything is read. `short`: the channel
-    closed before the expected number of writers had attached.
+    closed before the expected number of writers had attached, or none is expected. `through` is the
+    highest number of a writer; None if the gateway does not number them.
     """
 
     ends: Mapping[int, int]
+    through: int | None = field(default=None, compare=False)
     short: bool = False
     unreported: frozenset[str] = frozenset()
     error: CounterpartError | None = None
 
 
 class LostWriterPolicy:
-    """The wait of a reader for successors of failed and lost writers.
+    """Which writers a reader waits for, and how long for successors of failed and lost ones.
+
+    A writer that has ended does not count if the reader's place has read it to its end before,
+    unless it was open while the reader was attached. For a reader that starts at the latest
+    records, only those count that were open then, or attached later.
 
     The wait for a failed writer lasts for the channel's heartbeat timeout, from the first `observe`
     that has the failure. A writer that became lost while the reader was open has already been
@@ -57,8 +72,11 @@ class LostWriterPolicy:
         on_lost_writer: OnLostWriter,
         *,
         heartbeat_timeout_s: float,
+        reader: AttachResult | None = None,
+        latest: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Describe a reader; `latest`: it starts at the latest records, where none is committed."""
         if on_lost_writer not in ("raise", "wait", "go_on"):
             raise OptionError(
                 f"on_lost_writer is {on_lost_writer!r}; it takes 'raise', 'wait' or 'go_on'"
@@ -67,6 +85,13 @@ class LostWriterPolicy:
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._monotonic = monotonic
         self._seen_open: set[str] = set()
+        self.through = 0
+        """Writers with a number up to this one have been read to their end."""
+        if reader is not None:
+            self._seen_open |= reader.live_writers
+            self.through = reader.finished_through or 0
+            if latest and not reader.positions:
+                self.through = max(self.through, reader.number or 0)
         self._ended_s: dict[str, float] = {}
         self._due_s = math.inf
 
@@ -89,6 +114,16 @@ class LostWriterPolicy:
     def has_seen_open(self, writer: Endpoint) -> bool:
         """Whether the writer was open while this reader was attached."""
         return writer.id in self._seen_open
+
+    def was_read(self, writer: Endpoint) -> bool:
+        """Whether the writer has ended, and the reader's place needs nothing of it any more."""
+        if writer.lives or self.has_seen_open(writer):
+            return False
+        return writer.number is not None and writer.number <= self.through
+
+    def counts(self, writer: Endpoint) -> bool:
+        """Whether the reader waits for this writer, and it is one of the expected number."""
+        return not writer.wrote_nothing and not self.was_read(writer)
 
     def waits_for(self, writers: Iterable[Endpoint]) -> bool:
         """Whether one of these failed or lost writers may still get a successor."""
@@ -123,7 +158,7 @@ def writers_outcome(
     """
     present = [each for each in endpoints if each.role == "writer"]
     policy.observe(present)
-    counted = [each for each in present if not each.wrote_nothing]
+    counted = [each for each in present if policy.counts(each)]
     if any(each.lives for each in present) or (len(counted) < writers and not complete):
         return None
     unaccounted = [each for each in counted if not each.is_accounted_for]
@@ -135,7 +170,7 @@ def writers_outcome(
     if not complete and policy.waits_for([*unaccounted, *pristine]):
         return None
     ends: dict[int, int] = {}
-    for each in counted:
+    for each in present:
         known = each.ends if each.is_accounted_for else each.lost_at
         # A writer that was closed without end offsets has written nothing.
         for partition, end in (known or {}).items():
@@ -145,7 +180,8 @@ def writers_outcome(
         error = _error(unaccounted, channel, complete=complete)
     return WritersOutcome(
         ends=ends,
-        short=len(counted) < writers,
+        through=max((each.number for each in present if each.number is not None), default=None),
+        short=len(counted) < max(writers, 1),
         unreported=frozenset(each.id for each in unaccounted if each.lost_at is None),
         error=error,
     )
@@ -172,6 +208,11 @@ class StopCondition:
     def on_idle(self) -> None:
         """Raise if the end offsets are unavailable; called while no messages arrive."""
 
+    @property
+    def finished_through(self) -> int | None:
+        """The highest number of the writers whose end it waited for; None if there is none."""
+        return None
+
     def verify_complete(self) -> bool:
         """Raise if records are missing; called when all records up to the ends were returned.
 
@@ -187,7 +228,9 @@ class WhenFinished(StopCondition):
     writer that attaches before everything is read postpones the end. `final_ends` returns the
     current end offsets of this reader's partitions, `owns` whether a partition, existing or added
     later, is one of them. With `committed`, reading ends at the committed records when the last
-    writer has finished, not at the reported offsets, which include failed attempts.
+    writer has finished, not at the reported offsets, which include failed attempts. `latest`: the
+    reader starts at the latest records. Unless all writers have attached after `open_timeout_s`,
+    the wait raises SluicewayTimeout, and begins again with the next call.
     """
 
     def __init__(
@@ -199,11 +242,16 @@ class WhenFinished(StopCondition):
         writers: int,
         on_lost_writer: OnLostWriter,
         committed: bool = False,
+        latest: bool = False,
+        open_timeout_s: float | None = None,
     ) -> None:
-        if type(writers) is not int or writers < 1:
-            raise OptionError(f"writers is {writers!r}; it takes a number from 1")
+        if type(writers) is not int or writers < 0:
+            raise OptionError(f"writers is {writers!r}; it takes a number from 0")
         self._policy = LostWriterPolicy(
-            on_lost_writer, heartbeat_timeout_s=handle.attached.replacement_timeout_s
+            on_lost_writer,
+            heartbeat_timeout_s=handle.attached.replacement_timeout_s,
+            reader=handle.attached,
+            latest=latest,
         )
         super().__init__(None, handle)
         self._reader = handle
@@ -217,6 +265,8 @@ class WhenFinished(StopCondition):
         # Watermarks in place of unknown end offsets, and the writers that they are for.
         self._substitute: tuple[object, Mapping[int, int]] = ((frozenset(), False), {})
         self._idle_since_s: float | None = None
+        self._open_timeout_s = open_timeout_s
+        self._open_since_s: float | None = time.monotonic()
         # In the heartbeat thread, so the wait for a writer also starts while records are read.
         handle.subscribe(self._policy.observe)
 
@@ -240,16 +290,27 @@ class WhenFinished(StopCondition):
         return self._ends
 
     def on_idle(self) -> None:
-        """Raise an outage of the gateway, which reports the end; log a long wait."""
+        """Raise an outage of the gateway, which reports the end; log or limit a long wait."""
         outage = self._reader.session.outage
         if outage is not None:
             raise outage
         now_s = time.monotonic()
+        if self._open_timeout_s is not None and len(self._counted()) < self._writers:
+            if self._open_since_s is None:
+                self._open_since_s = now_s
+            if now_s - self._open_since_s >= self._open_timeout_s:
+                self._open_since_s = None
+                raise SluicewayTimeout(f"after {self._open_timeout_s:g} s {self._explanation()}")
         if self._idle_since_s is None:
             self._idle_since_s = now_s
-        elif now_s - self._idle_since_s >= _LOG_AFTER_S:
+        elif now_s - self._idle_since_s >= LOG_AFTER_S:
             self._idle_since_s = math.inf
             LOGGER.warning("%s", self._explanation())
+
+    @property
+    def finished_through(self) -> int | None:
+        """The highest number of the writers in the outcome."""
+        return None if self._outcome is None else self._outcome.through
 
     def verify_complete(self) -> bool:
         """Raise WriterFailed or WriterLost.
@@ -279,18 +340,33 @@ class WhenFinished(StopCondition):
             ends[partition] = max(end, ends.get(partition, 0))
         return ends
 
+    def _counted(self) -> list[Endpoint]:
+        writers = (each for each in self._reader.counterparts or () if each.role == "writer")
+        return [each for each in writers if self._policy.counts(each)]
+
     def _explanation(self) -> str:
         writers = [each for each in self._evaluated[0] or () if each.role == "writer"]
-        counted = [each for each in writers if not each.wrote_nothing]
+        counted = self._counted()
         unfinished = ", ".join(each.place for each in counted if each.state != "closed")
         failed = _named([each for each in writers if each.wrote_nothing])
+        read = _named([each for each in writers if self._policy.was_read(each)])
         return (
             f"{self._reader.name} has read everything and waits for writers: {len(counted)} of "
             f"{self._writers} writers have attached, not finished: {unfinished or 'none'}. "
             + (f"Ignored, because they failed before any record: {failed}. " if failed else "")
+            + (f"{already_read(read)} " if read else "")
             + "Writers without an endpoint (Spark without a registered driver, programs without "
             "the client) are unknown: read their records with until='now'"
         )
+
+
+def already_read(writers: str) -> str:
+    """Explain why a reader does not count these writers, which have ended."""
+    return (
+        f"Not counted, because they ended before, and this reader's place has read them to their "
+        f"end or starts after them: {writers}. To read without further writers, give writers=0; to "
+        "read their records again, reset the group."
+    )
 
 
 def _error(unaccounted: Sequence[Endpoint], channel: str, *, complete: bool) -> CounterpartError:

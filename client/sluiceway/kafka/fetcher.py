@@ -358,8 +358,10 @@ class Fetcher:
         self._in_step = True
         if fetched.messages or fetched.ends:
             self._idle_timeout.reset()
-        elif self._idle_timeout.probe(self._stream, awaited=self.bounded) and not self.bounded:
-            self._end_offsets.on_idle()
+        else:
+            self._idle_timeout.probe(self._stream, awaited=self.bounded)
+            if not self.bounded:
+                self._end_offsets.on_idle()
 
     def _accept(self, fetched: FetchedMessages) -> None:
         """Decode fetched messages and advance the next offsets."""

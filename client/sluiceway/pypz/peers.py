@@ -14,7 +14,7 @@ from sluiceway.pypz.status import (
     OwnChannelStatus,
     received_status,
 )
-from sluiceway.rest.endpoints import Endpoint
+from sluiceway.rest.endpoints import AttachResult, Endpoint
 
 __all__ = ["ChannelStatusMonitor", "FailedWriters", "Filter", "Peers"]
 
@@ -235,17 +235,35 @@ class FailedWriters:
     reader was opened, or wrote nothing. The latter is no error, but its successor may still write.
     """
 
-    def __init__(self, channel: str, on_lost_writer: OnLostWriter, *, patience_s: float) -> None:
+    def __init__(
+        self,
+        channel: str,
+        on_lost_writer: OnLostWriter,
+        *,
+        patience_s: float,
+        reader: AttachResult | None = None,
+    ) -> None:
         self._channel = channel
-        self._policy = LostWriterPolicy(on_lost_writer, heartbeat_timeout_s=patience_s)
+        self._policy = LostWriterPolicy(
+            on_lost_writer, heartbeat_timeout_s=patience_s, reader=reader
+        )
 
     def observe(self, endpoints: Iterable[Endpoint]) -> None:
         """Record which writers are live."""
         self._policy.observe(endpoints)
 
+    def was_read(self, endpoint: Endpoint) -> bool:
+        """Whether it is a writer of an earlier run, which this place has read to its end."""
+        return endpoint.role == "writer" and self._policy.was_read(endpoint)
+
+    def finished_through(self, endpoints: Iterable[Endpoint]) -> int | None:
+        """Return the highest number of the writers once all have ended; None before."""
+        outcome = writers_outcome(endpoints, self._policy, channel=self._channel, writers=1)
+        return None if outcome is None else outcome.through
+
     def check(self, endpoints: Iterable[Endpoint]) -> tuple[bool, CounterpartError | None]:
         """Return whether to wait for a successor, and if not, the error or None."""
-        writers = [each for each in endpoints if each.role == "writer"]
+        writers = [each for each in endpoints if each.role == "writer" and not self.was_read(each)]
         self.observe(writers)
         if any(each.lives for each in writers):
             return False, None

@@ -164,9 +164,11 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         """
         reader = self._opened()
         # Before the end offsets: writers that have ended now write nothing after these.
-        waits, fault = False, None
+        waits, fault, through = False, None, None
         if self._failed_writers is not None:
             waits, fault = self._failed_writers.check(self._counterparts)
+            through = self._failed_writers.finished_through(self._counterparts)
+            reader.handle.mark_incomplete()
         if any(reader.position()[p].offset < end for p, end in self._known_ends.items()):
             return True
         if self.get_consumer_lag() > 0:
@@ -179,6 +181,8 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
             return True
         if fault is not None:
             raise fault
+        if through is not None and not waits:
+            reader.handle.mark_complete(finished_through=through)
         return waits
 
     def get_consumer_lag(self) -> int:
@@ -404,6 +408,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
             channel.name,
             self._settings.on_lost_writer,
             patience_s=channel.heartbeat.timeout_ms / 1000,
+            reader=reader.handle.attached,
         )
         self._channel, self._consumer_timeout_ms = channel, None
         return True
@@ -433,6 +438,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         present = list(endpoints)
         if self._failed_writers is not None:
             self._failed_writers.observe(present)
+            present = [each for each in present if not self._failed_writers.was_read(each)]
         super()._update(present)
 
     def _record_counts(self) -> dict[str, int]:

@@ -93,7 +93,8 @@ class Endpoint:
 
     `ends` are the end offsets of a finished writer by partition; of a failed writer, the end
     offsets of all records written in its place, or None if unknown. `lost_at` are the end offsets
-    of the channel at the time the writer became lost.
+    of the channel at the time the writer became lost. Endpoints that attach later have a higher
+    `number`, and a writer that returns after a failure gets a new one; None if unknown.
     """
 
     id: str
@@ -107,6 +108,7 @@ class Endpoint:
     payload: Mapping[str, Any] | None = None
     ends: Mapping[int, int] | None = None
     lost_at: Mapping[int, int] | None = None
+    number: int | None = None
     counters: Mapping[str, float] = field(default_factory=dict)
     changed_at: datetime | None = None
     title: str | None = None
@@ -145,7 +147,10 @@ class AttachResult:
     `took_over`: the previous writer in this place did not finish. `positions` are the group's
     committed positions in the assigned partitions. An endpoint without a heartbeat for
     `heartbeat_timeout_ms` is lost; `channel_timeout_ms` is the channel's timeout, None if unknown.
-    `takes` names the optional fields that heartbeats may have.
+    `takes` names the optional fields that heartbeats and detach requests may have.
+
+    A reader of a group has read the writers up to the number `finished_through` to their end; None
+    if unknown. `live_writers` are the ids of the channel's live writers, for a reader.
     """
 
     epoch: Annotated[int, JsonPath("endpoint", "epoch")]
@@ -158,6 +163,9 @@ class AttachResult:
     took_over: Annotated[bool, JsonPath("endpoint", "took_over")] = False
     channel_timeout_ms: Annotated[int | None, JsonPath("channel_heartbeat", "timeout_ms")] = None
     takes: frozenset[str] = frozenset()
+    number: Annotated[int | None, JsonPath("endpoint", "number")] = None
+    finished_through: int | None = None
+    live_writers: frozenset[str] = frozenset()
 
     @property
     def replacement_timeout_s(self) -> float:

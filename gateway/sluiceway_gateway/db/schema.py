@@ -117,6 +117,8 @@ endpoints = Table(
     Column("static_id", Word),
     # Application, query and UI of a Spark job.
     Column("spark", OptionalDocument),
+    # Ascending by channel; NULL if an older version of the gateway attached it.
+    Column("number", BigInteger),
     CheckConstraint(one_of("role", Role), name="role"),
     CheckConstraint(one_of("mode", Mode), name="mode"),
     CheckConstraint(one_of("state", State), name="state"),
@@ -182,6 +184,19 @@ positions = Table(
     Column("committed_at", UtcTime, nullable=False),
     CheckConstraint("member_index >= -1 AND partition >= 0", name="member_and_partition"),
     CheckConstraint("next_offset >= 0 AND record >= 0", name="position"),
+)
+
+# The last end of each place in a group of readers; see `groups/model.py`.
+finished_places = Table(
+    "finished_places",
+    metadata,
+    channel_column(primary_key=True),
+    Column("group_name", Word, primary_key=True),
+    # -1 for the places of the group that have no row.
+    Column("member_index", Integer, primary_key=True, autoincrement=False),
+    # The highest number of the writers whose records it has read to their end.
+    Column("through", BigInteger, nullable=False),
+    CheckConstraint("member_index >= -1 AND through >= 0", name="member_and_number"),
 )
 
 samples = Table(

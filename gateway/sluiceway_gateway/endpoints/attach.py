@@ -46,6 +46,7 @@ from sluiceway_gateway.groups.assignment import (
     assigned_partitions,
     endpoint_partitions,
     position_member,
+    reading_place,
 )
 from sluiceway_gateway.groups.model import Group, new_group, require_growable
 from sluiceway_gateway.groups.store import RoleGroup
@@ -115,6 +116,8 @@ class AttachBatch:
     """Channels with a larger number of partitions, by name."""
     _growers: dict[str, _Candidate] = field(default_factory=dict)
     """The last request for which a channel grows, by its name."""
+    _numbers: Mapping[str, int] = field(default_factory=dict)
+    """The number of new endpoints, by channel uid."""
     _groups: dict[RoleGroup, Group] = field(default_factory=dict)
     _changed_groups: dict[RoleGroup, Group] = field(default_factory=dict)
     _joined: Counter[RoleGroup] = field(default_factory=Counter)
@@ -126,6 +129,8 @@ class AttachBatch:
     _predecessors: Mapping[StaticKey, Endpoint] = field(default_factory=dict)
     """The latest members with the static ids of new ones."""
     _locked: Mapping[str, Endpoint] = field(default_factory=dict)
+    _reconfigured: list[tuple[Group, Group]] = field(default_factory=list)
+    """Groups of readers before and after a change of size or mode."""
     _stored: dict[offsets_store.Whose, Mapping[int, Committed]] = field(default_factory=dict)
     _superseded: dict[str, tuple[Endpoint, Endpoint]] = field(default_factory=dict)
     _events: list[Event] = field(default_factory=list)
@@ -171,6 +176,8 @@ class AttachBatch:
         owners = session_store.owners(self.tx, {each.session for each in openings})
         names = {each.channel for _, each in requests}
         self._channels = channels_store.hold_named(self.tx, names, wait=self.wait)
+        uids = {channel.uid for channel in self._channels.values()}
+        self._numbers = endpoints_store.next_numbers(self.tx, uids)
         existing = endpoints_store.find_all(self.tx, [each.spec.id for _, each in requests])
         candidates = []
         ids: set[str] = set()
@@ -253,6 +260,7 @@ class AttachBatch:
         self._require_partitions(candidate)
         displaced = [] if group is before else self._displaced(key)
         previous = self._predecessors.get(candidate.static_key)
+        reconfigured = group
         group, place = group.with_member(previous.place.index if previous else spec.index)
         occupant = self._occupants.get((candidate.channel.uid, place))
         if occupant is None and previous is not None and previous.may_return:
@@ -271,7 +279,10 @@ class AttachBatch:
         gone = [*displaced, *([] if occupant is None else [occupant])]
         if not self.wait and any(each.id not in self._locked for each in gone):
             return None
-        endpoint = _new_endpoint(candidate, group, place, now=self.now)
+        if reconfigured is not before and spec.role is Role.READER:
+            self._reconfigured.append((before, reconfigured))
+        number = self._numbers[candidate.channel.uid]
+        endpoint = _new_endpoint(candidate, group, place, number=number, now=self.now)
         by = candidate.principal.id
         if occupant is not None:
             at = f"{self.now:%Y-%m-%d %H:%M:%S} UTC"
@@ -337,6 +348,8 @@ class AttachBatch:
         endpoints_store.save(tx, list(self._superseded.values()))
         endpoints_store.insert(tx, new)
         groups_store.save(tx, *self._changed_groups.values())
+        for before, after in self._reconfigured:
+            groups_store.move_finished(tx, before, after)
         rebalance(tx, [(None, each) for each in new], now=self.now)
         add_events(tx, self._events)
         endpoints_store.revise(tx, {each.channel_uid for each in new})
@@ -344,7 +357,14 @@ class AttachBatch:
     def _response(self, accepted: Sequence[tuple[_Candidate, Endpoint]]) -> None:
         uids = {each.channel.uid for each, _ in accepted}
         versions = {uid: schemas_store.versions(self.tx, uid) for uid in sorted(uids)}
+        readers = [each for _, each in accepted if each.place.role is Role.READER]
+        finished = groups_store.finished_through(
+            self.tx, [reading_place(each) for each in readers if each.place.group != ANONYMOUS]
+        )
+        writers = endpoints_store.live_writers(self.tx, {each.channel_uid for each in readers})
         for each, endpoint in accepted:
+            uid = endpoint.channel_uid
+            reads = endpoint.place.role is Role.READER
             takes_over = endpoint.place.role is Role.WRITER and endpoint.place.group != ANONYMOUS
             self.outcomes[each.number] = Attached(
                 endpoint=endpoint,
@@ -353,7 +373,9 @@ class AttachBatch:
                 partitions=each.partitions,
                 positions=self._positions(each),
                 channel=each.channel,
-                versions=versions[each.channel.uid],
+                versions=versions[uid],
+                finished_through=finished.get(reading_place(endpoint)) if reads else None,
+                live_writers=tuple(writers[uid]) if reads else (),
             )
 
     def _positions(self, candidate: _Candidate) -> tuple[Committed, ...]:
@@ -388,7 +410,9 @@ def _candidate(
     )
 
 
-def _new_endpoint(candidate: _Candidate, group: Group, place: Place, *, now: datetime) -> Endpoint:
+def _new_endpoint(
+    candidate: _Candidate, group: Group, place: Place, *, number: int, now: datetime
+) -> Endpoint:
     spec = candidate.spec
     return Endpoint(
         id=spec.id,
@@ -401,6 +425,7 @@ def _new_endpoint(candidate: _Candidate, group: Group, place: Place, *, now: dat
         heartbeat=candidate.heartbeat,
         static_id=spec.static_id,
         spark=spec.spark,
+        number=number,
         epoch=group.epoch,
         generation=group.generation,
         attached_at=now,

@@ -74,6 +74,10 @@ class Attached:
     positions: tuple[Committed, ...]
     channel: Channel
     versions: tuple[SchemaVersion, ...]
+    finished_through: int | None
+    """Of a reader of a group: the number of the last writer that its place has read to its end."""
+    live_writers: tuple[str, ...]
+    """Of a reader: the ids of the channel's live writers."""
 
 
 def require_same(existing: Endpoint, channel: Channel, spec: AttachSpec) -> None:

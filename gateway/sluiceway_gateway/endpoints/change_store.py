@@ -1,6 +1,7 @@
 """Changes of endpoints: saved with their groups, their history and the channel's revision."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +11,13 @@ from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import endpoint_events
 from sluiceway_gateway.db.statements import columns_of
 from sluiceway_gateway.endpoints.model import Endpoint, Event, Health, Role, State, event
-from sluiceway_gateway.endpoints.store import live_members, release_shares, revise, save
+from sluiceway_gateway.endpoints.store import (
+    live_members,
+    next_numbers,
+    release_shares,
+    revise,
+    save,
+)
 from sluiceway_gateway.groups import store as groups_store
 
 #: Fields that counterparts and lists of endpoints show.
@@ -40,6 +47,7 @@ def save_changes(
     Channels and endpoints are locked. The cause in the history is `health_cause` for changes of
     health, and `cause` for all others.
     """
+    changes = _renumbered(tx, changes)
     save(tx, changes)
     rebalance(tx, changes, now=now)
     events = []
@@ -54,6 +62,26 @@ def save_changes(
     return bool(visible)
 
 
+def _renumbered(
+    tx: WriteTransaction, changes: Sequence[EndpointChange]
+) -> Sequence[EndpointChange]:
+    """Give new numbers to writers that return, because readers may have ended without them."""
+    uids = {
+        after.channel_uid
+        for before, after in changes
+        if after.place.role is Role.WRITER and after.lives and not before.lives
+    }
+    if not uids:
+        return changes
+    numbers = next_numbers(tx, uids)
+    return [
+        (before, replace(after, number=numbers[after.channel_uid]))
+        if after.place.role is Role.WRITER and after.lives and not before.lives
+        else (before, after)
+        for before, after in changes
+    ]
+
+
 def rebalance(
     tx: WriteTransaction, changes: Iterable[tuple[Endpoint | None, Endpoint]], *, now: datetime
 ) -> None:
@@ -62,25 +90,24 @@ def rebalance(
     The changes are saved already; a new endpoint has None before it. Endpoints that are no
     longer alive lose their shares.
     """
-    gone: list[str] = []
-    touched: set[groups_store.GroupKey] = set()
+    gone: dict[groups_store.GroupKey, list[str]] = {}
     for before, after in changes:
         was_alive = before is not None and before.lives
         if not after.is_dynamic or was_alive == after.lives:
             continue
-        touched.add((after.channel_uid, after.place.group))
+        leaving = gone.setdefault((after.channel_uid, after.place.group), [])
         if was_alive:
-            gone.append(after.id)
-    release_shares(tx, gone)
-    members = live_members(tx, sorted(touched))
+            leaving.append(after.id)
+    members = live_members(tx, sorted(gone))
     groups = groups_store.find_all(tx, [(uid, Role.READER, name) for uid, name in members])
-    groups_store.save(
-        tx,
-        *(
-            each.rebalanced(live=len(members[each.channel_uid, each.name]), now=now)
-            for each in groups.values()
-        ),
-    )
+    rebalanced = [
+        group.rebalanced(live=len(members[group.channel_uid, group.name]), now=now)
+        for group in groups.values()
+    ]
+    groups_store.save(tx, *rebalanced)
+    for group in rebalanced:
+        leaving = gone[group.channel_uid, group.name]
+        release_shares(tx, leaving, generation=group.generation)
 
 
 def rebalance_after_growth(tx: WriteTransaction, channel_uid: str, *, now: datetime) -> None:

@@ -154,7 +154,8 @@ class Endpoint:
     epoch: int
     """The number of the instance in its group; the highest in a place is the current one."""
     generation: int
-    """The generation of its group when it was attached; in dynamic groups, of its share."""
+    """The generation of its group when it was attached. In dynamic groups that of its share, or,
+    once it has left, the one that began with its leaving."""
     state: State = State.OPENED
     health: Health = Health.HEALTHY
     superseded: bool = False
@@ -185,6 +186,10 @@ class Endpoint:
     """In a dynamic group, the name that the member keeps over restarts."""
     spark: SparkJob | None = None
     """The Spark job whose endpoint it is."""
+    number: int | None = None
+    """Higher than those of the endpoints that attached to its channel in earlier transactions. A
+    writer that returns after a failure or a loss gets a new one. None: an older version of the
+    gateway attached it."""
 
     @property
     def lives(self) -> bool:

@@ -195,6 +195,7 @@ def detach_endpoint(
         ends=offsets_of(body.ends),
         counters=body.counters,
         reached=reached_of(body.positions),
+        finished_through=body.finished_through,
     )
     channel, endpoint = gateway.endpoints.detach(name, id, spec, uid=body.uid, principal=principal)
     return json_response(endpoint_json(channel, endpoint))
@@ -232,4 +233,6 @@ def _attached_json(attached: Attached) -> dict[str, Any]:
         "heartbeat": attached.endpoint.heartbeat_in(channel.spec.heartbeat),
         "channel_heartbeat": channel.spec.heartbeat,
         "positions": [each.to_dict() for each in attached.positions],
+        "finished_through": attached.finished_through,
+        "live_writers": attached.live_writers,
     }

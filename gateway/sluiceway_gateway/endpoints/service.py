@@ -45,7 +45,7 @@ from sluiceway_gateway.errors import (
     SluicewayGatewayError,
 )
 from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.assignment import endpoint_partitions
+from sluiceway_gateway.groups.assignment import endpoint_partitions, reading_place
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.request_batcher import Batcher
 
@@ -64,6 +64,8 @@ class DetachSpec:
     counters: Mapping[str, float] | None = None
     reached: Reached | None = None
     """Of a reader: the next offset by partition, committed or not."""
+    finished_through: int | None = None
+    """Of a reader that has read everything: the highest number of the writers that it judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,9 +255,33 @@ def detach_endpoint(
     session_store.delete_attempts(tx, endpoint.id)
     detached = replace(returned(detached), ends=ends, counters=counters)
     save_changes(tx, [(endpoint, detached)], by=by, now=now, cause=spec.cause)
+    if detached.state is State.CLOSED and spec.finished_through is not None:
+        _record_end(tx, detached, spec.finished_through)
     if spec.reached is not None:
         endpoints_store.save_counters(tx, [(detached, counters, spec.reached)])
     return detached
+
+
+def _record_end(tx: WriteTransaction, reader: Endpoint, through: int) -> None:
+    """Store that a closed reader's place has read the writers up to a number to their end.
+
+    Of a dynamic group only its last member stores it, because the others left their partitions to
+    it. A reset of the group in the meantime counts more.
+    """
+    place = reader.place
+    if place.group == ANONYMOUS:
+        return
+    # After a restore of the database, the client may know later writers.
+    through = min(through, endpoints_store.revision(tx, reader.channel_uid))
+    if reader.is_dynamic:
+        key = reader.channel_uid, place.group
+        is_last = not endpoints_store.live_members(tx, [key])[key]
+        ended = is_last and not endpoints_store.left_unfinished(tx, reader)
+    else:
+        group = groups_store.find(tx, reader.channel_uid, Role.READER, place.group)
+        ended = group is not None and group.generation == reader.generation
+    if ended:
+        groups_store.finish(tx, reading_place(reader), through)
 
 
 def _ends_of_place(

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Row, and_, bindparam, case, null, or_, select, tuple_, update
+from sqlalchemy import Row, and_, bindparam, case, exists, null, or_, select, tuple_, update
 
 from sluiceway_gateway.channels.model import Heartbeat
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
@@ -92,6 +92,7 @@ def endpoint_of(row: Row[Any]) -> Endpoint:
         heartbeat=_heartbeat_of(row),
         static_id=row.static_id,
         spark=None if row.spark is None else SparkJob(**row.spark),
+        number=row.number,
     )
 
 
@@ -112,7 +113,7 @@ def share_of(row: Row[Any]) -> Share | None:
 _FIXED = ("id", "channel_uid", "size", "epoch", "attached_at", "commits", "title", "static_id")
 _CHANGING = (
     *("superseded", "fenced_by", "generation", "cause", "changed_at", "counters", "payload"),
-    *("ends", "lost_at"),
+    *("ends", "lost_at", "number"),
 )
 
 
@@ -187,7 +188,17 @@ _REVISE = (
     .where(channels.c.uid.in_(bindparam("uids", expanding=True)))
     .values(endpoints_revision=channels.c.endpoints_revision + 1)
 )
-_REVISION = select(channels.c.endpoints_revision).where(channels.c.uid == bindparam("uid"))
+_REVISIONS = PreparedSelect(
+    select(channels.c.uid, channels.c.endpoints_revision).where(
+        channels.c.uid.in_(bindparam("uids", expanding=True))
+    ),
+    keys="uids",
+)
+_LIVE_WRITERS = select(endpoints.c.channel_uid, endpoints.c.id).where(
+    endpoints.c.channel_uid.in_(bindparam("uids", expanding=True)),
+    endpoints.c.role == str(Role.WRITER),
+    LIVES,
+)
 _AT_PLACES = PreparedSelect(
     select(endpoints).where(
         tuple_(endpoints.c.channel_uid, *_PLACE).in_(bindparam("places", expanding=True)), _HERE
@@ -372,8 +383,29 @@ def revise(tx: WriteTransaction, channel_uids: Collection[str]) -> None:
 
 def revision(tx: ReadTransaction, channel_uid: str) -> int:
     """Return the revision of the channel's endpoints."""
-    number: int = tx.execute(_REVISION, {"uid": channel_uid}).scalar_one()
-    return number
+    return revisions(tx, [channel_uid])[channel_uid]
+
+
+def revisions(tx: ReadTransaction, channel_uids: Collection[str]) -> dict[str, int]:
+    """Return the revision of the endpoints of each channel."""
+    rows = tx.look_up(_REVISIONS, sorted(channel_uids))
+    return {row.uid: row.endpoints_revision for row in rows}
+
+
+def next_numbers(tx: ReadTransaction, channel_uids: Collection[str]) -> dict[str, int]:
+    """Return the number of the next endpoints of each channel, which the caller has locked.
+
+    It is the revision that shows them.
+    """
+    return {uid: revision + 1 for uid, revision in revisions(tx, channel_uids).items()}
+
+
+def live_writers(tx: ReadTransaction, channel_uids: Collection[str]) -> dict[str, list[str]]:
+    """Return the ids of the live writers of each channel."""
+    ids: dict[str, list[str]] = {uid: [] for uid in channel_uids}
+    for row in tx.in_parts(_LIVE_WRITERS, uids=sorted(ids)):
+        ids[row.channel_uid].append(row.id)
+    return ids
 
 
 def _before(endpoint: Endpoint) -> dict[str, Any]:
@@ -426,8 +458,33 @@ def forget_positions(tx: WriteTransaction, ids: Collection[str]) -> None:
         tx.execute(update(endpoints).where(endpoints.c.id.in_(part)).values(reached=null()))
 
 
-def release_shares(tx: WriteTransaction, ids: Collection[str]) -> None:
-    """Clear the shares of these endpoints."""
+def release_shares(
+    tx: WriteTransaction, ids: Collection[str], *, generation: int | None = None
+) -> None:
+    """Clear the shares of these endpoints; `generation` began with their leaving."""
+    columns: dict[str, int | None] = {"share_index": None, "share_size": None}
+    if generation is not None:
+        columns["generation"] = generation
     for part in chunks(sorted(ids)):
-        statement = update(endpoints).where(endpoints.c.id.in_(part))
-        tx.execute(statement.values(share_index=None, share_size=None))
+        tx.execute(update(endpoints).where(endpoints.c.id.in_(part)).values(columns))
+
+
+_LEFT_UNFINISHED = select(
+    exists().where(
+        endpoints.c.channel_uid == bindparam("channel_uid"),
+        endpoints.c.role == str(Role.READER),
+        endpoints.c.group_name == bindparam("group_name"),
+        endpoints.c.generation > bindparam("generation"),
+        endpoints.c.state != str(State.CLOSED),
+    )
+)
+
+
+def left_unfinished(tx: ReadTransaction, member: Endpoint) -> bool:
+    """Whether another member of a dynamic group failed or was lost after this one's last share.
+
+    Then nobody has taken over its partitions.
+    """
+    key = {"channel_uid": member.channel_uid, "group_name": member.place.group}
+    found: bool = tx.execute(_LEFT_UNFINISHED, key | {"generation": member.generation}).scalar_one()
+    return found

@@ -52,8 +52,8 @@ ModeWord = Literal["shared", "broadcast"]
 
 CLIENT_LENGTH = 200
 """Stored characters of a client's name."""
-TAKES = ("positions",)
-"""Optional fields of heartbeats that this gateway supports."""
+TAKES = ("positions", "finished_through")
+"""Optional fields of heartbeats and detach requests that this gateway supports."""
 
 
 class AttachHeartbeat(RequestModel):
@@ -155,6 +155,11 @@ class DetachPost(RequestModel):
     positions: Positions | None = Field(
         default=None, description="Of a reader: the offsets it reached"
     )
+    finished_through: Count | None = Field(
+        default=None,
+        description="Of a reader that has read everything: the highest number of the writers whose "
+        "end it waited for. Later readers in its place wait for other writers",
+    )
 
 
 class EndpointChannel(BaseModel):
@@ -178,6 +183,10 @@ class Counterpart(BaseModel):
     payload: dict[str, Any] | None
     ends: dict[str, int] | None
     lost_at: dict[str, int] | None = Field(description="The topic's end offsets when it was lost")
+    number: int | None = Field(
+        description="Higher than those of the endpoints that attached before, also of a writer "
+        "that returned after a failure; null if an older gateway attached it"
+    )
 
 
 class EndpointBody(Counterpart):
@@ -220,10 +229,17 @@ class AttachedBody(BaseModel):
     """An attached endpoint, with positions and connection."""
 
     endpoint: AttachedEndpoint
-    takes: list[str] = Field(description="Optional fields of heartbeats that this gateway supports")
+    takes: list[str] = Field(
+        description="Optional fields of heartbeats and detach requests that this gateway supports"
+    )
     heartbeat: Heartbeat = Field(description="Of the endpoint")
     channel_heartbeat: Heartbeat
     positions: list[PositionBody]
+    finished_through: int | None = Field(
+        description="Of a reader of a group: its place has read the writers up to this number to "
+        "their end; 0: none yet"
+    )
+    live_writers: list[str] = Field(description="Of a reader: the ids of the live writers")
     connection: Connection
 
 
@@ -286,4 +302,5 @@ def counterpart_json(endpoint: Endpoint) -> dict[str, Any]:
         "payload": endpoint.payload,
         "ends": endpoint.ends,
         "lost_at": endpoint.lost_at,
+        "number": endpoint.number,
     }

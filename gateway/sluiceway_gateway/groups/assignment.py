@@ -39,6 +39,12 @@ def position_member(place: Place, mode: Mode) -> int:
     return place.index if mode is Mode.BROADCAST else -1
 
 
+def reading_place(reader: Endpoint) -> tuple[str, str, int]:
+    """Return the key of the place whose end a reader of a group stores; see `groups/store.py`."""
+    index = -1 if reader.is_dynamic else reader.place.index
+    return reader.channel_uid, reader.place.group, index
+
+
 @dataclass(frozen=True, kw_only=True)
 class Member:
     """A live member of a dynamic group, for the computation of shares."""

@@ -1,6 +1,7 @@
 """Groups: names, kinds and members of the endpoints of one logical reader or writer. Pure."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -134,6 +135,24 @@ class Group:
             group = replace(self, next_index=index + 1)
         place = Place(role=self.role, group=self.name, index=index)
         return replace(group, epoch=self.epoch + 1), place
+
+
+def finished_after(before: Group, after: Group, through: Mapping[int, int]) -> Mapping[int, int]:
+    """Return the ends of a group's places after a change of its size or mode.
+
+    `through` has the number of the last writer that each place has read to its end, by index; -1
+    stands for all places without their own. Places of another size share the positions of the
+    former ones, so they have read only what all of these have. Members of broadcast groups keep
+    their positions, and with another mode all positions are others.
+    """
+    if before.mode is not after.mode:
+        return {}
+    if before.mode is Mode.BROADCAST:
+        return through
+    common = through.get(-1, 0)
+    if not before.dynamic:
+        common = min(through.get(index, common) for index in range(before.size or 1))
+    return {-1: common} if common else {}
 
 
 def require_growable(channel: Channel, group: str, size: int) -> None:

@@ -145,6 +145,7 @@ class GroupService:
             cause = f"the group was resized from {found.size} to {size}"
             changes = [(each, superseded(each, by=cause, now=now)) for each in locked.values()]
             groups_store.save(tx, resized)
+            groups_store.move_finished(tx, found, resized)
             save_changes(tx, changes, by=principal.id, now=now, cause=cause)
             if not changes:
                 endpoints_store.revise(tx, [channel.uid])

@@ -3,13 +3,13 @@
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, select, tuple_
+from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, select, tuple_
 
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import endpoint_groups, endpoints
+from sluiceway_gateway.db.schema import endpoint_groups, endpoints, finished_places
 from sluiceway_gateway.db.statements import PreparedSelect, columns_of, upsert
 from sluiceway_gateway.endpoints.model import Mode, Role
-from sluiceway_gateway.groups.model import Group
+from sluiceway_gateway.groups.model import Group, finished_after
 
 RoleGroup = tuple[str, Role, str]
 """A channel's uid, a role and the name of a group."""
@@ -71,3 +71,63 @@ def of_its_group() -> ColumnElement[bool]:
 def group_of(row: Row[Any]) -> Group:
     """Return the group of a row with all columns of `endpoint_groups`."""
     return Group(**columns_of(row, Group) | {"role": Role(row.role), "mode": Mode(row.mode)})
+
+
+ReadingPlace = tuple[str, str, int]
+"""A channel's uid, a group of readers and an index; -1 for the whole group."""
+
+_FINISHED = PreparedSelect(
+    select(finished_places).where(
+        tuple_(
+            finished_places.c.channel_uid,
+            finished_places.c.group_name,
+            finished_places.c.member_index,
+        ).in_(bindparam("places", expanding=True))
+    ),
+    keys="places",
+)
+_OF_GROUP = (
+    finished_places.c.channel_uid == bindparam("channel_uid"),
+    finished_places.c.group_name == bindparam("group_name"),
+)
+_SAVE_FINISHED = upsert(finished_places, ("channel_uid", "group_name", "member_index"))
+
+
+def finished_through(
+    tx: ReadTransaction, places: Collection[ReadingPlace]
+) -> dict[ReadingPlace, int]:
+    """Return the number of the last writer that each place has read to its end; 0 for none."""
+    keys = {*places, *((uid, group, -1) for uid, group, _ in places)}
+    stored = {
+        (row.channel_uid, row.group_name, row.member_index): row.through
+        for row in tx.look_up(_FINISHED, sorted(keys))
+    }
+    return {place: stored.get(place, stored.get((*place[:2], -1), 0)) for place in places}
+
+
+def finish(tx: WriteTransaction, place: ReadingPlace, through: int) -> None:
+    """Store that a place has read the writers up to this number to their end."""
+    keys = dict(zip(("channel_uid", "group_name", "member_index"), place, strict=True))
+    tx.run_each(_SAVE_FINISHED, [keys | {"through": through}])
+
+
+def forget_finished(
+    tx: WriteTransaction, channel_uid: str, group: str, *, member: int | None = None
+) -> None:
+    """Forget the ends of a group, or of one member."""
+    statement = delete(finished_places).where(*_OF_GROUP)
+    if member is not None:
+        statement = statement.where(finished_places.c.member_index == member)
+    tx.execute(statement, {"channel_uid": channel_uid, "group_name": group})
+
+
+def move_finished(tx: WriteTransaction, before: Group, after: Group) -> None:
+    """Store the ends of the places of a group of readers after a change of its size or mode."""
+    key = {"channel_uid": before.channel_uid, "group_name": before.name}
+    rows = tx.execute(select(finished_places).where(*_OF_GROUP), key)
+    stored = {row.member_index: row.through for row in rows}
+    moved = finished_after(before, after, stored)
+    if moved != stored:
+        forget_finished(tx, before.channel_uid, before.name)
+        for member, through in moved.items():
+            finish(tx, (before.channel_uid, before.name, member), through)

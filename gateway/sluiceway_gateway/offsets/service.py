@@ -225,6 +225,8 @@ class Offsets:
             ended = [each for each in held if not each.lives]
             whose_ids = [each.id for each in ended if member in (None, -1, each.place.index)]
             endpoints_store.forget_positions(tx, whose_ids)
+        whole = member in (None, -1)
+        groups_store.forget_finished(tx, channel.uid, group, member=None if whole else member)
         following = found.next_generation(now)
         groups_store.save(tx, following)
         # The status has the group's generation.

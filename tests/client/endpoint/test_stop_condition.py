@@ -225,3 +225,25 @@ def test_the_error_advises_only_what_is_possible() -> None:
     assert "and 2 more failed" in many
     lost = reported(*(writer(number, "started", "lost", lost_at={}) for number in range(2)))
     assert "sluiceway channels dismiss flights --lost" in lost
+
+
+def test_a_writer_that_was_read_to_its_end_does_not_count() -> None:
+    reader = Reader()
+    reader.policy.through = 5
+    before = writer(0, number=5, ends={0: 5})
+    assert reader.judges(before) is None
+    assert reader.judges(before, writer(1, number=None, ends={0: 7})) is not None
+    outcome = reader.judges(before, writer(1, number=6, ends={0: 3}))
+    assert outcome is not None
+    assert (outcome.ends, outcome.through) == ({0: 5}, 6)
+    # Also a failed one, which an earlier reader has accepted.
+    assert reader.judges(writer(2, "error", number=4)) is None
+    # It may have written since.
+    assert reader.judges(writer(0, "started", number=5)) is None
+    assert reader.judges(before) is not None
+
+
+def test_without_expected_writers_only_open_ones_are_awaited() -> None:
+    reader = Reader(writers=0)
+    assert reader.judges(writer(0, "started")) is None
+    assert reader.judges() == WritersOutcome(ends={}, short=True)

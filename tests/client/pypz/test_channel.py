@@ -730,3 +730,26 @@ def test_a_pair_recovers_from_a_pause_beyond_the_heartbeat_timeout(
     until(reader.invoke_close_channel)
     (committed,) = channel.committed(bench.name).values()
     assert committed.offset == 6
+
+
+def test_a_reader_of_the_next_run_waits_for_its_own_writers(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    writer.invoke_write_records(demo(5))
+    writer.stop_channel()
+    assert writer.invoke_close_channel()
+    assert take(reader, 5) == demo(5)
+    reader.invoke_commit_current_read_offset()
+    until(lambda: not reader.has_records() and reader.retrieve_connected_channel_unique_names())
+    reader.invoke_sync_status_update()
+    assert not reader.has_records()
+    assert reader.invoke_close_channel()
+    again = bench.reader()
+    assert again.invoke_open_channel()
+    again.invoke_sync_status_update()
+    assert again.retrieve_all_connected_channel_count() == 0, "the writer is of the first run"
+    later = bench.writer()
+    until(later.invoke_open_channel)
+    again.invoke_sync_status_update()
+    assert again.retrieve_healthy_connected_channel_count() == 1
+    later.invoke_write_records(demo(5, 5))
+    assert take(again, 5) == demo(5, 5)

@@ -36,6 +36,7 @@ def test_attaching_returns_place_partitions_and_connection(flights: Site) -> Non
         "payload": None,
         "ends": None,
         "lost_at": None,
+        "number": 1,
         "partitions": [1, 3],
         "took_over": False,
     }
