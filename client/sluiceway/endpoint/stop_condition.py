@@ -121,9 +121,18 @@ class LostWriterPolicy:
             return False
         return writer.number is not None and writer.number <= self.through
 
+    def is_settled(self, writer: Endpoint) -> bool:
+        """Whether a failed or lost writer of an exactly-once channel has left nothing to wait for.
+
+        Each of its keys is committed, or it committed nothing and was never seen open.
+        """
+        unseen = not self.has_seen_open(writer)
+        return writer.settled == "all" or (writer.settled == "none" and unseen)
+
     def counts(self, writer: Endpoint) -> bool:
         """Whether the reader waits for this writer, and it is one of the expected number."""
-        return not writer.wrote_nothing and not self.was_read(writer)
+        ignored = writer.wrote_nothing or self.is_settled(writer)
+        return not ignored and not self.was_read(writer)
 
     def waits_for(self, writers: Iterable[Endpoint]) -> bool:
         """Whether one of these failed or lost writers may still get a successor."""
@@ -262,6 +271,8 @@ class WhenFinished(StopCondition):
         self._evaluated: tuple[Sequence[Endpoint] | None, bool] = (None, False)
         self._outcome: WritersOutcome | None = None
         self._raised: CounterpartError | None = None
+        # The writers of an error that was confirmed by a heartbeat.
+        self._verified: tuple[str, ...] = ()
         # Watermarks in place of unknown end offsets, and the writers that they are for.
         self._substitute: tuple[object, Mapping[int, int]] = ((frozenset(), False), {})
         self._idle_since_s: float | None = None
@@ -316,11 +327,19 @@ class WhenFinished(StopCondition):
         """Raise WriterFailed or WriterLost.
 
         A call after the same error returns False after a heartbeat, which reports a successor that
-        has attached since.
+        has attached since. So does a call before the first error on an exactly-once channel: a
+        commit by a job without an endpoint, which may settle a failed one, changes no endpoint.
         """
         error = None if self._outcome is None else self._outcome.error
         if error is None:
             return True
+        if self._committed and self._verified != error.endpoints:
+            self._verified = error.endpoints
+            # Without a known revision, the heartbeat lists the writers again.
+            self._reader.subscribe()
+            self._reader.heartbeat_now()
+            return False
+        self._verified = ()
         if error is self._raised:
             self._raised = None
             self._reader.heartbeat_now()
@@ -348,12 +367,18 @@ class WhenFinished(StopCondition):
         writers = [each for each in self._evaluated[0] or () if each.role == "writer"]
         counted = self._counted()
         unfinished = ", ".join(each.place for each in counted if each.state != "closed")
-        failed = _named([each for each in writers if each.wrote_nothing])
+        failed = _named(
+            [each for each in writers if each.wrote_nothing or self._policy.is_settled(each)]
+        )
         read = _named([each for each in writers if self._policy.was_read(each)])
         return (
             f"{self._reader.name} has read everything and waits for writers: {len(counted)} of "
             f"{self._writers} writers have attached, not finished: {unfinished or 'none'}. "
-            + (f"Ignored, because they failed before any record: {failed}. " if failed else "")
+            + (
+                f"Ignored, because they failed and left nothing undone: {failed}. "
+                if failed
+                else ""
+            )
             + (f"{already_read(read)} " if read else "")
             + "Writers without an endpoint (Spark without a registered driver, programs without "
             "the client) are unknown: read their records with until='now'"

@@ -267,7 +267,8 @@ class FailedWriters:
         self.observe(writers)
         if any(each.lives for each in writers):
             return False, None
-        if self._policy.waits_for(each for each in writers if each.state != "closed"):
+        left = [each for each in writers if each.state != "closed"]
+        if self._policy.waits_for(each for each in left if not self._policy.is_settled(each)):
             return True, None
         found = writers_outcome(writers, self._policy, channel=self._channel, writers=0)
         if found is None or found.error is None:

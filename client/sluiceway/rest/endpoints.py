@@ -95,6 +95,10 @@ class Endpoint:
     offsets of all records written in its place, or None if unknown. `lost_at` are the end offsets
     of the channel at the time the writer became lost. Endpoints that attach later have a higher
     `number`, and a writer that returns after a failure gets a new one; None if unknown.
+
+    `settled` tells what a failed or lost writer of an exactly-once channel has left: "all": each
+    key that it opened is committed by now; "none": it committed nothing; "some": it may have left
+    work undone. None for others.
     """
 
     id: str
@@ -109,6 +113,7 @@ class Endpoint:
     ends: Mapping[int, int] | None = None
     lost_at: Mapping[int, int] | None = None
     number: int | None = None
+    settled: str | None = None
     counters: Mapping[str, float] = field(default_factory=dict)
     changed_at: datetime | None = None
     title: str | None = None

@@ -151,6 +151,8 @@ batches = Table(
     # For readers, commits and the reaper, which select open batches.
     partial_index("ix_batches_open", "channel_uid", where="state = 'open'"),
     Index(None, "channel_uid", "owner", "instance", "epoch"),
+    # For the batches of a writer: its endpoint's id is its instance, or the start of it.
+    Index(None, "channel_uid", "instance", "state"),
     # For pruning; without keys that are kept for good.
     partial_index("ix_batches_ended_at", "ended_at", where="NOT brief", sqlite="brief = 0"),
 )

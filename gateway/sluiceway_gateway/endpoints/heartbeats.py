@@ -34,7 +34,7 @@ from sluiceway_gateway.endpoints.model import (
     representative,
     returned,
 )
-from sluiceway_gateway.endpoints.service import DetachSpec, detach_endpoint
+from sluiceway_gateway.endpoints.service import DetachSpec, detach_endpoint, with_settlements
 from sluiceway_gateway.endpoints.session_store import EndpointContext, Opening
 from sluiceway_gateway.errors import Fenced, Forbidden, IllegalTransition, MembersOpen
 
@@ -255,7 +255,10 @@ class _Heartbeat:
             next_ms=min((each.interval_ms for each in contexts), default=Heartbeat().interval_ms),
             beat=newest,
             replies=replies,
-            sides=endpoints_store.on_sides(tx, sides),
+            sides={
+                side: with_settlements(tx, counterparts)
+                for side, counterparts in endpoints_store.on_sides(tx, sides).items()
+            },
             tasks=tasks,
             kept=self._kept,
         )

@@ -191,6 +191,10 @@ class Endpoint:
     writer that returns after a failure or a loss gets a new one. None: an older version of the
     gateway attached it."""
 
+    settled: str | None = None
+    """Of a failed or lost writer of an exactly-once channel: see `Settlement` in `ledger/model.py`;
+    None for others. Not stored."""
+
     @property
     def lives(self) -> bool:
         """Whether it is alive: it has its place, is open, and is not lost."""

@@ -14,7 +14,7 @@ from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.channels.service import find_channel, hold_channel
 from sluiceway_gateway.clock import Clock, system_clock
-from sluiceway_gateway.db.engine import Database, WriteTransaction
+from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach import AttachBatch, Outcome
@@ -47,6 +47,7 @@ from sluiceway_gateway.errors import (
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.assignment import endpoint_partitions, reading_place
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
+from sluiceway_gateway.ledger import batch_store
 from sluiceway_gateway.request_batcher import Batcher
 
 _EVENTS_SHOWN = 100
@@ -211,6 +212,7 @@ class Endpoints:
             found = endpoints_store.page(
                 tx, channel.uid, role=role, group=group, after=after, limit=limit + 1
             )
+            found = with_settlements(tx, found)
         return EndpointPage(
             channel=channel,
             revision=revision,
@@ -233,6 +235,28 @@ class Endpoints:
             partitions=endpoint_partitions(endpoint, channel.topic.partitions or 0),
             events=tuple(events),
         )
+
+
+def with_settlements(tx: ReadTransaction, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+    """Return the endpoints, the failed and lost writers of exactly-once channels with theirs.
+
+    Those of Spark's queries have none, because their batches have the run's id.
+    """
+    ids = {
+        endpoint.id
+        for endpoint in endpoints
+        if endpoint.place.role is Role.WRITER
+        and not endpoint.lives
+        and not endpoint.is_finished
+        and not (endpoint.spark and endpoint.spark.query)
+    }
+    if not ids:
+        return list(endpoints)
+    settled = batch_store.settlements(tx, ids)
+    return [
+        replace(endpoint, settled=settled[endpoint.id]) if endpoint.id in settled else endpoint
+        for endpoint in endpoints
+    ]
 
 
 def detach_endpoint(

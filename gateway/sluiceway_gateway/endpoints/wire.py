@@ -187,6 +187,11 @@ class Counterpart(BaseModel):
         description="Higher than those of the endpoints that attached before, also of a writer "
         "that returned after a failure; null if an older gateway attached it"
     )
+    settled: Literal["all", "none", "some"] | None = Field(
+        description="Of a failed or lost writer of an exactly-once channel: all: each key "
+        "that it opened is committed by now; none: it committed nothing; some: it may have left "
+        "work undone. null for other endpoints"
+    )
 
 
 class EndpointBody(Counterpart):
@@ -303,4 +308,5 @@ def counterpart_json(endpoint: Endpoint) -> dict[str, Any]:
         "ends": endpoint.ends,
         "lost_at": endpoint.lost_at,
         "number": endpoint.number,
+        "settled": endpoint.settled,
     }

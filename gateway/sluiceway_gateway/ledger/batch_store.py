@@ -8,13 +8,35 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, bindparam, delete, func, literal_column, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Exists,
+    Row,
+    bindparam,
+    delete,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 
+from sluiceway_gateway.channels.model import Delivery
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.ledger_schema import batch_owners, batches, manifest_slices
-from sluiceway_gateway.db.schema import channels
+from sluiceway_gateway.db.schema import channels, endpoints
 from sluiceway_gateway.db.statements import columns_of, upsert
-from sluiceway_gateway.ledger.model import Batch, BatchState, Ending, Manifest, Owner, manifest_of
+from sluiceway_gateway.ledger.model import (
+    Batch,
+    BatchState,
+    Ending,
+    Manifest,
+    Owner,
+    Settlement,
+    manifest_of,
+    settlement,
+)
 from sluiceway_gateway.ledger.store import numbers_of, require_held
 
 _IS_OPEN = batches.c.state == str(BatchState.OPEN)
@@ -138,6 +160,53 @@ def open_of_instances(
         InstanceBatches(channel=name, uid=uid, instances=named)
         for (name, uid), named in sorted(found.items())
     ]
+
+
+def _has_batch(state: BatchState | None, *where: ColumnElement[bool]) -> Exists:
+    """Return whether a writer, a row of `endpoints`, has such a batch."""
+    return exists().where(
+        batches.c.channel_uid == endpoints.c.channel_uid,
+        # Its id, or its id and a suffix after "-", which is the character before ".".
+        batches.c.instance >= endpoints.c.id,
+        batches.c.instance < endpoints.c.id + literal_column("'.'"),
+        *([] if state is None else [batches.c.state == str(state)]),
+        *where,
+    )
+
+
+_OF_KEY = batches.alias("of_key")
+_KEY_IS_COMMITTED = exists().where(
+    _OF_KEY.c.channel_uid == batches.c.channel_uid,
+    _OF_KEY.c.key == batches.c.key,
+    _OF_KEY.c.state == str(BatchState.COMMITTED),
+)
+_SETTLEMENTS = (
+    select(
+        endpoints.c.id,
+        _has_batch(BatchState.OPEN).label("is_open"),
+        _has_batch(BatchState.COMMITTED).label("committed"),
+        _has_batch(BatchState.ABORTED).label("aborted"),
+        _has_batch(None, or_(batches.c.own_key, ~_KEY_IS_COMMITTED)).label("abandoned"),
+    )
+    .join(channels, channels.c.uid == endpoints.c.channel_uid)
+    .where(
+        channels.c.delivery == str(Delivery.EXACTLY_ONCE),
+        endpoints.c.id.in_(bindparam("ids", expanding=True)),
+    )
+)
+
+
+def settlements(tx: ReadTransaction, writers: Collection[str]) -> dict[str, Settlement]:
+    """Return the settlements of writers of exactly-once channels, by endpoint id."""
+    return {
+        row.id: settlement(
+            is_open=row.is_open,
+            committed=row.committed,
+            aborted=row.aborted,
+            abandoned=row.abandoned,
+        )
+        for row in tx.in_parts(_SETTLEMENTS, ids=sorted(writers))
+    }
 
 
 def with_expired(tx: ReadTransaction, now: datetime) -> list[str]:

@@ -126,6 +126,30 @@ class Batch:
     ended_at: datetime | None = None
 
 
+class Settlement(StrEnum):
+    """The batches of a writer that failed or was lost, as its readers see them."""
+
+    ALL = "all"
+    """It used keys that others can open, too, and each is committed by now, by any instance."""
+    NONE = "none"
+    """It committed nothing, and can commit nothing any more."""
+    SOME = "some"
+    """It may have left a part of its work undone."""
+
+
+def settlement(*, is_open: bool, committed: bool, aborted: bool, abandoned: bool) -> Settlement:
+    """Return the settlement of a writer.
+
+    `is_open`, `committed`, `aborted`: it has such batches. `abandoned`: a key of its batches is
+    not committed, or only this writer can use it, so nobody can tell whether it was the last one.
+    """
+    if is_open:
+        return Settlement.SOME
+    if (committed or aborted) and not abandoned:
+        return Settlement.ALL
+    return Settlement.SOME if committed else Settlement.NONE
+
+
 @dataclass(frozen=True, kw_only=True)
 class AbortDecision:
     """Values that an abort or a reap stores; `aborted` is empty if nothing changes."""

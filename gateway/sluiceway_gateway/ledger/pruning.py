@@ -1,18 +1,21 @@
 """Pruning of ledgers: ended batches, their details, snapshots, owners; bounded per pass.
 
 Committed keys stay, because a job may run again at any time. For a stream only the highest one
-stays, which refuses earlier ones. Keys that only their instance uses are deleted.
+stays, which refuses earlier ones. Keys that only their instance uses are deleted. Of a writer that
+has not closed, aborted batches and the last committed one stay while it has its place.
 """
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from sqlalchemy import ColumnElement, and_, delete, exists, or_, select, union, update
+from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, union, update
 
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.ledger_schema import batch_owners, batches, ledger_snapshots, ledgers
+from sluiceway_gateway.db.schema import endpoints
+from sluiceway_gateway.endpoints.model import State
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.model import BatchState
 from sluiceway_gateway.passes import run_steps
@@ -22,6 +25,8 @@ _ROWS = 500
 #: Maximum channels per pass.
 _CHANNELS = 20
 _PAUSE_S = 600.0
+#: Characters of an endpoint's id, with which the instances of a writer's batches begin.
+_ID_CHARACTERS = 32
 
 _HIGHEST = (
     select(batch_owners.c.ordinal)
@@ -32,7 +37,25 @@ _HIGHEST = (
 )
 _ABORTED = batches.c.state == str(BatchState.ABORTED)
 _COMMITTED = batches.c.state == str(BatchState.COMMITTED)
-_UNNEEDED = or_(_ABORTED, and_(_COMMITTED, or_(batches.c.own_key, batches.c.ordinal < _HIGHEST)))
+# Readers are told what a failed or lost writer has left, as long as it has its place: which keys it
+# has not committed, and whether it has committed any.
+_OF_WRITER = exists().where(
+    endpoints.c.id == func.substr(batches.c.instance, 1, _ID_CHARACTERS),
+    ~endpoints.c.superseded,
+    endpoints.c.state != str(State.CLOSED),
+)
+_NEWER = batches.alias("newer")
+_HAS_NEWER = exists().where(
+    _NEWER.c.channel_uid == batches.c.channel_uid,
+    _NEWER.c.instance == batches.c.instance,
+    _NEWER.c.state == str(BatchState.COMMITTED),
+    _NEWER.c.number > batches.c.number,
+)
+_UNNEEDED = or_(
+    and_(_ABORTED, ~_OF_WRITER),
+    and_(_COMMITTED, batches.c.own_key, or_(~_OF_WRITER, _HAS_NEWER)),
+    and_(_COMMITTED, batches.c.ordinal < _HIGHEST),
+)
 _DETAILED = and_(_COMMITTED, ~batches.c.own_key, batches.c.ordinal.is_(None))
 
 

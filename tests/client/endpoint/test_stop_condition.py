@@ -32,12 +32,12 @@ class Reader:
         )
 
 
-def writer(number: int, state: str = "closed", health: str = "healthy", **facts: Any) -> Endpoint:
+def writer(index: int, state: str = "closed", health: str = "healthy", **facts: Any) -> Endpoint:
     return Endpoint(
-        id=f"{number:032x}",
+        id=f"{index:032x}",
         role=facts.pop("role", "writer"),
         group=facts.pop("group", "load"),
-        index=number,
+        index=index,
         size=9,
         state=state,
         health=health,
@@ -247,3 +247,32 @@ def test_without_expected_writers_only_open_ones_are_awaited() -> None:
     reader = Reader(writers=0)
     assert reader.judges(writer(0, "started")) is None
     assert reader.judges() == WritersOutcome(ends={}, short=True)
+
+
+def test_a_failed_writer_whose_keys_are_committed_is_ignored() -> None:
+    done, settled = writer(0), writer(1, "error", group=None, settled="all")
+    reader = Reader()
+    assert reader.judges(done, writer(1, "started", group=None)) is None
+    assert reader.judges(done, settled) == WritersOutcome(ends={})
+    assert Reader(writers=2).judges(done, settled) is None, "it is none of the expected ones"
+    lost = writer(1, "started", "lost", lost_at={0: 7}, settled="all")
+    assert Reader().judges(done, lost) is not None
+
+
+def test_a_failed_writer_that_committed_nothing_is_ignored_unless_it_was_seen_open() -> None:
+    done, nothing = writer(0), writer(1, "error", group=None, settled="none")
+    assert Reader().judges(done, nothing) == WritersOutcome(ends={})
+    assert Reader(writers=2).judges(done, nothing) is None
+    reader = Reader()
+    assert reader.judges(done, writer(1, "started", group=None)) is None
+    assert reader.judges(done, nothing) is None, "it waits for a successor"
+    reader.now_s += PATIENCE_S
+    outcome = reader.judges(done, nothing)
+    assert outcome is not None
+    assert isinstance(outcome.error, WriterFailed)
+
+
+def test_a_failed_writer_that_left_a_part_undone_is_an_error() -> None:
+    outcome = judged(writer(0), writer(1, "error", settled="some"))
+    assert outcome is not None
+    assert isinstance(outcome.error, WriterFailed)

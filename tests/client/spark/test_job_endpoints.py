@@ -203,6 +203,21 @@ def test_a_failed_write_is_in_error_until_its_group_writes_again(
         assert len(list(reader)) >= 4
 
 
+@pytest.mark.parametrize("key", [{"batchKey": "2013-01-01"}, {}])
+def test_a_failed_exactly_once_write_does_not_spoil_its_channel(
+    spark: SparkSession, gateway: Gateway, name: str, key: dict[str, str]
+) -> None:
+    channel = gateway.channel(name, SCHEMA, delivery="exactly_once", heartbeat=SHORT)
+    broken = rows(spark, 4).selectExpr("id", f"if(id < 3, '', raise_error('{SECRET}')) s")
+    with pytest.raises(PySparkException, match=SECRET):
+        save(broken, channel, **key)
+    seen(channel, "writer", lambda each: each.state == "error")
+    save(rows(spark, 4), channel, **key)
+    # It ends, although the failed write has no group, and thus no successor.
+    with channel.reader(timeout_s=TIMEOUT_S) as reader:
+        assert sorted(record["id"] for record in reader) == [*range(4)]
+
+
 def test_a_read_is_listed_and_closed_when_its_tasks_are_done(
     spark: SparkSession, channel: Channel
 ) -> None:

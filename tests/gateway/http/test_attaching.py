@@ -37,6 +37,7 @@ def test_attaching_returns_place_partitions_and_connection(flights: Site) -> Non
         "ends": None,
         "lost_at": None,
         "number": 1,
+        "settled": None,
         "partitions": [1, 3],
         "took_over": False,
     }

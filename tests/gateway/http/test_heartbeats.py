@@ -42,6 +42,8 @@ def test_a_heartbeat_stores_states_and_counters_and_returns_counterparts(flights
                 "payload": {"batch": [1, None]},
                 "ends": None,
                 "lost_at": None,
+                "number": writer["number"],
+                "settled": None,
             }
         ],
     }
