@@ -21,7 +21,6 @@ from prometheus_client.registry import Collector
 from sluiceway import __version__
 from sluiceway_gateway.endpoints.model import Health, Role
 from sluiceway_gateway.status.lag import (
-    FAILED,
     ChannelOverview,
     GroupOverview,
     Overview,
@@ -193,13 +192,19 @@ def _group_metrics(groups: Sequence[tuple[ChannelOverview, GroupOverview]]) -> I
     read = [(c, g.name, g.lag) for c, g in groups if g.role is Role.READER and g.lag is not None]
     yield _family(
         "sluiceway_group_members",
-        "Open members of a group by health, and members that failed.",
+        "Open members of a group by health.",
         ("channel", "group", "role", "health"),
         (
             ((channel.name, group.name, group.role, health), group.members.get(health, 0))
             for channel, group in groups
-            for health in (*Health, FAILED)
+            for health in Health
         ),
+    )
+    yield _family(
+        "sluiceway_group_failures",
+        "Members of a group that failed within the last day, and have no successor.",
+        ("channel", "group", "role"),
+        (((channel.name, group.name, group.role), group.failures) for channel, group in groups),
     )
     yield _family(
         "sluiceway_group_lag_messages",

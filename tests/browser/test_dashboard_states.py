@@ -248,7 +248,7 @@ def test_problems_say_what_to_do_and_where(browser: Browser, rig: Rig) -> None:
     writer = flights.member(role="writer", group="loader")
     flights.detach(writer, "error", cause="the disk is full", ends={})
     browser.open(f"{rig.url}/#/channels/flights")
-    browser.shows("The writer loader (0) is in error.", "ul.problems")
+    browser.shows("The writer loader (0) has failed.", "ul.problems")
     browser.shows("the disk is full", "ul.problems")
     browser.shows("Start it again, or dismiss it, so that readers take it as", "ul.problems")
     browser.one("ul.problems .advice a").click()

@@ -56,7 +56,7 @@ def test_a_channels_status_is_shown_as_tables(
     head, *problems = channel
     assert head.startswith(f"channel {name} is ready, ")
     # The reader, which reads no more, becomes another problem after some seconds.
-    failure = "error: writer load[0] has failed: KeyError (since 20"
+    failure = "warning: writer load[0] has failed: KeyError (since 20"
     assert any(each.startswith(failure) for each in problems)
     heads, group = groups
     assert heads.split()[:3] == ["GROUP", "MEMBERS", "LAG"]

@@ -30,8 +30,8 @@ class StatusProblem:
     `code` is channel_failed, channel_not_synced, partitions_unavailable, channel_halted,
     batch_holds_readers, reader_stalled, reader_stopped, not_converging, position_out_of_range,
     partitions_unread, writer_failed, writer_lost, reader_failed, reader_lost, suspect, or one of a
-    newer gateway.
-    `severity` is error or warning.
+    newer gateway. `severity` is error or warning. `failures` is the number of ended endpoints that
+    failed within the last day: they are one problem, that of the last one.
     """
 
     code: str
@@ -46,6 +46,7 @@ class StatusProblem:
     held_messages: int | None
     lag_messages: int | None
     reason: str | None
+    failures: int | None = None
 
     def __str__(self) -> str:
         """Return the problem, its location and its cause in one line."""
@@ -59,6 +60,8 @@ class StatusProblem:
         )
         if self.lag_messages:
             what += f", {_count(self.lag_messages)} to read"
+        if (self.failures or 0) > 1:
+            what += f", the last of {self.failures} failures within a day"
         # Reasons may have line breaks.
         return what if not self.reason else f"{what}: {' '.join(self.reason.split())}"
 
@@ -207,8 +210,8 @@ class ReaderReport:
 class StatusReport:
     """The status of a channel at `sampled_at`; None before the first sample.
 
-    `problems` are its current problems, errors first, at most 10. `document` is the JSON of the
-    response.
+    `problems` are its current problems, those that hold up the most first, at most 10.
+    `document` is the JSON of the response.
     """
 
     name: Annotated[str, JsonPath("channel", "name")]
@@ -246,7 +249,7 @@ class ChannelSummary:
     """A channel's status in one line, with the lag and the progress of its worst group.
 
     `lag_seconds` is a lower bound if `lag_seconds_at_least`. Rates are in messages per second.
-    `problems` are its current problems, errors first, at most 10.
+    `problems` are its current problems, those that hold up the most first, at most 10.
     """
 
     name: Annotated[str, JsonPath("channel", "name")]

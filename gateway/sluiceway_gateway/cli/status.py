@@ -155,7 +155,14 @@ def _print_report(report: StatusReport) -> None:
         )
     endpoints = [
         *((each, "", "") for each in report.writers),
-        *((e.endpoint, _number(e.lag_messages), e.progress or _UNKNOWN) for e in report.readers),
+        *(
+            (
+                reader.endpoint,
+                _number(reader.lag_messages),
+                reader.progress or (_UNKNOWN if reader.endpoint.lives else ""),
+            )
+            for reader in report.readers
+        ),
     ]
     if endpoints:
         click.echo()

@@ -411,7 +411,7 @@ def _drain_s(total: int | None, trend: float | None) -> float | None:
 
 
 FAILED = "failed"
-"""Counted instead of the health of an endpoint in the state `error`."""
+"""The key of endpoints in the state `error` among numbers by health."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -421,7 +421,9 @@ class GroupOverview:
     role: Role
     name: str
     members: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of members by health; closed ones do not count."""
+    """Numbers of members by health; closed and failed ones do not count."""
+    failures: int = 0
+    """Members that failed within the last day, and have no successor."""
     lag: GroupSummary | None = None
     """Of readers, at the last sample."""
     partitions_out_of_range: int = 0

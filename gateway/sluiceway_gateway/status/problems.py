@@ -1,9 +1,10 @@
 """Current problems of a channel, computed from its status. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from sluiceway_gateway.channels.model import Channel, Phase
@@ -18,7 +19,9 @@ from sluiceway_gateway.status.reader_progress import (
 )
 
 MAX_PROBLEMS = 10
-"""Maximum number of listed problems of a channel, errors first."""
+"""Maximum number of listed problems of a channel, those that hold up the most first."""
+FAILURE_AGE = timedelta(days=1)
+"""Time after which the failure of an ended endpoint is no problem any more."""
 
 
 class Severity(StrEnum):
@@ -44,6 +47,25 @@ class CurrentProblem:
     held_messages: int | None = None
     lag_messages: int | None = None
     reason: str | None = None
+    failures: int | None = None
+    """Number of ended endpoints for which this one, the last to fail, stands; None for others."""
+
+    @property
+    def order(self) -> tuple[bool, bool, bool, int]:
+        """The place in the list: live before ended, errors first, by what is held up."""
+        held = self.lag_messages if self.held_messages is None else self.held_messages
+        return (
+            self.failures is not None,
+            self.severity is not Severity.ERROR,
+            self.code not in _OF_ALL_RECORDS,
+            -(held or 0),
+        )
+
+
+_OF_ALL_RECORDS = frozenset(
+    {"channel_failed", "channel_halted", "channel_not_synced", "partitions_unavailable"}
+)
+"""Problems that concern all records of a channel."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +199,28 @@ class EndpointState:
     cause: str | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Failures:
+    """The recent failures of ended endpoints of a channel."""
+
+    latest: Endpoint | EndpointState
+    count: int
+
+    @classmethod
+    def of(
+        cls, endpoints: Iterable[Endpoint | EndpointState], *, since: datetime
+    ) -> "Failures | None":
+        """Return the failures after `since`; None if there are none."""
+        recent = [
+            endpoint
+            for endpoint in endpoints
+            if endpoint.state is State.ERROR and endpoint.changed_at > since
+        ]
+        if not recent:
+            return None
+        return cls(latest=max(recent, key=attrgetter("changed_at")), count=len(recent))
+
+
 _OF_PROGRESS = {
     ProgressState.STALLED: ("reader_stalled", Severity.ERROR),
     ProgressState.STOPPED: ("reader_stopped", Severity.WARNING),
@@ -197,8 +241,13 @@ def current_problems(
     unread: Mapping[str, int],
     ledger: LedgerSample | None,
     endpoints: Iterable[Endpoint | EndpointState],
+    failures: Failures | None,
 ) -> tuple[CurrentProblem, ...]:
-    """Return the problems of a channel, errors first."""
+    """Return the problems of a channel in the order of their `order`.
+
+    `endpoints` are those that miss heartbeats, and may be others. Endpoints that failed have ended,
+    so `failures` are one problem, the last one.
+    """
     found = [
         *_of_channel(channel),
         *_of_coverage(coverage),
@@ -207,8 +256,9 @@ def current_problems(
         *_of_ranges(out_of_range),
         *_of_unread(unread),
         *(problem for each in endpoints if (problem := _of_endpoint(each)) is not None),
+        *_of_failures(failures),
     ]
-    found.sort(key=lambda each: each.severity is not Severity.ERROR)
+    found.sort(key=attrgetter("order"))
     return tuple(found)
 
 
@@ -306,22 +356,29 @@ def _of_unread(unread: Mapping[str, int]) -> Iterable[CurrentProblem]:
 
 
 def _of_endpoint(endpoint: Endpoint | EndpointState) -> CurrentProblem | None:
-    role = endpoint.place.role
-    if endpoint.state is State.CLOSED:
+    if endpoint.state in (State.CLOSED, State.ERROR):
         return None
-    if endpoint.state is State.ERROR:
-        code, severity = f"{role}_failed", Severity.ERROR
-    elif endpoint.health is Health.LOST:
-        code, severity = f"{role}_lost", Severity.ERROR
+    if endpoint.health is Health.LOST:
+        code, severity = f"{endpoint.place.role}_lost", Severity.ERROR
     elif endpoint.health is Health.SUSPECT:
         code, severity = "suspect", Severity.WARNING
     else:
         return None
+    return _located(endpoint, code, severity)
+
+
+def _of_failures(failures: Failures | None) -> Iterable[CurrentProblem]:
+    if failures is not None:
+        code = f"{failures.latest.place.role}_failed"
+        yield replace(_located(failures.latest, code, Severity.WARNING), failures=failures.count)
+
+
+def _located(endpoint: Endpoint | EndpointState, code: str, severity: Severity) -> CurrentProblem:
     return CurrentProblem(
         code=code,
         severity=severity,
         since=endpoint.changed_at,
-        role=str(role),
+        role=str(endpoint.place.role),
         group=endpoint.place.group or None,
         index=endpoint.place.index,
         endpoint=endpoint.id,

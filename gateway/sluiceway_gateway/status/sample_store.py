@@ -30,7 +30,7 @@ from sluiceway_gateway.channels.store import hold_channels, in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoints, positions, samples
 from sluiceway_gateway.db.statements import CachedSelect, columns_of
-from sluiceway_gateway.endpoints.model import Mode, Role, outcome
+from sluiceway_gateway.endpoints.model import Mode, Role, State, outcome
 from sluiceway_gateway.endpoints.store import LIVES, share_of
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.lag_history import store as history_store
@@ -46,7 +46,7 @@ from sluiceway_gateway.status.lag import (
     summarize,
     summarize_groups,
 )
-from sluiceway_gateway.status.problems import Coverage, OutOfRange, ranges_of
+from sluiceway_gateway.status.problems import FAILURE_AGE, Coverage, OutOfRange, ranges_of
 from sluiceway_gateway.status.reader_progress import (
     WINDOW,
     CommittedOffset,
@@ -87,7 +87,7 @@ _ENDPOINTS = (
         *(endpoints.c.member_index, endpoints.c.size, endpoints.c.mode, endpoints.c.epoch),
         *(endpoints.c.state, endpoints.c.health, endpoints.c.reached, endpoints.c.counters),
         *(endpoints.c.share_index, endpoints.c.share_size, endpoints.c.generation),
-        endpoints.c.spark,
+        *(endpoints.c.spark, endpoints.c.changed_at),
     )
     .where(_CURRENT, endpoints.c.channel_uid.in_(bindparam("uids", expanding=True)))
     .order_by(endpoints.c.id)
@@ -148,9 +148,12 @@ def page_with_readers(tx: ReadTransaction, *, after: str) -> SampledPage:
 
 
 def reader_snapshots(
-    tx: ReadTransaction, sampled: Sequence[SampledChannel]
+    tx: ReadTransaction, sampled: Sequence[SampledChannel], *, now: datetime
 ) -> dict[str, ReaderSnapshot]:
-    """Return the readers and positions of these channels, by uid."""
+    """Return the readers and positions of these channels, by uid.
+
+    Old failures are left out of the digest, so that there is a new status when they expire.
+    """
     found: dict[str, ReaderSnapshot] = {}
     uids = [each.uid for each in sampled]
     attached = _by_channel(tx.in_parts(_ENDPOINTS, uids=uids))
@@ -158,7 +161,11 @@ def reader_snapshots(
     groups = groups_store.of_readers(tx, uids)
     for each in sampled:
         rows = attached[each.uid]
-        counters = [[row.id, row.state, row.health, row.counters] for row in rows]
+        counters = [
+            [row.id, row.state, row.health, row.counters]
+            for row in rows
+            if row.state != State.ERROR or row.changed_at > now - FAILURE_AGE
+        ]
         text = json.dumps(counters, sort_keys=True)
         found[each.uid] = ReaderSnapshot(
             readers=tuple(

@@ -227,7 +227,7 @@ class Sampler:
         uids = [each.uid for each in chunk]
         ledgered = [each.uid for each in chunk if each.exactly_once]
         with self._database.scan() as tx:
-            snapshots = sample_store.reader_snapshots(tx, chunk)
+            snapshots = sample_store.reader_snapshots(tx, chunk, now=self._clock())
             numbers = sample_store.last_numbers(tx, uids)
             for uid in uids:
                 # Another replica may have led meanwhile.

@@ -94,7 +94,7 @@ class Statuses:
     def status(self, name: str) -> StatusReport:
         """Return a channel's status. Raises ChannelNotFound."""
         with self._database.read() as tx:
-            return _required(name, status_store.status(tx, name))
+            return _required(name, status_store.status(tx, name, now=self._clock()))
 
     def heartbeats(self, name: str) -> dict[str, datetime]:
         """Return the last heartbeats of a channel's endpoints by id. Raises ChannelNotFound."""
@@ -111,7 +111,9 @@ class Statuses:
         with self._database.read() as tx:
             self._tokens.require_valid(tx, by)
             overall = channels_store.overall(tx)
-            found = status_store.page(tx, limit=limit + 1, after=after, prefixes=prefixes)
+            found = status_store.page(
+                tx, limit=limit + 1, after=after, prefixes=prefixes, now=self._clock()
+            )
         more = len(found) > limit
         return StatusPage(
             channels=found[:limit],
@@ -141,7 +143,7 @@ class Statuses:
         for name, tag in watched.items():
             if name in found and found[name] != tag:
                 with self._database.read() as tx:
-                    status = status_store.status(tx, name)
+                    status = status_store.status(tx, name, now=self._clock())
                 if status is not None:
                     statuses[name] = status
         return FeedUpdate(
@@ -156,7 +158,7 @@ class Statuses:
     def summaries(self, names: Sequence[str]) -> tuple[ChannelSummary, ...]:
         """Return the existing channels of these names, of which there are at most some hundred."""
         with self._database.read() as tx:
-            return status_store.summaries(tx, names)
+            return status_store.summaries(tx, names, now=self._clock())
 
     def history(
         self, name: str, *, since: datetime | None, until: datetime | None
@@ -191,7 +193,7 @@ class Statuses:
             prefixes = by.prefixes(Action.VIEW)
             endpoints, truncated = graph_store.surroundings(tx, start, prefixes=prefixes)
             names = {name} | {each.channel for each in endpoints}
-            summaries = status_store.summaries(tx, sorted(names))
+            summaries = status_store.summaries(tx, sorted(names), now=self._clock())
         return ChannelGraph(
             channels=tuple(sorted(summaries, key=lambda each: each.version.channel.name)),
             jobs=tuple(jobs_of(endpoints)),
@@ -201,7 +203,9 @@ class Statuses:
     def overview(self, *, prefixes: tuple[str, ...], max_groups: int) -> Overview:
         """Return the channels in use with one of the prefixes, with up to `max_groups` groups."""
         with self._database.read() as tx:
-            return status_store.overview(tx, prefixes=prefixes, max_groups=max_groups)
+            return status_store.overview(
+                tx, prefixes=prefixes, max_groups=max_groups, now=self._clock()
+            )
 
 
 def _required(name: str, found: _Found | None) -> _Found:

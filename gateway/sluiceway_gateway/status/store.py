@@ -7,7 +7,18 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import BindParameter, Row, bindparam, case, exists, func, null, or_, select
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Row,
+    bindparam,
+    case,
+    exists,
+    func,
+    null,
+    or_,
+    select,
+)
 
 from sluiceway_gateway.channels.change import status_etag
 from sluiceway_gateway.channels.model import READABLE, Channel
@@ -50,10 +61,12 @@ from sluiceway_gateway.status.lag import (
     summarize_groups,
 )
 from sluiceway_gateway.status.problems import (
+    FAILURE_AGE,
     MAX_PROBLEMS,
     Coverage,
     CurrentProblem,
     EndpointState,
+    Failures,
     current_problems,
     ranges_of,
 )
@@ -113,6 +126,7 @@ class StatusReport:
     groups: tuple[Group, ...]
     heartbeats: Mapping[str, datetime]
     """Times of the last heartbeats, by session."""
+    failures: Failures | None
 
     @property
     def problems(self) -> tuple[CurrentProblem, ...]:
@@ -127,12 +141,13 @@ class StatusReport:
             ledger=None if self.last is None else self.last.sample.ledger,
             # In the order of the list, where fewer are read.
             endpoints=sorted(attached, key=attrgetter("place.role", "place.group", "place.index")),
+            failures=self.failures,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointCounts:
-    """Numbers of a channel's writers or readers."""
+    """Numbers of a channel's writers or readers; failed ones for a day."""
 
     live: int
     lost: int
@@ -162,13 +177,14 @@ def version(tx: ReadTransaction, name: str) -> StatusVersion | None:
     return _version_of(row, sample_store.last_at(tx, row.uid))
 
 
-def status(tx: ReadTransaction, name: str) -> StatusReport | None:
+def status(tx: ReadTransaction, name: str, *, now: datetime) -> StatusReport | None:
     """Return a channel's status."""
     row = tx.execute(selection().where(channels.c.name == name)).one_or_none()
     if row is None:
         return None
     last = sample_store.last(tx, row.uid)
     attached = tx.look_up(_CACHED_ENDPOINTS, [row.uid])
+    all_endpoints = [each.endpoint if isinstance(each, Reader) else each for each in attached]
     groups = select(endpoint_groups).where(
         endpoint_groups.c.channel_uid == row.uid,
         endpoint_groups.c.role == str(Role.READER),
@@ -182,29 +198,33 @@ def status(tx: ReadTransaction, name: str) -> StatusReport | None:
         groups=tuple(
             group_of(each) for each in tx.execute(groups.order_by(endpoint_groups.c.name))
         ),
-        heartbeats=beats_of_sessions(
-            tx, {(each.endpoint if isinstance(each, Reader) else each).session for each in attached}
-        ),
+        heartbeats=beats_of_sessions(tx, {endpoint.session for endpoint in all_endpoints}),
+        failures=Failures.of(all_endpoints, since=now - FAILURE_AGE),
     )
 
 
 def page(
-    tx: ReadTransaction, *, limit: int, after: str, prefixes: Collection[str]
+    tx: ReadTransaction, *, limit: int, after: str, prefixes: Collection[str], now: datetime
 ) -> tuple[ChannelSummary, ...]:
     """Return up to `limit` channels by name, after `after`, with one of the prefixes."""
     statement = selection().where(channels.c.name > after, starts_with(channels.c.name, prefixes))
-    return _summaries(tx, tx.execute(statement.order_by(channels.c.name).limit(limit)).all())
+    return _summaries(tx, tx.execute(statement.order_by(channels.c.name).limit(limit)).all(), now)
 
 
-def summaries(tx: ReadTransaction, names: Sequence[str]) -> tuple[ChannelSummary, ...]:
+def summaries(
+    tx: ReadTransaction, names: Sequence[str], *, now: datetime
+) -> tuple[ChannelSummary, ...]:
     """Return the existing channels of these names."""
-    return _summaries(tx, list(tx.in_parts(_NAMED, names=names)))
+    return _summaries(tx, list(tx.in_parts(_NAMED, names=names)), now)
 
 
-def _summaries(tx: ReadTransaction, rows: Sequence[Row[Any]]) -> tuple[ChannelSummary, ...]:
+def _summaries(
+    tx: ReadTransaction, rows: Sequence[Row[Any]], now: datetime
+) -> tuple[ChannelSummary, ...]:
     uids = [row.uid for row in rows]
-    samples, counts = sample_store.summaries(tx, uids), _endpoint_counts(tx, uids)
-    troubled = _troubled_endpoints(tx, uids)
+    since = now - FAILURE_AGE
+    samples, counts = sample_store.summaries(tx, uids), _endpoint_counts(tx, uids, since)
+    troubled, failures = _troubled_endpoints(tx, uids, since)
     heartbeats = latest_beats(tx, uids)
     found = []
     for row in rows:
@@ -226,6 +246,7 @@ def _summaries(tx: ReadTransaction, rows: Sequence[Row[Any]]) -> tuple[ChannelSu
                     unread={} if last is None else last.unread,
                     ledger=None if last is None else last.ledger,
                     endpoints=troubled[row.uid],
+                    failures=failures.get(row.uid),
                 ),
                 last_heartbeat_at=heartbeats.get(row.uid),
             )
@@ -234,36 +255,46 @@ def _summaries(tx: ReadTransaction, rows: Sequence[Row[Any]]) -> tuple[ChannelSu
 
 
 def _troubled_endpoints(
-    tx: ReadTransaction, uids: Sequence[str]
-) -> Mapping[str, list[EndpointState]]:
-    """Return endpoints that failed or miss heartbeats, by channel, one more than are listed."""
+    tx: ReadTransaction, uids: Sequence[str], since: datetime
+) -> tuple[Mapping[str, list[EndpointState]], Mapping[str, Failures]]:
+    """Return endpoints that miss heartbeats, one more than are listed, and failures, by channel."""
     table = endpoints.c
-    is_suspect = (table.state != State.ERROR) & (table.health == Health.SUSPECT)
-    order = (case((is_suspect, 1), else_=0), *_PLACE)
-    rank = func.row_number().over(partition_by=table.channel_uid, order_by=order).label("rank")
+    has_failed = table.state == State.ERROR
+    partition = (table.channel_uid, has_failed)
+    order = (case((table.health == Health.SUSPECT, 1), else_=0), *_PLACE)
+    newest = case((has_failed, table.changed_at)).desc()
+    rank = func.row_number().over(partition_by=partition, order_by=(newest, *order)).label("rank")
+    number = func.count().over(partition_by=partition).label("number")
     columns = (table.id, table.channel_uid, table.state, table.health, table.changed_at)
-    found: dict[str, list[EndpointState]] = defaultdict(list)
     ranked = (
-        select(*columns, *_PLACE, table.cause, rank)
+        select(*columns, *_PLACE, table.cause, rank, number)
         .where(
             *(table.channel_uid.in_(_UIDS), ~table.superseded, table.state != State.CLOSED),
-            or_(table.state == State.ERROR, table.health != Health.HEALTHY),
+            case(
+                (has_failed, table.changed_at > bindparam("since", type_=table.changed_at.type)),
+                else_=table.health != Health.HEALTHY,
+            ),
         )
         .subquery()
     )
-    worst_ones = select(ranked).where(ranked.c.rank <= MAX_PROBLEMS + 1).order_by(ranked.c.rank)
-    for row in tx.in_parts(worst_ones, uids=uids):
-        found[row.channel_uid].append(
-            EndpointState(
-                id=row.id,
-                place=Place(role=Role(row.role), group=row.group_name, index=row.member_index),
-                state=State(row.state),
-                health=Health(row.health),
-                changed_at=row.changed_at,
-                cause=row.cause,
-            )
+    most = case((ranked.c.state == State.ERROR, 1), else_=MAX_PROBLEMS + 1)
+    worst_ones = select(ranked).where(ranked.c.rank <= most).order_by(ranked.c.rank)
+    troubled: dict[str, list[EndpointState]] = defaultdict(list)
+    failures: dict[str, Failures] = {}
+    for row in tx.in_parts(worst_ones, {"since": since}, uids=uids):
+        endpoint = EndpointState(
+            id=row.id,
+            place=Place(role=Role(row.role), group=row.group_name, index=row.member_index),
+            state=State(row.state),
+            health=Health(row.health),
+            changed_at=row.changed_at,
+            cause=row.cause,
         )
-    return found
+        if endpoint.state is State.ERROR:
+            failures[row.channel_uid] = Failures(latest=endpoint, count=row.number)
+        else:
+            troubled[row.channel_uid].append(endpoint)
+    return troubled, failures
 
 
 def _endpoint_of(row: Any) -> Reader | Endpoint:
@@ -280,13 +311,18 @@ def _version_of(row: Row[Any], sampled_at: datetime | None) -> StatusVersion:
     return StatusVersion(channel=channel_of(row), tag=tag_of(row), sampled_at=sampled_at)
 
 
+def _counted(since: datetime) -> ColumnElement[bool]:
+    """Return the condition that an endpoint counts: a failed one if that is recent."""
+    return or_(endpoints.c.state != State.ERROR, endpoints.c.changed_at > since)
+
+
 def _endpoint_counts(
-    tx: ReadTransaction, uids: Sequence[str]
+    tx: ReadTransaction, uids: Sequence[str], since: datetime
 ) -> dict[str, dict[Role, EndpointCounts]]:
     table = endpoints.c
     by = (table.channel_uid, table.role, table.state, table.health)
     counted = select(*by, func.count().label("number")).group_by(*by)
-    statement = counted.where(table.channel_uid.in_(_UIDS), ~table.superseded)
+    statement = counted.where(table.channel_uid.in_(_UIDS), ~table.superseded, _counted(since))
     numbers: Counter[tuple[str, str, str]] = Counter()
     for row in tx.in_parts(statement, uids=uids):
         numbers[row.channel_uid, row.role, outcome(row.state, row.health)] += row.number
@@ -301,7 +337,9 @@ def _endpoint_counts(
     }
 
 
-def overview(tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int) -> Overview:
+def overview(
+    tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int, now: datetime
+) -> Overview:
     """Return the channels with one of the prefixes that have endpoints or positions.
 
     At most `max_groups` groups in total; a channel without groups counts as one.
@@ -340,7 +378,7 @@ def overview(tx: ReadTransaction, *, prefixes: Collection[str], max_groups: int)
         .outerjoin(samples, (samples.c.channel_uid == in_use.c.uid) & (samples.c.number == last))
         .order_by(in_use.c.name)
     ).all()
-    members = _members(tx, [row.uid for row in rows])
+    members = _members(tx, [row.uid for row in rows], now - FAILURE_AGE)
     found: list[ChannelOverview] = []
     left, complete = max_groups, 0
     for row in rows:
@@ -376,7 +414,12 @@ def _groups(
         GroupOverview(
             role=role,
             name=name,
-            members=members.get((role, name), {}),
+            members={
+                health: number
+                for health, number in members.get((role, name), {}).items()
+                if health != FAILED
+            },
+            failures=members.get((role, name), {}).get(FAILED, 0),
             lag=lags.get(name) if role is Role.READER else None,
             partitions_out_of_range=out_of_range.get(name, 0) if role is Role.READER else 0,
         )
@@ -384,7 +427,7 @@ def _groups(
     )
 
 
-def _members(tx: ReadTransaction, uids: Sequence[str]) -> Mapping[str, _Members]:
+def _members(tx: ReadTransaction, uids: Sequence[str], since: datetime) -> Mapping[str, _Members]:
     table = endpoints.c
     by = (table.channel_uid, table.role, table.group_name, table.state, table.health)
     statement = select(*by, func.count().label("number")).group_by(*by)
@@ -392,7 +435,7 @@ def _members(tx: ReadTransaction, uids: Sequence[str]) -> Mapping[str, _Members]
         lambda: defaultdict(Counter)
     )
     open_ones = (table.channel_uid.in_(_UIDS), ~table.superseded, table.state != State.CLOSED)
-    for row in tx.in_parts(statement.where(*open_ones), uids=uids):
+    for row in tx.in_parts(statement.where(*open_ones, _counted(since)), uids=uids):
         health = FAILED if row.state == State.ERROR else row.health
         found[row.channel_uid][Role(row.role), row.group_name][health] += row.number
     return found

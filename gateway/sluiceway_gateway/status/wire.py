@@ -158,8 +158,11 @@ def _reader_figures(reader: Reader, last: StoredSample | None) -> dict[str, Any]
     own: Iterable[int] = reader.progress.assignment(len(track.lags))
     if reader.progress.group == ANONYMOUS:
         own = [each for each, lag in enumerate(track.lags) if lag is not None]
+    progress = worst(track.progress[each] for each in own)
+    # One that has ended or is lost does nothing, even if nothing is left to read.
+    is_unknown = progress is ProgressState.OK and not reader.progress.alive
     return {
-        "progress": worst(track.progress[each] for each in own),
+        "progress": None if is_unknown else progress,
         "lag_messages": _sum([track.lags[each] for each in own]),
     }
 
@@ -389,9 +392,16 @@ class StatusProblem(BaseModel):
     held_messages: int | None = Field(description="Committed messages that wait for that batch")
     lag_messages: int | None
     reason: str | None
+    failures: int | None = Field(
+        description="Of ended writers and readers that failed within the last day: their number. "
+        "They are one problem, that of the last one"
+    )
 
 
-_PROBLEMS = Field(description=f"Current problems, errors first; at most {MAX_PROBLEMS}")
+_PROBLEMS = Field(
+    description="Current problems: live ones before failures, errors first, by the messages that "
+    f"they hold up; at most {MAX_PROBLEMS}"
+)
 _MORE_PROBLEMS = Field(description="Whether there are more problems")
 
 

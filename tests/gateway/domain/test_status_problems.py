@@ -1,7 +1,7 @@
 """Current problems of a channel."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 import pytest
@@ -11,8 +11,10 @@ from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion
 from sluiceway_gateway.endpoints.model import Health, Mode, Place, Role, State
 from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, OpenBatch, Sample
 from sluiceway_gateway.status.problems import (
+    FAILURE_AGE,
     Coverage,
     EndpointState,
+    Failures,
     OutOfRange,
     current_problems,
     out_of_range,
@@ -83,6 +85,7 @@ def test_a_working_channel_has_no_problem() -> None:
             unread={},
             ledger=ledger(0),
             endpoints=at_work,
+            failures=None,
         )
         == ()
     )
@@ -126,8 +129,8 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
         endpoints=[
             endpoint(0, health=Health.SUSPECT),
             endpoint(1, health=Health.LOST),
-            endpoint(2, role=Role.WRITER, state=State.ERROR, health=Health.LOST),
         ],
+        failures=Failures(latest=endpoint(2, role=Role.WRITER, state=State.ERROR), count=3),
     )
     assert [(each.code, each.severity.value) for each in found] == [
         ("channel_failed", "error"),
@@ -136,13 +139,14 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
         ("position_out_of_range", "error"),
         ("partitions_unread", "error"),
         ("reader_lost", "error"),
-        ("writer_failed", "error"),
         ("partitions_unavailable", "warning"),
-        ("batch_holds_readers", "warning"),
         ("not_converging", "warning"),
+        ("batch_holds_readers", "warning"),
         ("position_out_of_range", "warning"),
         ("suspect", "warning"),
+        ("writer_failed", "warning"),
     ]
+    assert (found[-1].failures, found[-1].endpoint, found[0].failures) == (3, "e2", None)
     by_code = {each.code: each for each in found}
     batch = by_code["batch_holds_readers"]
     assert (batch.batch, batch.owner, batch.held_messages, batch.since) == ("b3", "job", 3, NOW)
@@ -179,7 +183,14 @@ def test_a_topic_that_kafka_refuses_is_a_problem(
     refused = channel(phase).with_condition("Ready", ready, reason, "a message", NOW)
     refused = refused.with_condition("Synced", "False", reason, "To do: add brokers.", NOW)
     found = current_problems(
-        refused, coverage=None, groups={}, out_of_range={}, unread={}, ledger=None, endpoints=[]
+        refused,
+        coverage=None,
+        groups={},
+        out_of_range={},
+        unread={},
+        ledger=None,
+        endpoints=[],
+        failures=None,
     )
     assert [each.severity.value for each in found] == expected
     for each in found:
@@ -197,6 +208,7 @@ def test_kafka_without_any_offsets_is_an_error() -> None:
             unread={},
             ledger=None,
             endpoints=[],
+            failures=None,
         )
         assert (found.code, found.severity.value) == ("partitions_unavailable", "error")
         assert found.reason == "all partitions are affected; their lag is unknown"
@@ -213,6 +225,7 @@ def test_errors_are_first() -> None:
         unread={},
         ledger=None,
         endpoints=endpoints,
+        failures=None,
     )
     assert found[0].code == "reader_lost"
 
@@ -259,3 +272,14 @@ def test_partitions_that_no_member_has_ever_read_are_counted(
     )
     assert unread_partitions([sample] * 3, [reader]) == expected
     assert unread_partitions([sample] * 2, [reader]) == {}
+
+
+def test_failures_are_one_problem_for_a_day() -> None:
+    def failed(index: int, ago: timedelta) -> EndpointState:
+        return replace(endpoint(index, state=State.ERROR), changed_at=NOW - ago)
+
+    endpoints = [endpoint(0), *(failed(hours, timedelta(hours=hours)) for hours in (23, 2, 24))]
+    failures = Failures.of(endpoints, since=NOW - FAILURE_AGE)
+    assert failures is not None
+    assert (failures.latest.id, failures.count) == ("e2", 2)
+    assert Failures.of(endpoints, since=NOW) is None

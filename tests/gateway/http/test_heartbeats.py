@@ -1,3 +1,4 @@
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ def test_reported_positions_stay_until_the_next_report(flights: Site) -> None:
 
     def reached() -> Any:
         with rig.database.read() as tx:
-            (snapshot,) = reader_snapshots(tx, channels_in_use(tx)).values()
+            (snapshot,) = reader_snapshots(tx, channels_in_use(tx), now=datetime.now(UTC)).values()
         return snapshot.readers[0].positions
 
     flights.beat(report(reader, positions={"0": [120, 3], "3": [7, 0]}))

@@ -7,10 +7,12 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import update
 
 from endpoints import Site, report, site
 from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.http.json import ResponseCache
 from sluiceway_gateway.status import routes, sample_store
 from sluiceway_gateway.status.lag import GroupLag, Sample
@@ -90,10 +92,37 @@ def test_a_status_and_the_list_have_ten_problems_and_whether_there_are_more(flig
         (line,) = http.get("/v1/status").json()["items"]
         for shown in (line, http.get(PATH).json()):
             assert (len(shown["problems"]), shown["more_problems"]) == (number, False)
-        flights.detach(flights.member(group=f"g{number}"), "error", cause="full")
+        flights.member(group=f"g{number}")
+        with flights.rig.database.write() as tx:
+            tx.execute(update(endpoints).values(health="lost"))
     (line,) = http.get("/v1/status").json()["items"]
     for shown in (line, http.get(PATH).json()):
         assert (len(shown["problems"]), shown["more_problems"]) == (10, True)
+
+
+def test_failures_are_one_problem_after_the_live_ones_and_expire_after_a_day(
+    flights: Site,
+) -> None:
+    http = flights.rig.http
+    for number in range(6):
+        flights.rig.clock.advance(1)
+        flights.detach(flights.attach("writer"), "error", cause=f"record {number}")
+    flights.member(group="late")
+    with flights.rig.database.write() as tx:
+        late = endpoints.c.group_name == "late"
+        tx.execute(update(endpoints).values(health="suspect").where(late))
+    (line,) = http.get("/v1/status").json()["items"]
+    assert line["problems"] == http.get(PATH).json()["problems"]
+    (live, failed) = line["problems"]
+    assert (live["code"], live["failures"]) == ("suspect", None)
+    assert [failed[key] for key in ("code", "severity", "reason", "failures")] == [
+        *("writer_failed", "warning", "record 5", 6)
+    ]
+    assert line["writers"]["failed"] == 6
+    flights.rig.clock.advance(timedelta(days=1))
+    (line,) = http.get("/v1/status").json()["items"]
+    assert [each["code"] for each in line["problems"]] == ["suspect"]
+    assert line["writers"]["failed"] == 0
 
 
 def test_the_status_has_writers_readers_groups_and_partitions(flights: Site) -> None:

@@ -104,10 +104,21 @@ def test_lag_rates_progress_and_members_of_groups_are_metrics(rig: Rig) -> None:
     assert {key for key, number in members.items() if number} == {
         ("flights", "delays", "healthy", "reader"),
         ("flights", "load", "healthy", "writer"),
-        ("flights", "load", "failed", "writer"),
+    }
+    assert values(rig, "sluiceway_group_failures") == {
+        ("flights", "delays", "reader"): 0,
+        ("flights", "load", "writer"): 1,
     }
     assert members["flights", "delays", "lost", "reader"] == 0
     assert values(rig, "sluiceway_metrics_omitted_channels") == {(): 0}
+
+
+def test_a_member_that_failed_a_day_ago_is_no_failure(rig: Rig) -> None:
+    flights = site(rig, partitions=1)
+    flights.detach(flights.member(group="load", role="writer"), "error", cause="x")
+    assert values(rig, "sluiceway_group_failures") == {("flights", "load", "writer"): 1}
+    rig.clock.advance(timedelta(days=1))
+    assert values(rig, "sluiceway_group_failures") == {}
 
 
 def test_the_age_of_messages_older_than_the_samples_is_marked_as_a_lower_bound(rig: Rig) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from sqlalchemy import update
 
 from endpoints import Site, report, site
 from gateways import UNREACHABLE, Rig
 from shared_kafka import SharedKafka
+from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.provisioning.store import due
@@ -484,3 +486,28 @@ def test_samples_become_the_lag_history_once_in_ten_seconds(
     assert group["lag_messages"] == [90, 80, 60, 40, 20, None]
     assert group["read_rate"] == [None, 2.0, 2.0, 2.0, 2.0, 0.667]
     assert group["lag_seconds"][-1] is None
+
+
+def test_a_status_changes_when_a_failure_expires(flights: Site, sampling: Sampling) -> None:
+    flights.detach(flights.attach("writer"), "error", cause="a wrong record")
+    sampling.sample(WINDOW + 1, every_s=IDLE_S)
+    before = sampling.etag()
+    assert [each["code"] for each in sampling.status()["problems"]] == ["writer_failed"]
+    sampling.sample(every_s=IDLE_S)
+    assert sampling.etag() == before
+    sampling.sample(every_s=86_400)
+    assert sampling.etag() != before
+    assert sampling.status()["problems"] == []
+
+
+def test_a_reader_that_has_ended_is_not_said_to_be_all_right(
+    flights: Site, sampling: Sampling
+) -> None:
+    reader = flights.member()
+    flights.beat(report(reader, "started", positions=at(0, 0, 0, 0)))
+    sampling.sample(2)
+    assert sampling.status()["readers"][0]["progress"] == "ok"
+    with flights.rig.database.write() as tx:
+        tx.execute(update(endpoints).values(health="lost"))
+    sampling.sample(2)
+    assert sampling.status()["readers"][0]["progress"] is None

@@ -1,5 +1,6 @@
 """Usage of a channel: its open endpoints, and the positions of its groups."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from endpoints import Site
@@ -70,7 +71,9 @@ def test_former_members_of_a_broadcast_group_do_not_count(flights: Site) -> None
     (group,) = seen(flights).groups
     assert (group.members, group.positions) == ({0, 1}, {0: {0: 5}, 1: {0: 6}})
     with flights.rig.database.read() as tx:
-        (snapshot,) = reader_snapshots(tx, page_with_readers(tx, after="").channels).values()
+        (snapshot,) = reader_snapshots(
+            tx, page_with_readers(tx, after="").channels, now=datetime.now(UTC)
+        ).values()
     assert {each.index for each in snapshot.readers} == {0, 1}
     assert {each.member for each in snapshot.committed} == {0, 1}
 

@@ -15,7 +15,7 @@ import { Advice, ProblemSentence } from "./problems.js";
 import { Readers } from "./readers.js";
 import { hasFollowed, href, route } from "./router.js";
 import { Schemas } from "./schemas.js";
-import { PhaseState } from "./states.js";
+import { lineState, State } from "./states.js";
 import { html, useEffect, useRef, useState } from "./view.js";
 
 const TABS = [
@@ -82,7 +82,7 @@ function Summary({ name, status, gone }) {
   return html`<section class="summary" aria-label="Summary">
     <div class="title">
       <h1 ref=${heading} tabindex="-1"><${Text} value=${name} /></h1>
-      ${!gone && html`<${Phase} name=${name} phase=${channel.phase} />`}
+      ${!gone && html`<${ChannelState} name=${name} status=${status} />`}
       <span class="labels">${Object.entries(channel.labels).map(([key, value]) => html`<${Text} class="label" value=${value ? `${key}=${value}` : key} />`)}</span>
       ${!gone && html`<span class="actions">${channelActions(name, status).map(({ title, onClick, disabled }) => html`<button key=${title} onClick=${onClick} disabled=${disabled}>${title}</button>`)}</span>`}
     </div>
@@ -103,10 +103,11 @@ function Summary({ name, status, gone }) {
   </section>`;
 }
 
-// What a channel waits for is in its conditions.
-function Phase({ name, phase }) {
-  const state = html`<${PhaseState} phase=${phase} />`;
-  if (["ready", "closed"].includes(phase)) return state;
+// Its phase or, of one that is ready, its worst problem. What a channel waits for is in its conditions.
+function ChannelState({ name, status: { channel, problems } }) {
+  const isReady = channel.phase === "ready";
+  const state = html`<${State} ...${lineState({ channel, problems: isReady ? problems : [] })} />`;
+  if (isReady || channel.phase === "closed") return state;
   return html`<a href=${href(["channels", name], { tab: "configuration" })} title="Why">${state}</a>`;
 }
 

@@ -31,7 +31,9 @@ function useHeartbeats(name) {
 
 const SHOWN = 100;
 const ORDER = { lost: 0, suspect: 1, healthy: 2 };
-const urgency = ({ state, health }) => (state === "closed" ? 4 : state === "error" ? 0 : (ORDER[health] ?? 3));
+// Those that have ended come after the others.
+const urgency = ({ state, health }) => (state === "closed" ? 4 : state === "error" ? 3 : (ORDER[health] ?? 2));
+const isLive = ({ state, health }) => health !== "lost" && !["closed", "error"].includes(state);
 
 const HEARTBEAT_HINT = "Of those in time: when the page last looked, every 5 s";
 
@@ -57,7 +59,7 @@ function Endpoint({ name, status, endpoint, age }) {
     <td class="numeric">${endpoint.index}${isUnknown(endpoint.size) ? "" : ` of ${endpoint.size}`}</td>
     <td><${EndpointState} endpoint=${endpoint} />${endpoint.cause && html` <${Text} class="reason" value=${endpoint.cause} />`}</td>
     <td>${endpoint.title ? html`<${Text} value=${endpoint.title} />` : ""}<${Spark} endpoint=${endpoint} /></td>
-    ${reads && html`<td><${ProgressState} progress=${endpoint.progress} /></td><td class="numeric">${count(endpoint.lag_messages)}</td>`}
+    ${reads && html`<td>${(isLive(endpoint) || !isUnknown(endpoint.progress)) && html`<${ProgressState} progress=${endpoint.progress} />`}</td><td class="numeric">${count(endpoint.lag_messages)}</td>`}
     <td class="numeric">${count(endpoint.counters.records, "Unknown: not reported")}</td>
     <td>${heartbeat(endpoint, age)}</td>
     <td>${ago(endpoint.attached_at)}</td>

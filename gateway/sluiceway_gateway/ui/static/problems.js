@@ -6,9 +6,13 @@ import { html } from "./view.js";
 
 const wait = (count, what = "") => `${whole(count)} ${count === 1 ? "message" : "messages"}${what} ${count === 1 ? "waits" : "wait"}`;
 // "The writer loader (0) is".
-function subject(role, { group, index }) {
-  return html`The ${role} ${group ? html`<${Text} value=${group} />` : "without a group"}${isUnknown(index) ? "" : ` (${index})`} is`;
+function subject(role, { group, index }, verb = "is") {
+  return html`The ${role} ${group ? html`<${Text} value=${group} />` : "without a group"}${isUnknown(index) ? "" : ` (${index})`} ${verb}`;
 }
+
+// Of ended writers and readers that failed within the last day, only the last one is listed.
+export const isEnded = ({ failures }) => !isUnknown(failures);
+const others = ({ failures = 0 }) => (failures > 1 ? html` It is the last of ${whole(failures)} failures within a day.` : "");
 
 const lag = ({ lag_messages: count }) => (isUnknown(count) ? "" : ` ${wait(count)}.`);
 
@@ -50,7 +54,7 @@ const KINDS = {
     word: "Writer failed",
     tab: "endpoints",
     advice: WRITER_GONE,
-    sentence: (fact) => html`${subject("writer", fact)} in error.`,
+    sentence: (fact) => html`${subject("writer", fact, "has")} failed.${others(fact)}`,
   },
   reader_lost: {
     word: "Reader lost",
@@ -62,7 +66,7 @@ const KINDS = {
     word: "Reader failed",
     tab: "endpoints",
     advice: READER_GONE,
-    sentence: (fact) => html`${subject("reader", fact)} in error.${lag(fact)}`,
+    sentence: (fact) => html`${subject("reader", fact, "has")} failed.${others(fact)}`,
   },
   reader_stalled: {
     word: "Reader stalled",
@@ -132,17 +136,20 @@ export function Advice({ name, fact }) {
   return html`<span class="advice">${advice && `${advice}. `}See <a href=${href(["channels", name], { tab })}>${TAB_TITLES[tab]}</a>.</span>`;
 }
 
-// All problems of the channels, errors first; of them the first one of each channel, so that a channel with many
-// hides no other; then the newest.
+const heldUp = ({ lag_messages: lag, held_messages: held }) => held ?? lag ?? 0;
+
+// All problems of the channels: live ones before failures, errors first; of them the first one of each channel, so that
+// a channel with many hides no other; then those that hold up the most messages, then the newest.
 export function allProblems(channels) {
   const found = channels.flatMap((line) =>
     line.problems.map((fact, place) => ({ fact, channel: line.channel.name, isFirst: place === 0 })),
   );
-  const order = ({ fact }) => (fact.severity === "error" ? 0 : 1);
+  const order = ({ fact }) => (isEnded(fact) ? 2 : fact.severity === "error" ? 0 : 1);
   return found.sort(
     (one, other) =>
       order(one) - order(other) ||
       other.isFirst - one.isFirst ||
+      heldUp(other.fact) - heldUp(one.fact) ||
       (other.fact.since ?? "").localeCompare(one.fact.since ?? "") ||
       one.channel.localeCompare(other.channel),
   );

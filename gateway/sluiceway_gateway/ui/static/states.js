@@ -1,7 +1,7 @@
 // States in words and shapes. A colour only repeats what the word says.
 
 import { isUnknown, Unknown } from "./format.js";
-import { problemWord } from "./problems.js";
+import { isEnded, problemWord } from "./problems.js";
 import { html } from "./view.js";
 
 const SHAPES = { good: "●", warning: "▲", error: "■", idle: "○", busy: "◐" };
@@ -32,11 +32,6 @@ const ENDPOINT = {
   error: ["error", "Failed"],
 };
 
-export const PhaseState = ({ phase }) => {
-  const [kind, word] = PHASES[phase] ?? ["good", "Ready"];
-  return html`<${State} kind=${kind} word=${word} />`;
-};
-
 export const ProgressState = ({ progress }) => {
   if (isUnknown(progress)) return html`<${Unknown} why="Unknown: too few samples" />`;
   const [kind, word] = PROGRESS[progress] ?? ["idle", progress];
@@ -57,9 +52,9 @@ export function lineState(line) {
   const [worst] = line.problems;
   if (worst) {
     const kind = worst.severity === "error" ? "error" : "warning";
-    return { kind, word: problemWord(worst), rank: kind === "error" ? 0 : 1 };
+    return { kind, word: problemWord(worst), rank: isEnded(worst) ? 2 : kind === "error" ? 0 : 1 };
   }
   const { phase } = line.channel;
   const [kind, word] = PHASES[phase] ?? PROGRESS[line.progress] ?? ["good", "Ready"];
-  return { kind, word, rank: { error: 0, warning: 1, busy: 2, good: 3, idle: 4 }[kind] };
+  return { kind, word, rank: { error: 0, warning: 1, busy: 3, good: 4, idle: 5 }[kind] };
 }
