@@ -68,6 +68,9 @@ class Channel:
     format = ResourceField[str]("The format of messages: avro, arrow or bytes.")
     partitions = ResourceField[int]("The desired partitions; the topic's are in `status`.")
     pinned = ResourceField[bool]("Whether the number of partitions may never change.")
+    max_partitions = ResourceField[int | None](
+        "The number up to which a group that attaches may grow it without manage; None: never."
+    )
     replication = ResourceField[int | None]("The desired replication; None: the broker's default.")
     retention = ResourceField[Retention]("How long records are kept.")
     heartbeat = ResourceField[Heartbeat]("The heartbeat interval and timeout of endpoints.")
@@ -186,6 +189,7 @@ class Channel:
         heartbeat: Heartbeat | None = None,
         mirrored: bool | None = None,
         idle: timedelta | None = None,
+        max_partitions: int | None = None,
         config: Mapping[str, str] | None = None,
         wait_s: float = 60.0,
     ) -> None:
@@ -193,10 +197,10 @@ class Channel:
 
         `schema` becomes the channel's newest version, also if it was an older one, and the schema
         of this object's writers and readers. `labels` and `config` replace all previous ones.
-        `idle=timedelta(0)` removes the idle TTL. Raises Conflict if the channel does not allow
-        the change (`schema_incompatible` lists each broken rule), and SluicewayTimeout, with the
-        gateway's reason, if an accepted change did not reach Kafka within `wait_s`. Warns of a new
-        field that may be a renamed one, with the alias to add.
+        `idle=timedelta(0)` removes the idle TTL, `max_partitions=0` this limit. Raises Conflict if
+        the channel does not allow the change (`schema_incompatible` lists each broken rule), and
+        SluicewayTimeout, with the gateway's reason, if an accepted change did not reach Kafka
+        within `wait_s`. Warns of a new field that may be a renamed one, with the alias to add.
         """
         wanted = None if schema is None else Schema.of(schema)
         spec = spec_json(
@@ -209,6 +213,7 @@ class Channel:
                 "heartbeat": heartbeat,
                 "mirrored": mirrored,
                 "idle": idle,
+                "max_partitions": max_partitions,
                 "config": config,
             }
         )

@@ -79,6 +79,7 @@ class Gateway(ClosesOnExit):
         mirrored: bool | None = None,
         delivery: str | None = None,
         idle: timedelta | None = None,
+        max_partitions: int | None = None,
         config: Mapping[str, str] | None = None,
         wait_s: float = 60.0,
     ) -> Channel:
@@ -97,6 +98,8 @@ class Gateway(ClosesOnExit):
         commits only, each record once. It cannot be changed.
         `idle` is the time without use (at least a minute) after which the channel is closed, and
         after the same time again deleted with its records; by default it stays.
+        `max_partitions` is the number up to which a group that attaches may grow the channel with
+        the scope `read`; beyond it, and by default, that takes `manage`.
         `topic` names an existing Kafka topic that a new channel adopts: it is never deleted or
         changed. Schemas of an earlier channel with this topic are kept. Raises Conflict
         `topic_not_found` or `topic_taken`, and `immutable_field` if the channel exists with
@@ -115,6 +118,7 @@ class Gateway(ClosesOnExit):
             "heartbeat": heartbeat,
             "mirrored": mirrored,
             "delivery": delivery,
+            "max_partitions": max_partitions,
             "idle": None if idle is None else checked_idle(idle),
             "config": None if config is None else dict(config),
         }

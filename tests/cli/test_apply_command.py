@@ -551,6 +551,7 @@ def test_applying_an_exported_channel_changes_nothing(
         format="arrow",
         partitions=2,
         pinned=True,
+        max_partitions=8,
         replication=1,
         retention={"ms": -1, "bytes": 9_000},
         mirrored=True,

@@ -351,6 +351,20 @@ def test_the_idle_ttl_of_a_channel_is_set_and_removed(
     assert idle_ms() is None
 
 
+def test_the_limit_of_growth_by_groups_is_set_and_removed(
+    command: Command, schema_file: str, name: str
+) -> None:
+    def max_partitions() -> object:
+        return json.loads(command("channels", "show", name).out)["spec"]["max_partitions"]
+
+    command("channels", "create", name, "--schema", schema_file, "--max-partitions", "8")
+    assert max_partitions() == 8
+    command("channels", "update", name, "--mirrored")
+    assert max_partitions() == 8
+    command("channels", "update", name, "--max-partitions", "0")
+    assert max_partitions() is None
+
+
 def test_close_and_delete_name_endpoints_and_unread_records(
     command: Command, gateway_url: str, schema_file: str, name: str
 ) -> None:

@@ -374,6 +374,8 @@ def spec_json(fields: Mapping[str, Any]) -> dict[str, Any]:
         spec["schema"] = spec["schema"].definition
     if "config" in spec:
         spec["config"] = dict(spec["config"])
+    if "max_partitions" in spec:
+        spec["max_partitions"] = spec["max_partitions"] or None
     if "idle" in spec:
         idle = checked_idle(spec.pop("idle"))
         spec["idle_ms"] = None if idle is None else idle // timedelta(milliseconds=1)

@@ -96,6 +96,7 @@ class ChannelResource:
     mirrored: Annotated[bool, JsonPath("spec", "mirrored")] = False
     delivery: Annotated[str, JsonPath("spec", "delivery")] = "at_least_once"
     idle: Annotated[timedelta | None, JsonPath("spec", "idle_ms")] = None
+    max_partitions: Annotated[int | None, JsonPath("spec", "max_partitions")] = None
     document: Annotated[Mapping[str, Any], JsonPath()] = field(repr=False, compare=False)
     etag: str | None = field(default=None, compare=False)
 

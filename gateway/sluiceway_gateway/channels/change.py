@@ -64,6 +64,7 @@ class Change:
     format: Format | Unset = UNSET
     partitions: int | Unset = UNSET
     pinned: bool | Unset = UNSET
+    max_partitions: int | Unset | None = UNSET
     replication: int | Unset | None = UNSET
     retention_ms: int | Unset | None = UNSET
     retention_bytes: int | Unset | None = UNSET
@@ -79,7 +80,7 @@ class Change:
 
 PLAIN = (
     *("compatibility", "format", "partitions", "pinned", "replication", "config", "mirrored"),
-    *("delivery", "idle_ms"),
+    *("delivery", "idle_ms", "max_partitions"),
 )
 """Fields of the spec that a change replaces as a whole."""
 _OF_TOPIC = ("partitions", "replication", "retention_ms", "retention_bytes", "config")

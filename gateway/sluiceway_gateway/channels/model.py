@@ -135,6 +135,8 @@ class ChannelSpec:
     partitions: int = 1
     pinned: bool = False
     """The number of partitions never changes, because records are partitioned by key."""
+    max_partitions: int | None = None
+    """The number up to which a group that attaches may grow the channel without `manage`."""
     replication: int | None = None
     """None means the broker's default."""
     retention: Retention = field(default_factory=Retention)

@@ -39,7 +39,9 @@ _OWN = (
     *("schema_version", "observed_generation", "adopted", "keep_topic"),
 )
 #: Columns with the name and the value of a field of `ChannelSpec`.
-_OF_SPEC = ("partitions", "pinned", "replication", "config", "mirrored", "idle_ms")
+_OF_SPEC = (
+    *("partitions", "pinned", "max_partitions", "replication", "config", "mirrored", "idle_ms"),
+)
 
 
 def selection() -> Select[Any]:

@@ -69,6 +69,9 @@ class Spec(BaseModel):
     format: Format
     partitions: int
     pinned: bool
+    max_partitions: int | None = Field(
+        description="Number up to which a group that attaches may grow the channel without `manage`"
+    )
     replication: int | None
     retention: Retention
     config: dict[str, str]
@@ -188,6 +191,13 @@ class SpecPut(RequestModel):
     format: Format = Field(default=Format.AVRO, strict=False)
     partitions: int = Field(default=1, ge=1, le=MAX_PARTITIONS)
     pinned: bool = False
+    max_partitions: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_PARTITIONS,
+        description="Number up to which a group that attaches may grow the channel without "
+        "`manage`; null: never",
+    )
     replication: int | None = Field(
         default=None, ge=1, le=32767, description="null means the broker's default"
     )

@@ -116,6 +116,11 @@ channels.add_command(repair)
 @click.option(
     "--pinned", is_flag=True, default=None, help="Forbid changes of the number of partitions."
 )
+@click.option(
+    "--max-partitions",
+    type=int,
+    help="Let groups that attach grow the channel up to this number without manage.",
+)
 @click.option("--replication", type=int, help="Replication factor.  [default: the broker's]")
 @click.option("--retention-ms", type=int, help="Retention time; -1 keeps records forever.")
 @click.option("--retention-bytes", type=int, help="Retained bytes per partition.")
@@ -198,6 +203,9 @@ def create(
     "--pinned/--not-pinned",
     default=None,
     help="Forbid or allow changes of the number of partitions.",
+)
+@click.option(
+    "--max-partitions", type=int, help="As for create; 0 lets only manage grow the channel."
 )
 @_PATIENCE
 @_INTERVAL

@@ -292,6 +292,8 @@ channels = Table(
     # Idle time until the channel is closed and then deleted; NULL for never.
     Column("idle_ms", BigInteger),
     Column("used_at", UtcTime),
+    # Number up to which a group that attaches may grow the channel without `manage`.
+    Column("max_partitions", Integer),
     CheckConstraint(one_of("phase", Phase), name="phase"),
     CheckConstraint(one_of("compatibility", Compatibility), name="compatibility"),
     CheckConstraint(one_of("format", Format), name="format"),

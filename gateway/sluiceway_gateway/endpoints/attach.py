@@ -313,7 +313,8 @@ class AttachBatch:
             return
         require_growable(channel, spec.group, size)
         if size > channel.spec.partitions:
-            candidate.principal.require(Action.MANAGE, channel.name)
+            if size > (channel.spec.max_partitions or 0):
+                candidate.principal.require(Action.MANAGE, channel.name)
             channel = self._grown[channel.name] = changed(channel, Change(partitions=size))
             self._growers[channel.name] = candidate
         self.needs_growth = True

@@ -50,6 +50,7 @@ CHANGES = st.builds(
     interval_ms=maybe(st.sampled_from([100, 2000])),
     timeout_ms=maybe(st.sampled_from([6000, 120_000])),
     idle_ms=maybe(st.none() | st.just(60_000)),
+    max_partitions=maybe(st.none() | st.integers(1, 4)),
 )
 
 

@@ -207,6 +207,21 @@ def test_growing_needs_the_manage_scope(flights: Site) -> None:
     assert http.get(flights.path).json()["spec"]["partitions"] == 4
 
 
+def test_growing_up_to_max_partitions_needs_no_manage_scope(rig: Rig) -> None:
+    limited = site(rig, partitions=2, max_partitions=4)
+    rig.http.headers.update(rig.token("read"))
+    response = limited.post_attach(group="g", index=3, size=4)
+    assert (response.status_code, code(response)) == (409, "channel_not_ready")
+    assert rig.http.get(limited.path).json()["spec"]["partitions"] == 4
+    response = limited.post_attach(group="h", index=0, size=5)
+    assert (response.status_code, code(response)) == (403, "forbidden")
+    assert rig.http.get(limited.path).json()["spec"]["partitions"] == 4
+    rig.http.headers.update(rig.token("read", "manage"))
+    response = limited.post_attach(group="h", index=0, size=5)
+    assert (response.status_code, code(response)) == (409, "channel_not_ready")
+    assert rig.http.get(limited.path).json()["spec"]["partitions"] == 5
+
+
 def test_each_role_needs_its_scope(flights: Site) -> None:
     for role, scope in (("reader", "write"), ("writer", "read")):
         flights.rig.http.headers.update(flights.rig.token(scope))
