@@ -150,6 +150,10 @@ class OutputPort(ClosesOnExit):
         """Close every writer. May be repeated."""
         self._try_all("closing", lambda name: self._writers[name].close())
 
+    def is_unfinished(self, error: BaseException | None) -> bool:
+        """Whether `error` left a block of one of the writers."""
+        return any(writer.is_unfinished(error) for writer in self.writers.values())
+
     def abort(self, error: BaseException) -> None:
         """Abort every writer; `error` is reported to all channels."""
         for name, writer in self._writers.items():

@@ -10,7 +10,7 @@ from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.waiting import wait_for_commits
-from sluiceway.errors import KafkaFailure, OptionError
+from sluiceway.errors import GatewayUnavailable, KafkaFailure, OptionError
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import Key, Partitioner, partitioning
 from sluiceway.ledger.write_batch import WriteBatch
@@ -250,6 +250,11 @@ class ChannelWriter(ChannelEndpoint):
         # Waiting writes raise before this step, which may take long.
         self._close_step(self._detach)
 
+    def is_unfinished(self, error: BaseException | None) -> bool:
+        """Whether `error` left a block of this writer, which aborted its batch."""
+        batches = self.sender.batches
+        return error is not None and batches is not None and batches.left_by is error
+
     def abort(self, error: BaseException) -> None:
         """Discard unsent records, and report to the gateway that `error` ended this writer."""
         if not self.sender.closed:
@@ -283,7 +288,8 @@ class ChannelWriter(ChannelEndpoint):
             try:
                 step()
             except BaseException as error:
-                if self._handle is None or not self._handle.is_open:
+                unreported = isinstance(error, GatewayUnavailable) and self.sender.closed
+                if not unreported and (self._handle is None or not self._handle.is_open):
                     self._close_failure = error
                 raise
 

@@ -27,7 +27,8 @@ from sluiceway.broker.protocol import (
     SyncGroupResponse,
     checked_count,
 )
-from sluiceway.errors import SluicewayError
+from sluiceway.endpoint.channel_endpoint import is_success
+from sluiceway.errors import GatewayUnavailable, SluicewayError
 from sluiceway.rest.auth import Token
 
 __all__ = ["Broker"]
@@ -109,6 +110,7 @@ class Broker:
         self._connecting_offsets = threading.Lock()
         self._requests: _Requests | None = None
         self._offsets: OffsetRequests | None = None
+        self._closing: ProduceRequests | None = None
         self._close_failure: SluicewayError | None = None
         # Even the garbage collection of their clients would wait for threads of the parent process.
         self._inherited: list[_Requests] = []
@@ -218,19 +220,25 @@ class Broker:
     def close(self, error: BaseException | None = None) -> None:
         """Report the end offsets of the produced messages, or `error`, and disconnect.
 
-        A repeated call raises a failure again, unless an `error` is given. Members leave their
+        A repeated call raises a failure again, unless an `error` is given. After GatewayUnavailable
+        the end is reported by a repeated call, or once the gateway answers. Members leave their
         groups by `leave_group`, or become lost without heartbeats.
         """
         with self._lock:
             requests, self._requests = self._own(), None
             offsets, self._offsets = self._offsets, None
+            if requests is not None:
+                self._closing = requests.produces
         if requests is None and error is None and self._close_failure is not None:
             raise self._close_failure
         try:
-            if requests is not None:
-                requests.produces.close(error)
+            if self._closing is not None:
+                self._closing.close(error)
+            self._closing = None
+        except GatewayUnavailable:
+            raise
         except SluicewayError as failure:
-            self._close_failure = failure
+            self._closing, self._close_failure = None, failure
             raise
         finally:
             if requests is not None:
@@ -242,8 +250,8 @@ class Broker:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Close; after an exception its writers have failed."""
-        self.close(error)
+        """Close; after an exception other than `sys.exit(0)` its writers have failed."""
+        self.close(None if is_success(error) else error)
 
     def __repr__(self) -> str:
         kind = type(self)

@@ -29,7 +29,14 @@ from sluiceway.broker.protocol import (
     in_bytes,
 )
 from sluiceway.concurrency import ForkGuard
-from sluiceway.errors import CommitUnknown, Conflict, OptionError, SluicewayError, TopicGone
+from sluiceway.errors import (
+    CommitUnknown,
+    Conflict,
+    GatewayUnavailable,
+    OptionError,
+    SluicewayError,
+    TopicGone,
+)
 from sluiceway.kafka.config import MaskedProperties, producer_config
 from sluiceway.kafka.errors import create_client, run_callbacks
 from sluiceway.ledger.facade_batches import MessageBatches, ReportedOffsets, WriterEndpoint
@@ -156,12 +163,16 @@ class ProduceRequests:
 
     def _close_writers(self, error: BaseException | None, timeout_s: float) -> None:
         with self._writers_lock:
-            writers, self._writers = list(self._writers.values()), {}
+            writers, self._writers = self._writers, {}
             _OPEN.discard(self)
         failures: list[SluicewayError] = []
-        for writer in writers:
+        for uid, writer in writers.items():
             try:
-                writer.close(error, timeout_s=timeout_s)
+                writer.close(error, timeout_s=timeout_s, detach_timeout_s=timeout_s)
+            except GatewayUnavailable as outage:
+                # The end is reported later, or by a repeated call.
+                self._writers[uid] = writer
+                failures.append(outage)
             except SluicewayError as failure:
                 writer.handle.fail(failure)
                 # Without the topic, there are no messages and no readers that wait for them.
@@ -169,7 +180,8 @@ class ProduceRequests:
                     failures.append(failure)
         self._control.close()
         if failures:
-            raise failures[0]
+            # An outage last: after it, closing may be repeated.
+            raise min(failures, key=lambda failure: isinstance(failure, GatewayUnavailable))
 
     def _writer(self, connection: Connection) -> WriterEndpoint:
         """Return the writer of a channel. Raises GatewayError, EndpointClosed, KafkaFailure."""

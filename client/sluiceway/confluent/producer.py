@@ -24,6 +24,7 @@ from sluiceway.confluent.local_queue import OnDelivery, PendingMessage, checked_
 from sluiceway.confluent.metadata import cluster_metadata
 from sluiceway.confluent.sender import CLOSE_TIMEOUT_S, MessageSender
 from sluiceway.confluent.transactions import Transactions
+from sluiceway.endpoint.channel_endpoint import is_success
 
 __all__ = ["Producer"]
 
@@ -69,7 +70,6 @@ class Producer:
         if self._settings.transactional_id is not None:
             self._transactions = Transactions(self._sender, self._settings)
         self._closed = False
-        self._failure: KafkaError | None = None
         self._fork_guard = ForkGuard()
         self._finalizer = self._fork_guard.finalize_in_thread(self, self._sender.close_abandoned)
 
@@ -243,15 +243,13 @@ class Producer:
         After `timeout` seconds without a delivery, the remaining messages fail, with callbacks. If
         messages failed, the writer has failed. Raises KafkaException in this case, if messages
         without a callback failed before their channel was attached, and if the gateway does not
-        answer; a repeated call raises it again. Raises the exception of a callback after everything
-        else.
+        answer. Then the end is reported later, and a repeated call tries it again; it raises any
+        other failure again. Raises the exception of a callback after everything else.
         """
-        if self._failure is not None:
-            raise KafkaException(self._failure)
-        if self._end():
-            self._failure = self._sender.close(None, timeout_s=min(_limit_s(timeout), _LONGEST_S))
-            if self._failure is not None:
-                raise KafkaException(self._failure)
+        self._end()
+        failure = self._sender.close(None, timeout_s=min(_limit_s(timeout), _LONGEST_S))
+        if failure is not None:
+            raise KafkaException(failure)
         return True
 
     def __len__(self) -> int:
@@ -265,8 +263,11 @@ class Producer:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Close; after an exception flush, and report that the writer failed."""
-        if error is not None and self._end():
+        """Close; after an exception flush, and report that the writer failed.
+
+        `sys.exit(0)` is no failure, except within a transaction, which is aborted.
+        """
+        if error is not None and not is_success(error) and self._end():
             self._sender.close(error, timeout_s=CLOSE_TIMEOUT_S)
             return
         self.close()

@@ -18,7 +18,7 @@ from sluiceway.confluent.local_queue import (
     PendingMessage,
     encoded,
 )
-from sluiceway.errors import KafkaFailure, SluicewayError, TopicGone
+from sluiceway.errors import GatewayUnavailable, KafkaFailure, SluicewayError, TopicGone
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client
 from sluiceway.rest.models import Connection
@@ -71,6 +71,9 @@ class MessageSender:
         self._reports_delivered = False
         self._stopped = False
         self._refuses = False
+        # The channels whose end is to be reported, and the failure that is none of reporting.
+        self._ending: dict[str, ChannelProducer] = {}
+        self._failure: KafkaError | None = None
 
     def add(self, message: PendingMessage) -> None:
         """Queue a message until its channel is attached; the caller holds `lock`.
@@ -115,44 +118,60 @@ class MessageSender:
     def close(self, error: BaseException | None, *, timeout_s: float) -> KafkaError | None:
         """Flush, and report the end offsets, or `error`; return the first failure.
 
-        After `timeout_s` without a delivery, the remaining messages fail. Raises the exception of a
-        callback after everything else.
+        After `timeout_s` without a delivery, the remaining messages fail. It may be repeated after
+        an interrupt, and for channels whose end the gateway has not answered. Raises the exception
+        of a callback after everything else.
         """
-        self.commits.stopped = True
-        failure, raised, idle_s = self.deliveries.flush_or_fail(timeout_s)
-        if error is None and failure is None and self._settings.transactional_id is None:
-            try:
-                self.commits.commit(max(_LEAST_DETACH_S, timeout_s - idle_s))
-            except SluicewayError as uncommitted:
-                failure = kafka_error(uncommitted)
-            except KafkaException as uncommitted:
-                failure = uncommitted.args[0]
-        with self.lock:
-            self._stopped = True
-            self.refuse_more()
-            attached = dict(self._attached)
-            self._attached.clear()
-            self._changed.notify_all()
-        deadline_s = time.monotonic() + timeout_s - idle_s
-        for name, channel in attached.items():
+        deadline_s, raised = time.monotonic() + timeout_s, None
+        if not self._stopped:
+            self.commits.stopped = True
+            failure, raised, idle_s = self.deliveries.flush_or_fail(timeout_s)
+            left_s = timeout_s - idle_s
+            if error is None and failure is None and self._settings.transactional_id is None:
+                try:
+                    self.commits.commit(max(_LEAST_DETACH_S, left_s))
+                except SluicewayError as uncommitted:
+                    failure = kafka_error(uncommitted)
+                except KafkaException as uncommitted:
+                    failure = uncommitted.args[0]
+            with self.lock:
+                self._stopped = True
+                self.refuse_more()
+                self._failure = failure
+                self._ending = dict(self._attached)
+                self._attached.clear()
+                self._changed.notify_all()
+            deadline_s = time.monotonic() + left_s
+        outage = self._report_ends(error, deadline_s)
+        self._settings.control.close()
+        if raised is not None:
+            raise raised
+        return self._failure or outage
+
+    def _report_ends(self, error: BaseException | None, deadline_s: float) -> KafkaError | None:
+        """Report the ends of channels, or `error`; return the error of a silent gateway."""
+        outage: KafkaError | None = None
+        for name, channel in list(self._ending.items()):
             left_s = max(_LEAST_DETACH_S, deadline_s - time.monotonic())
             try:
                 channel.report()
                 if isinstance(channel.failure, TopicGone):
-                    failure = failure or kafka_error(channel.failure)
+                    self._failure = self._failure or kafka_error(channel.failure)
                 cause = error or channel.failure
                 if channel.batches is not None and cause is None:
-                    cause = self.commits.unended(channel, failure)
+                    cause = self.commits.unended(channel, self._failure)
                 channel.close(cause, timeout_s=left_s, detach_timeout_s=left_s)
+            except GatewayUnavailable as unreported:
+                LOGGER.warning("the end of %s is reported later: %s", name, unreported)
+                outage = outage or kafka_error(unreported)
+                continue
             except SluicewayError as unreported:
                 LOGGER.warning("the end of %s is not reported: %s", name, unreported)
                 if isinstance(unreported, KafkaFailure):
                     channel.handle.fail(unreported)
-                failure = failure or kafka_error(unreported)
-        self._settings.control.close()
-        if raised is not None:
-            raise raised
-        return failure
+                self._failure = self._failure or kafka_error(unreported)
+            self._ending.pop(name, None)
+        return outage
 
     def close_abandoned(self) -> None:
         """Close an abandoned producer, with delivery callbacks only."""

@@ -7,11 +7,21 @@ from typing import Any, Self
 from sluiceway.endpoint.handle import EndpointHandle, StatusCallback
 from sluiceway.errors import OptionError
 
-__all__ = ["ChannelEndpoint", "ClosesOnExit"]
+__all__ = ["ChannelEndpoint", "ClosesOnExit", "is_success"]
+
+
+def is_success(error: BaseException | None) -> bool:
+    """Whether leaving a block by `error` is its normal end: without one, or by `sys.exit(0)`."""
+    if not isinstance(error, SystemExit):
+        return error is None
+    return error.code is None or (isinstance(error.code, int) and error.code == 0)
 
 
 class ClosesOnExit(ABC):
-    """A context manager: leaving the block closes, leaving it by an exception aborts."""
+    """A context manager: leaving the block closes, leaving it by an exception aborts.
+
+    `sys.exit()` with the code 0 or without one, such as in a handler of SIGTERM, closes.
+    """
 
     @abstractmethod
     def close(self) -> None:
@@ -22,11 +32,16 @@ class ClosesOnExit(ABC):
         del error
         self.close()
 
+    def is_unfinished(self, error: BaseException | None) -> bool:
+        """Whether `error` left something unfinished, although it is the program's success."""
+        del error
+        return False
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None:
+        if error is None or (is_success(error) and not self.is_unfinished(error)):
             self.close()
         else:
             self.abort(error)

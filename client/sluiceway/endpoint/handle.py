@@ -18,6 +18,7 @@ from sluiceway.errors import (
     EndpointClosed,
     Fenced,
     GatewayError,
+    GatewayUnavailable,
     SluicewayError,
     SluicewayTimeout,
     cause_of,
@@ -134,6 +135,8 @@ class EndpointHandle:
         self._if_abandoned = DetachRequest(
             name=self.name, channel=channel, id=self.id, uid=uid, epoch=self.attached.epoch
         )
+        end = weakref.WeakMethod(self._end)
+        self._if_abandoned.on_sent = lambda: (method := end()) and method()
         self.session.track(self, self._if_abandoned)
         self.session.require_interval(self.attached.heartbeat_interval_ms)
 
@@ -278,11 +281,13 @@ class EndpointHandle:
     def detach(
         self, *, ends: Mapping[int, int] | None = None, timeout_s: float | None = None
     ) -> None:
-        """Report the end. May be repeated, also after GatewayUnavailable.
+        """Report the end. May be repeated.
 
-        `timeout_s` replaces the grace period as the limit of the request. `ends` are a writer's
-        end offsets by partition. Index 0 of a group closes last: it waits for the other members,
-        and raises SluicewayTimeout after `close_timeout_s`. Raises Fenced.
+        After GatewayUnavailable it stays attached, and the session reports the end once the gateway
+        answers, or in a last attempt as the process ends. `timeout_s` replaces the grace period as
+        the limit of the request. `ends` are a writer's end offsets by partition. Index 0 of a group
+        closes last: it waits for the other members, and raises SluicewayTimeout after
+        `close_timeout_s`. Raises Fenced.
         """
         if not self.is_open or self._fork_guard.forked:
             return
@@ -298,6 +303,9 @@ class EndpointHandle:
         while True:
             try:
                 self._send_detach("closed", ends=ends, timeout_s=limit_s)
+            except (GatewayUnavailable, KeyboardInterrupt, SystemExit):
+                self.session.detach_later(self._if_abandoned)
+                raise
             except (ChannelNotFound, Conflict) as error:
                 if error.code == "members_open":
                     if backoff.wait():
@@ -362,9 +370,11 @@ class EndpointHandle:
             "ends": None if ends is None else {str(p): end for p, end in ends.items()},
             **self.metrics.heartbeat_fields(self.attached.takes, final=True),
         }
-        through = self._if_abandoned.finished_through
-        if state == "closed" and through is not None:
-            body["finished_through"] = through
+        if state == "closed":
+            through = self._if_abandoned.finished_through
+            if through is not None:
+                body["finished_through"] = through
+            self._if_abandoned.end = body
         self.calls.detach(self.channel, self.id, body, timeout_s=timeout_s)
 
     def _fail(self, cause: str, ends: Mapping[int, int] | None) -> None:

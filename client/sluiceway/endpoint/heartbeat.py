@@ -1,5 +1,6 @@
 """Heartbeats: one thread and one request per interval for all endpoints of a process."""
 
+import atexit
 import logging
 import threading
 import time
@@ -35,16 +36,17 @@ _MAX_REQUEST_BYTES = 500_000
 """About half of a gateway's default request limit."""
 _INITIAL_INTERVAL_S = 2.0
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.05, 60.0
-_SESSIONS: dict[Hashable, "HeartbeatSession"] = {}
+_SESSIONS: dict[tuple[ForkGuard, Hashable, float], "HeartbeatSession"] = {}
 
 
 @dataclass(kw_only=True)
 class DetachRequest:
-    """The request that detaches an endpoint after it was garbage-collected.
+    """The request that detaches an endpoint after it was garbage-collected, or closed in an outage.
 
     `complete`: a reader has read everything, so abandoning it is no failure; `finished_through` is
     then the highest number of the writers that it waited for. `pristine`: a writer has produced no
-    message.
+    message. `end` is the report of an endpoint that was closed, and `on_sent` is called once the
+    gateway has it.
     """
 
     name: str
@@ -55,10 +57,14 @@ class DetachRequest:
     complete: bool = False
     finished_through: int | None = None
     pristine: bool = False
+    end: Mapping[str, Any] | None = None
+    on_sent: Callable[[], object] | None = None
 
     @property
-    def body(self) -> dict[str, Any]:
+    def body(self) -> Mapping[str, Any]:
         """The body of the request."""
+        if self.end is not None:
+            return self.end
         outcome: dict[str, Any] = {"state": "closed"}
         if self.finished_through is not None:
             outcome["finished_through"] = self.finished_through
@@ -68,7 +74,7 @@ class DetachRequest:
 
 
 class AbandonedEndpoints:
-    """Endpoints of a session that were garbage collected while they were open.
+    """Endpoints of a session that ended without a report: garbage-collected, or in an outage.
 
     Garbage collection may interrupt a thread that holds any lock, so a finalizer only queues the
     detach request, and the session's heartbeats start `detach_all` in the background.
@@ -77,6 +83,8 @@ class AbandonedEndpoints:
     def __init__(self) -> None:
         self._queue: deque[DetachRequest] = deque()
         self._finalizers: dict[str, weakref.finalize[..., Any]] = {}
+        # Held by the thread that sends: the background, and the main one as the process ends.
+        self._sending = threading.Lock()
 
     @property
     def pending(self) -> bool:
@@ -95,6 +103,10 @@ class AbandonedEndpoints:
         finalizer.atexit = False
         self._finalizers[request.id] = finalizer
 
+    def detach_later(self, request: DetachRequest) -> None:
+        """Queue the request of a tracked endpoint, which stays attached until it is sent."""
+        self._queue.append(request)
+
     def release(self, endpoint_id: str) -> None:
         """Stop tracking an endpoint, which has detached."""
         if (finalizer := self._finalizers.pop(endpoint_id, None)) is not None:
@@ -102,28 +114,40 @@ class AbandonedEndpoints:
 
     def detach_all(self, calls: EndpointCalls) -> None:
         """Send the queued requests; keep those that the gateway cannot accept yet."""
-        for _ in range(len(self._queue)):
-            request = self._queue.popleft()
-            try:
-                calls.detach(request.channel, request.id, request.body, timeout_s=_DETACH_TIMEOUT_S)
-            except GatewayUnavailable:
+        with self._sending:
+            for _ in range(len(self._queue)):
+                request = self._queue.popleft()
+                # It may have been closed again, or collected after it was queued.
+                if request.id in self._finalizers and not self._detach(request, calls):
+                    return
+
+    def _detach(self, request: DetachRequest, calls: EndpointCalls) -> bool:
+        """Send a request, or queue it again; False if the gateway does not answer."""
+        try:
+            calls.detach(request.channel, request.id, request.body, timeout_s=_DETACH_TIMEOUT_S)
+        except GatewayUnavailable:
+            self._queue.append(request)
+            return False
+        except GatewayError as error:
+            if error.code == "members_open":
+                # Index 0 of a group, which closes last.
                 self._queue.append(request)
-                return
-            except GatewayError as error:
-                if error.code == "members_open":
-                    # Index 0 of a group, which closes last.
-                    self._queue.append(request)
-                    continue
-                # Fenced, or deleted with its channel.
-                LOGGER.debug("%s had ended before it was abandoned: %s", request.name, error)
-            else:
-                if not request.complete:
-                    LOGGER.warning(
-                        "%s failed: it was garbage-collected without being closed. Use `with`, or "
-                        "close it; the gateway has the failure",
-                        request.name,
-                    )
-            self._finalizers.pop(request.id, None)
+                return True
+            # Fenced, or deleted with its channel.
+            LOGGER.debug("%s had ended before it was abandoned: %s", request.name, error)
+        else:
+            if request.end is not None:
+                LOGGER.info("the end of %s is reported", request.name)
+            elif not request.complete:
+                LOGGER.warning(
+                    "%s failed: it was garbage-collected without being closed. Use `with`, or "
+                    "close it; the gateway has the failure",
+                    request.name,
+                )
+        self._finalizers.pop(request.id, None)
+        if request.on_sent is not None:
+            request.on_sent()
+        return True
 
 
 class SessionEndpoint(Protocol):
@@ -225,6 +249,24 @@ class HeartbeatSession:
     def track(self, endpoint: SessionEndpoint, request: DetachRequest) -> None:
         """Send `request` if the endpoint is garbage-collected before it is unregistered."""
         self._abandoned.track(endpoint, request)
+
+    def detach_later(self, request: DetachRequest) -> None:
+        """Send the `end` of a tracked endpoint once the gateway answers, or as the process ends."""
+        self._abandoned.detach_later(request)
+        atexit.unregister(_detach_at_exit)
+        atexit.register(_detach_at_exit)
+
+    def detach_at_exit(self) -> None:
+        """Send the ends that are not reported yet, once."""
+        calls = self._calls
+        if calls is None:
+            return
+        self._abandoned.detach_all(calls)
+        if self._abandoned.queued:
+            LOGGER.warning(
+                "the gateway does not answer as the process ends, so it will take closed readers "
+                "and writers for lost"
+            )
 
     def unregister(self, endpoint: SessionEndpoint) -> None:
         """Send no more heartbeats for an endpoint."""
@@ -381,6 +423,12 @@ class HeartbeatSession:
             duration_s = self._monotonic() - self._outage_since_s
             LOGGER.warning("the gateway accepts heartbeats again, after %.1f s", duration_s)
         self._outage_since_s = self.interruption = None
+
+
+def _detach_at_exit() -> None:
+    for (guard, *_), session in list(_SESSIONS.items()):
+        if not guard.forked:
+            session.detach_at_exit()
 
 
 def _batches(reports: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:

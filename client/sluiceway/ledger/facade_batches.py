@@ -277,6 +277,8 @@ class WriterEndpoint:
         if error is not None:
             self.handle.fail(error)
             return
+        if not self.handle.is_open:
+            return
         ends = self._ends(timeout_s) if self.records else None
         self.handle.detach(ends=ends, timeout_s=detach_timeout_s)
 

@@ -105,6 +105,8 @@ class WriterBatches:
         self._unknown: tuple[CommitUnknown, WriteBatch] | None = None
         self._last: CommitResult | None = None
         self._on_resolved: Callable[[bool], None] | None = None
+        self.left_by: SystemExit | None = None
+        """The exit of the program that aborted the last block."""
         self.ends: dict[int, int] = {}
         """By partition, the offset after the last committed record."""
 
@@ -202,6 +204,7 @@ class WriterBatches:
         """
         if self._fork_guard.forked:
             return False
+        self.left_by = error if isinstance(error, SystemExit) else None
         writer = self._writer
         with self._turn:
             writer.discard_accumulated()
