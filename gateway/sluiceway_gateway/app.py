@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute
 from sluiceway import __version__
 from sluiceway_gateway.audit import routes as audit_routes
 from sluiceway_gateway.auth import routes as auth_routes
+from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import routes as channels_routes
 from sluiceway_gateway.channels.service import Channels
@@ -98,6 +99,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     watch.at_close(ledger_reads.close)
     tokens = Tokens(database, settings.token_key, clock=clock)
 
+    ownership = Ownership(
+        database, mode=settings.ownership, count=metrics.count_foreign_use, clock=clock
+    )
+
     def on_reconciled(counts: ReconcileCounts) -> None:
         outcomes = asdict(counts)
         del outcomes["more"]
@@ -132,6 +137,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     ledgers = Ledgers(
         database,
         kafka,
+        ownership=ownership,
         publish=ledger_reads.publish,
         max_age=timedelta(milliseconds=settings.max_batch_ms),
         clock=clock,
@@ -141,10 +147,12 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         settings=settings,
         tokens=tokens,
         channels=channels,
-        attach=AttachService(database, tokens, wake=wake, notify=watch.notify, clock=clock),
+        attach=AttachService(
+            database, tokens, ownership=ownership, wake=wake, notify=watch.notify, clock=clock
+        ),
         endpoints=Endpoints(database, kafka=kafka, notify=watch.notify, clock=clock),
         heartbeats=HeartbeatService(database, tokens, notify=watch.notify, clock=clock),
-        offsets=Offsets(database, tokens, clock=clock),
+        offsets=Offsets(database, tokens, ownership=ownership, clock=clock),
         acknowledgements=acknowledgements,
         ledgers=ledgers,
         ledger_reads=ledger_reads,
@@ -157,7 +165,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         feed=StatusFeed(statuses, watch, fragments=fragments, clock=clock, on_pass=on_pass),
         rendered=ResponseCache(),
         fragments=fragments,
-        groups=GroupService(database, notify=watch.notify, clock=clock),
+        groups=GroupService(database, ownership, notify=watch.notify, clock=clock),
         watch=watch,
         metrics=metrics,
         database=database,
@@ -230,7 +238,9 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     app.router.routes.sort(key=lambda route: not _is_frequent(route))
     app.openapi = lambda: document(app, documented)  # type: ignore[method-assign]
     # Without FastAPI's own middleware, which has no effect here and takes time.
-    app.middleware_stack = Observation(app.router, metrics=metrics, tokens=tokens)
+    app.middleware_stack = Observation(
+        app.router, metrics=metrics, tokens=tokens, ownership=ownership
+    )
     return app
 
 

@@ -67,6 +67,17 @@ class Metrics:
             registry=self._registry,
         )
 
+        self._foreign_uses = Counter(
+            "sluiceway_foreign_uses",
+            "Uses of groups, batches and keys by other labels than the owner's, by action.",
+            ("action",),
+            registry=self._registry,
+        )
+
+    def count_foreign_use(self, action: str) -> None:
+        """Count a use of another label's group or batches, refused or permitted."""
+        self._foreign_uses.labels(action).inc()
+
     def count_request(self, *, route: str, method: str, status: int, seconds: float) -> None:
         """Count a request. `route` is the template of its path."""
         method = method if method in _METHODS else "other"

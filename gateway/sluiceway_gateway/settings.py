@@ -15,6 +15,7 @@ from pydantic import Field, Secret, SecretStr, ValidationError, field_validator,
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from sluiceway.kafka.config import CONNECTION, refuse_unlisted
+from sluiceway_gateway.auth.model import OwnershipMode
 from sluiceway_gateway.errors import InvalidSettings
 from sluiceway_gateway.kafka.model import UNNAMED, Listeners
 
@@ -96,6 +97,8 @@ class Settings(BaseSettings):
 
     token_key: SecretStr | None = None
     """Key for the hashes of tokens, at least 32 characters. Without it there are no tokens."""
+    ownership: OwnershipMode = OwnershipMode.ENFORCE
+    """Whether groups, batches and keys are refused to other labels, or their use only audited."""
     tls_certificate_file: Path | None = None
     """Certificate for HTTPS."""
     tls_key_file: Path | None = None

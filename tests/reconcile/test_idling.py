@@ -10,6 +10,8 @@ from confluent_kafka import Producer
 
 from reconciler_rig import Rig
 from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.auth.model import OwnershipMode
+from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.endpoints.attach_request import AttachRequest, AttachSpec
@@ -137,7 +139,12 @@ def attach(leader: LeadingReplica) -> Callable[[], object]:
     options = {"database": database, "notify": nothing, "clock": leader.rig.clock}
     spec = AttachSpec(id=uuid.uuid4().hex, session=uuid.uuid4().hex, client="", role=Role.READER)
     caller = {"uid": leader.channel.uid, "principal": LOOPBACK}
-    service = AttachService(tokens=Tokens(database, None), wake=nothing, **options)  # type: ignore[arg-type]
+    service = AttachService(
+        tokens=Tokens(database, None),
+        ownership=Ownership(database, mode=OwnershipMode.ENFORCE),
+        wake=nothing,
+        **options,  # type: ignore[arg-type]
+    )
     request = AttachRequest(
         channel=leader.channel.name, channel_uid=leader.channel.uid, spec=spec, principal=LOOPBACK
     )

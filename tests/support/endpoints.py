@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 
 from gateways import UNREACHABLE, ManualClock, Rig
+from sluiceway_gateway.auth.model import OwnershipMode
+from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, created
@@ -200,15 +202,21 @@ class Services:
 
         options: dict[str, Any] = {"clock": self.clock}
         tokens = Tokens(self.database, None)
+        ownership = Ownership(self.database, mode=OwnershipMode.ENFORCE)
         self.attachment = AttachService(
-            self.database, tokens, wake=nothing, notify=nothing, **options
+            self.database,
+            tokens,
+            ownership=ownership,
+            wake=nothing,
+            notify=nothing,
+            **options,
         )
         self.endpoints = Endpoints(
             self.database, kafka=KafkaAdmin(UNREACHABLE, timeout_s=0.1), notify=nothing, **options
         )
         self.beats = HeartbeatService(self.database, tokens, notify=nothing, **options)
-        self.offsets = Offsets(self.database, tokens, **options)
-        self.groups = GroupService(self.database, notify=nothing)
+        self.offsets = Offsets(self.database, tokens, ownership=ownership, **options)
+        self.groups = GroupService(self.database, ownership, notify=nothing)
         self.reaper = Reaper(
             database=self.database,
             monotonic=lambda: self.now_s,

@@ -308,6 +308,13 @@ class EndpointCalls:
         path = f"{channel_path(channel)}/endpoints/{instance}/sync"
         return parse(SyncResult, self.transport.request_json("POST", path, body=body))
 
+    def transfer(
+        self, channel: str, group: str, *, uid: str, role: Role, owner: str, reason: str | None
+    ) -> None:
+        """Give a group to the tokens of a label; `*` stands for every label."""
+        body = {"uid": uid, "role": role, "owner": owner, "reason": reason}
+        self.transport.request("POST", f"{group_path(channel, group)}/owner", body=body)
+
     def resize(self, channel: str, group: str, *, uid: str, size: int) -> None:
         """Change the size of a group."""
         generation = self._offsets(channel, group).read(int, "generation")

@@ -253,6 +253,23 @@ class LedgerCalls:
         body = {"uid": uid, "lost_from": lost_from, "reason": reason}
         return parse(Repair, self._transport.request_json("POST", _repair(channel), body=body))
 
+    def transfer(
+        self,
+        channel: str,
+        *,
+        uid: str,
+        owner: str,
+        writer: str | None = None,
+        key: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Give the batches and keys of a writer to the tokens of a label; `*` is every label.
+
+        The writer is named, or one of its keys is.
+        """
+        body = {"uid": uid, "owner": owner, "writer": writer, "key": key, "reason": reason}
+        self._transport.request("POST", f"{_batches(channel)}/owner", body=body)
+
     def close(self) -> None:
         """Close the connections to the gateway."""
         self._transport.close()

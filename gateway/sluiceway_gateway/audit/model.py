@@ -30,6 +30,11 @@ class AuditedAction(StrEnum):
     REPAIR_LEDGER = "repair_ledger"
     WRITE_MESSAGES = "write_messages"
     """By hand."""
+    CLAIM_OWNER = "claim_owner"
+    """Of a group or a writer of batches that had no owner."""
+    TRANSFER_OWNER = "transfer_owner"
+    FOREIGN_USE = "foreign_use"
+    """Of a group or a writer of batches by another label than the owner's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +59,7 @@ class AuditEntry:
     token_id: str | None
     action: AuditedAction
     target: str | None
-    """Name of the group, id of the endpoint, or key of the batch."""
+    """Name of the group or the writer of batches, id of the endpoint, or key of the batch."""
     reason: str | None
     """As given with the request."""
     fields: tuple[FieldChange, ...]

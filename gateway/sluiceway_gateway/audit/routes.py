@@ -35,7 +35,7 @@ class AuditEntryBody(BaseModel):
     )
     token_id: str | None = Field(description="Id of the token")
     action: AuditedAction
-    target: str | None = Field(description="Group, endpoint id, or key of a batch")
+    target: str | None = Field(description="Group, endpoint id, batch key, or writer of batches")
     reason: str | None = Field(description="As given with the request")
     fields: list[FieldChangeBody] = Field(description="At most 20")
     omitted: int = Field(description="Further changed fields")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import Row, delete, insert, select
 
@@ -16,7 +16,6 @@ from sluiceway_gateway.audit.model import (
     changes,
 )
 from sluiceway_gateway.auth.model import Principal
-from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import audit_entries
 from sluiceway_gateway.db.statements import columns_of
@@ -29,9 +28,28 @@ _GATEWAY = "gateway"
 _table = audit_entries.c
 
 
+class ChannelName(NamedTuple):
+    """The name and the uid of a channel that the caller has not read."""
+
+    name: str
+    uid: str
+
+
+class ChannelId(Protocol):
+    """A channel's name and uid."""
+
+    @property
+    def name(self) -> str:
+        """The channel's name."""
+
+    @property
+    def uid(self) -> str:
+        """The channel's uid."""
+
+
 def add(
     tx: WriteTransaction,
-    channel: Channel,
+    channel: ChannelId,
     action: AuditedAction,
     *,
     by: Principal | None,

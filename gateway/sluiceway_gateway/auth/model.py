@@ -40,6 +40,41 @@ _GIVES: dict[ScopeKind, frozenset[Action]] = {
     ScopeKind.ADMIN: frozenset(Action),
 }
 
+LABEL_LENGTH = 200
+SHARED = "*"
+"""The owner of what every label may use."""
+
+
+class OwnershipMode(StrEnum):
+    """What happens to the use of another label's groups, batches and keys."""
+
+    AUDIT = "audit"
+    """It is permitted, and audited."""
+    ENFORCE = "enforce"
+    """It is refused, and audited."""
+
+
+class OwnedKind(StrEnum):
+    """A kind of what belongs to a label."""
+
+    READERS = "group of readers"
+    WRITERS = "group of writers"
+    BATCHES = "writer of batches"
+    """A job, query or writer with its batches and their keys."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owned:
+    """A group, or a writer of batches, which belongs to the label of a token."""
+
+    channel: str
+    channel_uid: str
+    kind: OwnedKind
+    name: str
+    owner: str | None
+    """None for nobody, such as without tokens; SHARED for every label."""
+
+
 _PREFIX = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 
@@ -89,6 +124,15 @@ class Principal:
                 "started it."
             )
 
+    def may_use(self, owned: Owned) -> bool:
+        """Whether it is nobody's, shared or the subject's, or the scopes allow to manage it."""
+        others = {None, SHARED, self.subject}
+        return owned.owner in others or self.may(Action.MANAGE, owned.channel)
+
+    def owns(self, owner: str | None) -> bool:
+        """Whether `owner` is the subject."""
+        return owner is not None and owner == self.subject
+
     def may(self, action: Action, channel: str | None = None) -> bool:
         """Whether the scopes allow `action` on this channel; without a channel, on all."""
         return any(
@@ -129,6 +173,13 @@ def parse_scopes(texts: Iterable[str]) -> tuple[Scope, ...]:
 
 
 _TOKEN = re.compile(r"slw_([0-9a-f]{16})_([0-9a-f]{64})\Z")
+
+
+def check_label(text: str) -> str:
+    """Return the label without surrounding spaces. Raises ValueError for an invalid one."""
+    if not text.strip() or not text.isprintable() or len(text) > LABEL_LENGTH:
+        raise ValueError(f"a token's label is printable text of 1 to {LABEL_LENGTH} characters")
+    return text.strip()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,10 +17,12 @@ from pydantic import SecretStr
 
 from sluiceway_gateway.auth import store as auth_store
 from sluiceway_gateway.auth.model import (
+    SHARED,
     Principal,
     Scope,
     ScopeKind,
     Token,
+    check_label,
     key_fingerprint,
     parse_scopes,
     split_token,
@@ -42,7 +44,6 @@ LOOPBACK = Principal(id="loopback", scopes=(Scope(kind=ScopeKind.ADMIN),))
 
 _log = structlog.get_logger(__name__)
 
-_LABEL_LENGTH = 200
 _RECENT_S = 10.0
 _MOST_RECENT = 10_000
 _WARN_EVERY_S = 60.0
@@ -81,10 +82,12 @@ class Tokens:
         a token key.
         """
         key = self._required_key()
-        if not label.strip() or not label.isprintable() or len(label) > _LABEL_LENGTH:
-            raise InvalidRequest(
-                f"a token's label is printable text of 1 to {_LABEL_LENGTH} characters"
-            )
+        try:
+            label = check_label(label)
+        except ValueError as error:
+            raise InvalidRequest(str(error)) from None
+        if label == SHARED:
+            raise InvalidRequest(f"{SHARED!r} stands for every label, so it cannot be one")
         if expires_in is not None and expires_in <= timedelta(0):
             raise InvalidRequest("a token has to expire in the future")
         token_id, secret, now = secrets.token_hex(8), secrets.token_hex(32), self._clock()
@@ -92,7 +95,7 @@ class Tokens:
             expires_at = None if expires_in is None else now + expires_in
             token = Token(
                 id=token_id,
-                label=label.strip(),
+                label=label,
                 hash=token_hash(key, token_id, secret),
                 scopes=parse_scopes(scopes),
                 created_at=now,

@@ -24,7 +24,14 @@ from sluiceway_gateway.cli.entry import (
     waiting_for,
     yes_option,
 )
-from sluiceway_gateway.cli.status import dismiss, open_channel, open_control, repair, status
+from sluiceway_gateway.cli.status import (
+    dismiss,
+    open_channel,
+    open_control,
+    repair,
+    status,
+    transfer,
+)
 from sluiceway_gateway.clock import system_clock
 
 #: Interval at which `close --wait` reports progress.
@@ -100,6 +107,7 @@ def show(name: str, url: str | None) -> None:
 channels.add_command(gateway_option(status))
 channels.add_command(dismiss)
 channels.add_command(repair)
+channels.add_command(transfer)
 
 
 @channels.command()

@@ -13,7 +13,7 @@ import click
 
 from sluiceway.channel import Channel
 from sluiceway.rest.channels import Control, watch_status, watch_summaries
-from sluiceway.rest.endpoints import Endpoint
+from sluiceway.rest.endpoints import Endpoint, Role
 from sluiceway.rest.ledger_models import RepairPlan
 from sluiceway.rest.status import ChannelSummary, EndpointCounts, LedgerReport, StatusReport
 from sluiceway.rest.transport import Transport
@@ -319,6 +319,50 @@ def repair(name: str, reason: str, yes: bool, url: str | None) -> None:
         with waiting_for(f"{gateway_at(url)} to repair the channel {name}"):
             done = control.ledger.repair(name, plan, uid=uid, reason=reason)
     click.echo(f"channel {name} is repaired, by number {done.number} of its commits")
+
+
+@click.command()
+@click.argument("name")
+@click.argument("label")
+@click.option("--group", help="The group of readers.")
+@click.option("--writers", help="The group of writers.")
+@click.option("--batches", help="The WRITER of batches, as `channels commits` shows it.")
+@click.option("--key", help="A key of the batches.")
+@click.option("--reason", help="For the audit trail.")
+@gateway_option
+def transfer(
+    name: str,
+    label: str,
+    group: str | None,
+    writers: str | None,
+    batches: str | None,
+    key: str | None,
+    reason: str | None,
+    url: str | None,
+) -> None:
+    """Give a group, or batches with their keys, of the channel NAME to tokens with LABEL.
+
+    The LABEL * shares it with every label. Needs a token with the scope manage.
+    """
+    named = [each for each in (group, writers, batches, key) if each is not None]
+    if len(named) != 1:
+        raise click.UsageError("Give one of --group, --writers, --batches and --key.")
+    with open_control(url) as control, waiting_for(gateway_at(url)):
+        uid = control.channel(name).uid
+        if batches is not None or key is not None:
+            control.ledger.transfer(
+                name, uid=uid, owner=label, writer=batches, key=key, reason=reason
+            )
+        else:
+            role: Role = "reader" if group is not None else "writer"
+            control.endpoints.transfer(
+                name, named[0], uid=uid, role=role, owner=label, reason=reason
+            )
+    click.echo(
+        f"{named[0]} of the channel {name} is shared with every label"
+        if label == "*"
+        else f"{named[0]} of the channel {name} belongs to {label}"
+    )
 
 
 def _print_plan(name: str, plan: RepairPlan) -> None:

@@ -94,6 +94,8 @@ batch_owners = Table(
     Column("instance", Word, nullable=False),
     # Highest committed ordinal; NULL without one.
     Column("ordinal", BigInteger),
+    # Label of the token that its batches and keys belong to, `*` for every label; NULL for nobody.
+    Column("label", Text),
     CheckConstraint("epoch >= 1 AND fence BETWEEN 0 AND epoch", name="epoch"),
 )
 

@@ -70,6 +70,8 @@ endpoint_groups = Table(
     Column("dynamic", Boolean, nullable=False),
     # Time of the last new generation; NULL before the first.
     Column("changed_at", UtcTime),
+    # Label of its owner, `*` for every label; NULL for nobody.
+    Column("owner", Text),
     CheckConstraint(one_of("role", Role), name="role"),
     CheckConstraint(one_of("mode", Mode), name="mode"),
     CheckConstraint("(name = '') = (size IS NULL)", name="anonymous_has_no_size"),

@@ -12,7 +12,7 @@ from dataclasses import fields
 from itertools import chain
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Dialect, Table, and_, false, not_, or_, true
+from sqlalchemy import ColumnElement, Connection, Dialect, Table, and_, false, func, not_, or_, true
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import Delete, Insert, Select, Update
 
@@ -201,10 +201,12 @@ def upsert(
     keys: Collection[str],
     *,
     where: Callable[[Any], ColumnElement[bool]] | None = None,
+    kept: Collection[str] = (),
 ) -> PreparedDml:
     """Return the INSERT of whole rows, which updates the row with the same `keys`, if there is one.
 
-    `where` gets the columns of the new row; where it is false, nothing changes.
+    Columns of `kept` keep their value where the new one is NULL. `where` gets the columns of the
+    new row; where it is false, nothing changes.
     """
     columns = [each.name for each in table.columns]
 
@@ -213,7 +215,11 @@ def upsert(
         new = statement.excluded
         updated: Insert = statement.on_conflict_do_update(
             index_elements=keys,
-            set_={name: new[name] for name in columns if name not in keys},
+            set_={
+                name: func.coalesce(new[name], table.c[name]) if name in kept else new[name]
+                for name in columns
+                if name not in keys
+            },
             where=None if where is None else where(new),
         )
         return updated

@@ -8,6 +8,7 @@ from datetime import datetime
 from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import AuditedAction, fields_of
 from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, changed
 from sluiceway_gateway.channels.model import Channel, Heartbeat
@@ -108,6 +109,7 @@ class AttachBatch:
     requests: Sequence[AttachRequest]
     now: datetime
     wait: bool
+    ownership: Ownership
     outcomes: list[Outcome] = field(init=False)
     needs_growth: bool = False
     endpoints: list[Endpoint] = field(default_factory=list)
@@ -120,6 +122,8 @@ class AttachBatch:
     """The number of new endpoints, by channel uid."""
     _groups: dict[RoleGroup, Group] = field(default_factory=dict)
     _changed_groups: dict[RoleGroup, Group] = field(default_factory=dict)
+    _claimed: list[tuple[Group, _Candidate]] = field(default_factory=list)
+    """Stored groups without an owner, each with the request that claims it."""
     _joined: Counter[RoleGroup] = field(default_factory=Counter)
     _added: Counter[RoleGroup] = field(default_factory=Counter)
     """The number of joined members that replaced no live member."""
@@ -253,7 +257,10 @@ class AttachBatch:
     def _join(self, candidate: _Candidate) -> Endpoint | None:
         """Add a member to its group; None if another transaction holds an endpoint in its way."""
         key, spec = candidate.group, candidate.spec
-        before = self._groups.get(key) or new_group(*key, spec.config)
+        before = self._groups.get(key) or new_group(
+            *key, spec.config, owner=candidate.principal.subject
+        )
+        self.ownership.require(candidate.principal, before.owned(candidate.channel.name), "join")
         members = [each for each in self._members.get(key, ()) if each.id not in self._superseded]
         live = self._joined[key] + sum(each.lives for each in members)
         group = before.reconfigured(spec.config, live=live, now=self.now)
@@ -290,6 +297,9 @@ class AttachBatch:
             self._supersede(occupant, endpoint, reason, by=by)
         for each in displaced:
             self._supersede(each, endpoint, "the group changed its size or its mode", by=by)
+        if key in self._groups and group.owner is None and group.name != ANONYMOUS:
+            self._claimed.append((group, candidate))
+            group = replace(group, owner=candidate.principal.subject)
         self._groups[key] = self._changed_groups[key] = group
         self._joined[key] += 1
         self._added[key] += not replaces
@@ -346,6 +356,10 @@ class AttachBatch:
             )
         if not new:
             return
+        for group, claimant in self._claimed:
+            groups_store.claim(
+                tx, group, claimant.principal, channel=claimant.channel.name, now=self.now
+            )
         endpoints_store.save(tx, list(self._superseded.values()))
         endpoints_store.insert(tx, new)
         groups_store.save(tx, *self._changed_groups.values())

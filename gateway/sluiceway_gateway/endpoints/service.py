@@ -10,6 +10,7 @@ from functools import partial
 from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.channels.service import find_channel, hold_channel
@@ -412,6 +413,7 @@ class AttachService:
         database: Database,
         tokens: Tokens,
         *,
+        ownership: Ownership,
         wake: Callable[[], None],
         notify: Callable[[], None],
         clock: Clock = system_clock,
@@ -419,6 +421,7 @@ class AttachService:
         """`wake` is called when a channel has to grow, `notify` after new endpoints."""
         self._database = database
         self._tokens = tokens
+        self._ownership = ownership
         self._wake = wake
         self._notify = notify
         self._clock = clock
@@ -455,7 +458,13 @@ class AttachService:
     def _attach(self, requests: Sequence[AttachRequest], *, wait: bool) -> "list[Outcome]":
         with self._database.write() as tx:
             refusals = self._tokens.refusals(tx, {each.principal for each in requests})
-            batch = AttachBatch(tx=tx, requests=requests, now=self._clock(), wait=wait)
+            batch = AttachBatch(
+                tx=tx,
+                requests=requests,
+                now=self._clock(),
+                wait=wait,
+                ownership=self._ownership,
+            )
             batch.run(refusals)
         if batch.needs_growth:
             self._wake()

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from sluiceway_gateway.auth.model import Owned, OwnedKind
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Place, Role
 from sluiceway_gateway.errors import GroupLargerThanPinned, GroupMode, GroupSize
@@ -64,6 +65,18 @@ class Group:
     """Whether members have no fixed places."""
     changed_at: datetime | None = None
     """Time of the last change of the generation."""
+    owner: str | None = None
+    """Label of its owner, SHARED for every label; None for nobody."""
+
+    def owned(self, channel: str) -> Owned:
+        """Return the group as its owner's, in the channel of this name."""
+        return Owned(
+            channel=channel,
+            channel_uid=self.channel_uid,
+            kind=OwnedKind.READERS if self.role is Role.READER else OwnedKind.WRITERS,
+            name=self.name,
+            owner=self.owner,
+        )
 
     def matches(self, config: GroupConfig) -> bool:
         """Whether the group is of this kind, and, unless it is dynamic, of this size."""
@@ -166,8 +179,10 @@ def require_growable(channel: Channel, group: str, size: int) -> None:
         )
 
 
-def new_group(channel_uid: str, role: Role, name: str, config: GroupConfig) -> Group:
-    """Return a group without members."""
+def new_group(
+    channel_uid: str, role: Role, name: str, config: GroupConfig, *, owner: str | None = None
+) -> Group:
+    """Return a group without members; the anonymous endpoints of a role have no owner."""
     return Group(
         channel_uid=channel_uid,
         role=role,
@@ -178,4 +193,5 @@ def new_group(channel_uid: str, role: Role, name: str, config: GroupConfig) -> G
         epoch=0,
         next_index=0,
         dynamic=config.dynamic,
+        owner=None if name == ANONYMOUS else owner,
     )

@@ -4,13 +4,13 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.channels.wire import RequestModel, Uid
-from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
+from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE, Role
 from sluiceway_gateway.endpoints.routes import EndpointId
-from sluiceway_gateway.endpoints.wire import Number, PositionBody
+from sluiceway_gateway.endpoints.wire import Number, PositionBody, RoleWord
 from sluiceway_gateway.groups.service import SyncRequest
-from sluiceway_gateway.http.auth import Viewer
+from sluiceway_gateway.http.auth import Manager, Viewer
 from sluiceway_gateway.http.json import json_response
-from sluiceway_gateway.http.params import Name
+from sluiceway_gateway.http.params import LABEL_TEXT, Label, Name, Reason
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.offsets.routes import InGroup
@@ -85,6 +85,49 @@ def sync_endpoint(
     request = SyncRequest(epoch=body.epoch, take=body.take, has=body.has)
     found = gateway.groups.sync(name, id, request, uid=body.uid, principal=principal)
     return json_response(vars(found) | {"positions": [each.to_dict() for each in found.positions]})
+
+
+class GroupOwnerPost(RequestModel):
+    """The body of `POST …/groups/{group}/owner`."""
+
+    uid: Uid = Field(description="Of the channel")
+    role: RoleWord = "reader"
+    owner: Label = Field(description=LABEL_TEXT)
+    reason: Reason = None
+
+
+class GroupOwnerBody(BaseModel):
+    """A group, and the label that it belongs to."""
+
+    group: str
+    role: RoleWord
+    owner: str
+
+
+@router.post(
+    "/groups/{group:path}/owner",
+    summary="Transfer a group to another label",
+    response_model=GroupOwnerBody,
+    response_description="The new owner",
+    responses=problems(404, 409, 413),
+)
+def transfer_group(
+    name: Name, group: InGroup, body: GroupOwnerPost, principal: Manager, gateway: Gateway
+) -> Response:
+    """Give a group of readers or writers to the tokens of a label, or to every label.
+
+    Members of the previous owner keep their places, and their next commit is refused.
+    """
+    found = gateway.groups.transfer(
+        name,
+        group,
+        role=Role(body.role),
+        owner=body.owner,
+        reason=body.reason,
+        uid=body.uid,
+        principal=principal,
+    )
+    return json_response({"group": found.name, "role": str(found.role), "owner": found.owner})
 
 
 @router.post(

@@ -1,11 +1,12 @@
 """Dynamic groups: members take shares of the partitions. Static groups: resizing."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import find_channel, hold_channel
 from sluiceway_gateway.clock import Clock, system_clock
@@ -73,6 +74,7 @@ class GroupService:
     """The groups of one database; `notify` is called after each change."""
 
     database: Database
+    ownership: Ownership
     notify: Callable[[], None]
     clock: Clock = system_clock
 
@@ -101,6 +103,7 @@ class GroupService:
             _require_member(endpoint, request)
             session_store.require_own(tx, endpoint.session, principal)
             group = _group(tx, endpoint)
+            self.ownership.require(principal, group.owned(name), "join")
             members = _live_members(tx, endpoint)
             after = with_share(endpoint, group, members, take=request.take, has=request.has)
             if after is not endpoint:
@@ -126,6 +129,7 @@ class GroupService:
             now = self.clock()
             channel = hold_channel(tx, name, uid)
             found = require_group(tx, channel, group)
+            self.ownership.require(principal, found.owned(name), "resize")
             if found.dynamic:
                 raise GroupSize(
                     f"The group {group!r} is dynamic: its size is the number of its members. "
@@ -162,13 +166,52 @@ class GroupService:
         self.notify()
         return resized
 
+    def transfer(
+        self,
+        name: str,
+        group: str,
+        *,
+        role: Role,
+        owner: str,
+        reason: str | None,
+        uid: str,
+        principal: Principal,
+    ) -> Group:
+        """Give a group to another label; its members keep their places.
 
-def require_group(tx: ReadTransaction, channel: Channel, name: str) -> Group:
-    """Return a group of readers; raises GroupNotFound."""
-    group = groups_store.find(tx, channel.uid, Role.READER, name)
+        Raises ChannelNotFound, UidMismatch, GroupNotFound and Forbidden.
+        """
+        principal.require(Action.MANAGE, name)
+        with self.database.write() as tx:
+            channel = hold_channel(tx, name, uid)
+            found = require_group(tx, channel, group, role=role)
+            transferred = replace(found, owner=owner)
+            if transferred != found:
+                groups_store.save(tx, transferred)
+                endpoints_store.revise(tx, [channel.uid])
+                audit_store.add(
+                    tx,
+                    channel,
+                    AuditedAction.TRANSFER_OWNER,
+                    by=principal,
+                    at=self.clock(),
+                    target=group,
+                    reason=reason,
+                    old={"owner": found.owner},
+                    new={"owner": owner},
+                )
+        self.notify()
+        return transferred
+
+
+def require_group(
+    tx: ReadTransaction, channel: Channel, name: str, *, role: Role = Role.READER
+) -> Group:
+    """Return a group; raises GroupNotFound."""
+    group = groups_store.find(tx, channel.uid, role, name)
     if group is None:
         raise GroupNotFound(
-            f"The channel {channel.name!r} has no group {name!r}: no reader has attached with it."
+            f"The channel {channel.name!r} has no group {name!r}: no {role} has attached with it."
         )
     return group
 

@@ -1,14 +1,18 @@
 """Storage of groups."""
 
 from collections.abc import Collection
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, select, tuple_
+from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, select, tuple_, update
 
+from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.audit.model import AuditedAction
+from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import endpoint_groups, endpoints, finished_places
 from sluiceway_gateway.db.statements import PreparedSelect, columns_of, upsert
-from sluiceway_gateway.endpoints.model import Mode, Role
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
 from sluiceway_gateway.groups.model import Group, finished_after
 
 RoleGroup = tuple[str, Role, str]
@@ -25,7 +29,20 @@ _FIND = PreparedSelect(
 )
 
 
-_SAVE = upsert(endpoint_groups, _KEY)
+# A commit may claim a group that another transaction has read without an owner.
+_SAVE = upsert(endpoint_groups, _KEY, kept=("owner",))
+
+
+_CLAIM = (
+    update(endpoint_groups)
+    .where(
+        endpoint_groups.c.channel_uid == bindparam("uid"),
+        endpoint_groups.c.role == bindparam("of_role"),
+        endpoint_groups.c.name == bindparam("group"),
+        endpoint_groups.c.owner.is_(None),
+    )
+    .values(owner=bindparam("label"))
+)
 
 
 def find(tx: ReadTransaction, channel_uid: str, role: Role, name: str) -> Group | None:
@@ -57,6 +74,27 @@ def save(tx: WriteTransaction, *groups: Group) -> None:
     """Insert groups, or update them."""
     rows = [vars(each) | {"role": str(each.role), "mode": str(each.mode)} for each in groups]
     tx.run_each(_SAVE, rows)
+
+
+def claim(
+    tx: WriteTransaction, group: Group, principal: Principal, *, channel: str, now: datetime
+) -> None:
+    """Make the principal's label the owner of a stored group without one."""
+    owner = principal.subject
+    if group.owner is not None or owner is None or group.name == ANONYMOUS:
+        return
+    keys = {"uid": group.channel_uid, "of_role": str(group.role), "group": group.name}
+    if tx.execute(_CLAIM, {**keys, "label": owner}).rowcount == 1:
+        audit_store.add(
+            tx,
+            audit_store.ChannelName(channel, group.channel_uid),
+            AuditedAction.CLAIM_OWNER,
+            by=principal,
+            at=now,
+            target=group.name,
+            old={"owner": None},
+            new={"owner": owner},
+        )
 
 
 def of_its_group() -> ColumnElement[bool]:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluiceway.tracing import request_ids
 from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.db.failures import cause_of
@@ -34,8 +35,11 @@ _FREQUENT = {"/v1/heartbeats", "/v1/channels/{name}/groups/{group}/offsets"}
 class Observation:
     """The outermost middleware: logs and counts requests, responds to errors with problems."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, tokens: Tokens) -> None:
+    def __init__(
+        self, app: ASGIApp, *, metrics: Metrics, tokens: Tokens, ownership: Ownership
+    ) -> None:
         self._app = app
+        self._ownership = ownership
         self._metrics = metrics
         self._tokens = tokens
         self._request_ids = request_ids()
@@ -88,6 +92,8 @@ class Observation:
                 await response(scope, receive, observed)
             finally:
                 self._record(scope, status, time.perf_counter() - begun, failure)
+                if self._ownership.pending:
+                    await run_in_threadpool(self._ownership.write_pending)
 
     def _record(
         self, scope: Scope, status: int, seconds: float, failure: SluicewayGatewayError | None

@@ -80,6 +80,8 @@ EXAMPLES: Mapping[str, Any] = {
         "reason": "wrong exchange rates on Monday",
     },
     "wait_for_offsets": {"uid": _CHANNEL, "topic_id": _TOPIC, "offsets": {"0": 1200}},
+    "transfer_group": {"uid": _CHANNEL, "owner": "etl", "reason": "another team"},
+    "transfer_batches": {"uid": _CHANNEL, "writer": "import", "owner": "etl"},
     "resize_group": {"uid": _CHANNEL, "size": 8, "generation": 1},
     "open_batch": {
         "uid": _CHANNEL,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Path, Query
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.auth.model import Principal, check_label
 from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.labels import Selector
 from sluiceway_gateway.channels.model import NAME_LENGTH, NAME_PATTERN, check_name
@@ -53,6 +53,10 @@ def _features(
 Features = Annotated[frozenset[str], Depends(_features)]
 
 MAX_WAIT_S = 60
+Label = Annotated[str, AfterValidator(check_label)]
+"""A token's label, or `*`."""
+LABEL_TEXT = "Label of tokens; `*` shares it with every label"
+Reason = Annotated[str | None, Field(max_length=1000, description="For the audit trail")]
 Wait = Annotated[
     float,
     Query(

@@ -19,6 +19,7 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    tuple_,
     update,
 )
 
@@ -45,6 +46,11 @@ _OWNER = select(batch_owners).where(
 )
 
 
+_OWNERS = select(batch_owners).where(
+    tuple_(batch_owners.c.channel_uid, batch_owners.c.name).in_(bindparam("keys", expanding=True))
+)
+
+
 # A literal, because an upsert has the values of the row as its only parameters.
 _NONE: ColumnElement[int] = literal_column("-1")
 _PUT_OWNER = upsert(
@@ -62,6 +68,12 @@ def owner(tx: ReadTransaction, uid: str, name: str) -> Owner | None:
     """Return an owner of batches."""
     row = tx.execute(_OWNER, {"uid": uid, "owner": name}).one_or_none()
     return None if row is None else Owner(**columns_of(row, Owner))
+
+
+def owners_of(tx: ReadTransaction, uid: str, names: Collection[str]) -> dict[str, Owner]:
+    """Return these owners of batches by name."""
+    rows = tx.in_parts(_OWNERS, keys=[(uid, name) for name in sorted(names)])
+    return {row.name: Owner(**columns_of(row, Owner)) for row in rows}
 
 
 def put_owner(tx: WriteTransaction, uid: str, owner: Owner) -> None:

@@ -110,7 +110,7 @@ def open_batch(
             raise aborted_error(found)
         return _replayed(ledger, owner, found)
     displaced = _displaced(found, open_batches, request, now, new=epoch is None)
-    cause = f"Taken over by {request.instance!r}."
+    cause = "Taken over by a newer instance of its job, query or writer."
     ended = end_batches(ledger, displaced, open_batches, now, Ending.ABORT, cause)
     if epoch is None:
         epoch = owner.epoch + 1
@@ -209,7 +209,7 @@ def _displaced(
         return []
     if not expired(found, now):
         raise BatchOpen(
-            f"The batch {found.key!r} is open in another instance, {found.instance!r}, until "
+            f"The batch {found.key!r} is open in another instance, until "
             f"{found.lease_until.isoformat()} at least. Wait until it ends, or stop that job."
         )
     return [found]

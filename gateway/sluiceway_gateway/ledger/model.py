@@ -13,6 +13,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
 
+from sluiceway_gateway.auth.model import Owned, OwnedKind
 from sluiceway_gateway.errors import (
     BatchAborted,
     BatchCommitted,
@@ -91,6 +92,18 @@ class Owner:
     """The latest instance."""
     ordinal: int | None = None
     """The highest ordinal that it has committed."""
+    label: str | None = None
+    """Label that its batches and keys belong to, SHARED for every label; None for nobody."""
+
+    def owned(self, channel: str, channel_uid: str) -> Owned:
+        """Return its batches as those of its label."""
+        return Owned(
+            channel=channel,
+            channel_uid=channel_uid,
+            kind=OwnedKind.BATCHES,
+            name=self.name,
+            owner=self.label,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,8 +198,8 @@ def require_instance(batch: Batch, instance: str) -> None:
     """Raise BatchFenced unless the batch is of this instance."""
     if batch.instance != instance:
         raise BatchFenced(
-            f"The batch {batch.id} of {batch.key!r} belongs to the instance {batch.instance!r}, "
-            f"not to {instance!r}. Only the instance that opened a batch ends it."
+            f"The batch {batch.id} of {batch.key!r} belongs to another instance than "
+            f"{instance!r}. Only the instance that opened a batch ends it."
         )
 
 

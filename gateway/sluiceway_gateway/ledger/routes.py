@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
@@ -16,7 +15,16 @@ from sluiceway_gateway.errors import InvalidRequest
 from sluiceway_gateway.http.auth import Manager, Viewer, Writer
 from sluiceway_gateway.http.json import body_of, json_response
 from sluiceway_gateway.http.middleware import long_poll
-from sluiceway_gateway.http.params import INT64_MAX, Conditions, Name, Time, Wait
+from sluiceway_gateway.http.params import (
+    INT64_MAX,
+    LABEL_TEXT,
+    Conditions,
+    Label,
+    Name,
+    Reason,
+    Time,
+    Wait,
+)
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.ledger.batches import CommitRequest
@@ -28,6 +36,7 @@ from sluiceway_gateway.ledger.wire import (
     AbortPost,
     BatchBody,
     BatchPost,
+    BatchText,
     CommitBody,
     CommitPost,
     CommitsBody,
@@ -84,13 +93,13 @@ def _starts_of(text: str | None) -> dict[int, int] | None:
     response_description="It is open, or its key is committed",
     responses=problems(404, 409, 413),
 )
-def open_batch(name: Name, body: BatchPost, _writer: Writer, gateway: Gateway) -> Response:
+def open_batch(name: Name, body: BatchPost, writer: Writer, gateway: Gateway) -> Response:
     """Return the batch of a key; repeats of an instance get the same batch.
 
     If the state is `committed`, write nothing. Write nothing before the response, and only to the
     partitions in `begin`.
     """
-    found = gateway.ledgers.open(name, body.request(), uid=body.uid)
+    found = gateway.ledgers.open(name, body.request(), uid=body.uid, principal=writer)
     return json_response(batch_json(found))
 
 
@@ -102,11 +111,13 @@ def open_batch(name: Name, body: BatchPost, _writer: Writer, gateway: Gateway) -
     responses=problems(404, 409, 413),
 )
 def upload_slice(
-    name: Name, id: BatchId, slice: SliceNumber, body: SlicePut, _writer: Writer, gateway: Gateway
+    name: Name, id: BatchId, slice: SliceNumber, body: SlicePut, writer: Writer, gateway: Gateway
 ) -> Response:
     """Store a part of an open batch's manifest, until the commit with the digest of the whole."""
     manifest = checked_manifest(body.manifest)
-    found = gateway.ledgers.upload(name, id, slice, manifest, uid=body.uid, instance=body.instance)
+    found = gateway.ledgers.upload(
+        name, id, slice, manifest, uid=body.uid, instance=body.instance, principal=writer
+    )
     return json_response(batch_json(found))
 
 
@@ -153,10 +164,8 @@ def abort_batch(
     name: Name, id: BatchId, body: AbortPost, writer: Writer, gateway: Gateway
 ) -> Response:
     """End a batch; none of its records become visible. 409 `batch_committed` after its commit."""
-    if body.instance is None:
-        writer.require(Action.MANAGE, name)
     found = gateway.ledgers.abort(
-        name, id, uid=body.uid, instance=body.instance, cause=body.cause, by=writer
+        name, id, uid=body.uid, instance=body.instance, cause=body.cause, principal=writer
     )
     return json_response(batch_json(found))
 
@@ -168,11 +177,53 @@ def abort_batch(
     response_description="The leases, with the ends of batches that are not open",
     responses=problems(404, 409, 413),
 )
-def renew_batches(name: Name, body: RenewPost, _writer: Writer, gateway: Gateway) -> Response:
+def renew_batches(name: Name, body: RenewPost, writer: Writer, gateway: Gateway) -> Response:
     """Renew the leases of open batches. The response has the state of batches that have ended."""
     instances = {each.id: each.instance for each in body.batches}
-    found = gateway.ledgers.renew(name, instances, uid=body.uid, lease=lease_of(body.lease_ms))
+    found = gateway.ledgers.renew(
+        name, instances, uid=body.uid, lease=lease_of(body.lease_ms), principal=writer
+    )
     return json_response({"batches": [body_of(LeaseBody, each) for each in found]})
+
+
+class BatchOwnerPost(RequestModel):
+    """The body of `POST …/batches/owner`: either `writer` or `key`."""
+
+    uid: Uid = Field(description="Of the channel")
+    writer: BatchText | None = Field(
+        default=None, description="`owner` of its batches, as `GET …/commits` shows it"
+    )
+    key: BatchText | None = Field(default=None, description="A key of its batches")
+    owner: Label = Field(description=LABEL_TEXT)
+    reason: Reason = None
+
+
+class BatchOwnerBody(BaseModel):
+    """A writer of batches, and the label that they and their keys belong to."""
+
+    writer: str
+    owner: str
+
+
+@router.post(
+    "/batches/owner",
+    summary="Transfer batches and keys to another label",
+    response_model=BatchOwnerBody,
+    response_description="The new owner",
+    responses=problems(404, 409, 413),
+)
+def transfer_batches(
+    name: Name, body: BatchOwnerPost, principal: Manager, gateway: Gateway
+) -> Response:
+    """Give all batches and keys of a writer to the tokens of a label, or to every label."""
+    if (body.writer is None) == (body.key is None):
+        raise InvalidRequest.at("/writer", "give either the writer or one of its keys")
+    found = gateway.ledgers.transfer(
+        name,
+        **body.model_dump(include={"uid", "writer", "key", "owner", "reason"}),
+        principal=principal,
+    )
+    return json_response({"writer": found.name, "owner": found.label})
 
 
 @router.get(

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.channels.model import Channel, Delivery, Phase
 from sluiceway_gateway.channels.service import find_channel, require_usable
 from sluiceway_gateway.clock import Clock, system_clock
@@ -23,6 +24,7 @@ from sluiceway_gateway.errors import (
     ChannelClosed,
     ChannelNotFound,
     ChannelNotReady,
+    Forbidden,
     InvalidManifest,
     KafkaUnavailable,
     NoLedger,
@@ -95,6 +97,7 @@ class Ledgers:
         database: Database,
         kafka: KafkaAdmin,
         *,
+        ownership: Ownership,
         publish: Callable[[Ledger], None],
         max_age: timedelta,
         clock: Clock = system_clock,
@@ -102,15 +105,19 @@ class Ledgers:
         """`publish` is called with each ledger whose change readers see, once it is committed."""
         self._database = database
         self._kafka = kafka
+        self._ownership = ownership
         self._publish = publish
         self._max_age = max_age
         self._clock = clock
         self._usage = UsageRecorder(database, clock=clock)
 
-    def open(self, name: str, request: OpenRequest, *, uid: str) -> BatchInTopic:
+    def open(
+        self, name: str, request: OpenRequest, *, uid: str, principal: Principal
+    ) -> BatchInTopic:
         """Return the key's batch: open, or committed before; idempotent by key and instance.
 
-        Raises ChannelNotFound, UidMismatch, ChannelNotReady, ChannelClosed, NoLedger, and what
+        The request's owner belongs to the first label that uses it. Raises Forbidden for another
+        label, ChannelNotFound, UidMismatch, ChannelNotReady, ChannelClosed, NoLedger, and what
         `open_batch` raises.
         """
         with self._database.write() as tx:
@@ -125,9 +132,10 @@ class Ledgers:
                 times = store.times_of(tx, uid, [previous.number])
                 require_previous(grown, previous, times.get(previous.number))
             now = self._clock()
+            action = "take_over" if request.takeover else "open"
             decision = open_batch(
                 grown,
-                batch_store.owner(tx, uid, request.owner),
+                self._claimed(tx, channel, request.owner, principal, action),
                 batch_store.latest(tx, uid, request.key),
                 batch_store.open_batches(tx, uid),
                 request,
@@ -148,13 +156,22 @@ class Ledgers:
         return BatchInTopic(batch=decision.batch, topic_id=was.topic_id)
 
     def upload(
-        self, name: str, batch_id: str, number: int, manifest: Manifest, *, uid: str, instance: str
+        self,
+        name: str,
+        batch_id: str,
+        number: int,
+        manifest: Manifest,
+        *,
+        uid: str,
+        instance: str,
+        principal: Principal,
     ) -> BatchInTopic:
         """Store a part of an open batch's manifest; a repeat replaces it."""
         with self._database.write() as tx:
             channel = self._channel(tx, name, uid)
             ledger = store.hold(tx, channel)
             batch = _require_batch(tx, channel, batch_id)
+            self._require_use(tx, channel, [batch.owner], principal, "commit")
             require_instance(batch, instance)
             if batch.state is BatchState.ABORTED:
                 raise aborted_error(batch)
@@ -182,14 +199,15 @@ class Ledgers:
         """Make a batch visible, and commit the positions with it, or neither; idempotent.
 
         `slices` is the number of uploaded parts of the manifest, 0 if the request contains it.
-        Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound, KafkaUnavailable, the errors
-        of `commit_batch`, `require_written` and a commit of positions, and PositionMoved.
+        Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound, Forbidden, KafkaUnavailable,
+        PositionMoved, and what `commit_batch`, `require_written` and a commit of positions raise.
         """
         if positions is not None:
             principal.require(Action.READ, positions.commit.channel)
         with self._database.read() as tx:
             channel = require_ledger(tx, name, uid)
             batch = _require_batch(tx, channel, request.batch)
+            self._require_use(tx, channel, [batch.owner], principal, "commit")
             if slices and batch.state is BatchState.OPEN:
                 request = replace(request, manifest=_assembled(tx, batch, slices))
         if batch.state is BatchState.OPEN:
@@ -208,7 +226,7 @@ class Ledgers:
             now = self._clock()
             decision = commit_batch(
                 was,
-                batch_store.owner(tx, uid, batch.owner) or Owner(name=batch.owner),
+                self._claimed(tx, channel, batch.owner, principal, "commit"),
                 batch,
                 batch_store.open_batches(tx, uid),
                 store.runs_from(tx, uid, _begins(batch, request.manifest)),
@@ -242,20 +260,23 @@ class Ledgers:
         uid: str,
         instance: str | None,
         cause: str,
-        by: Principal | None = None,
+        principal: Principal,
     ) -> BatchInTopic:
         """Abort a batch; a repeat changes nothing.
 
-        Without an instance, the batch may be any instance's, and the audit trail has an entry that
-        names `by`.
+        Without an instance, the batch may be any instance's: that needs the scope manage, or the
+        label that it belongs to, and the audit trail gets an entry.
 
-        Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound, BatchFenced and
+        Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound, Forbidden, BatchFenced and
         BatchCommitted.
         """
         with self._database.write() as tx:
             channel = self._channel(tx, name, uid)
             was = store.hold(tx, channel)
             batch = _require_batch(tx, channel, batch_id)
+            owners = self._require_use(tx, channel, [batch.owner], principal, "abort")
+            if instance is None and not principal.owns(owners[batch.owner].label):
+                principal.require(Action.MANAGE, name)
             now = self._clock()
             open_batches = batch_store.open_batches(tx, uid)
             decision = abort_batch(was, batch, open_batches, cause, now, instance)
@@ -265,7 +286,7 @@ class Ledgers:
                     tx,
                     channel,
                     AuditedAction.ABORT_BATCH,
-                    by=by,
+                    by=principal,
                     at=now,
                     target=batch.key,
                     reason=cause,
@@ -277,20 +298,26 @@ class Ledgers:
         return BatchInTopic(batch=batch, topic_id=was.topic_id)
 
     def renew(
-        self, name: str, instances: Mapping[str, str], *, uid: str, lease: timedelta
+        self,
+        name: str,
+        instances: Mapping[str, str],
+        *,
+        uid: str,
+        lease: timedelta,
+        principal: Principal,
     ) -> list[Batch]:
         """Renew the leases of batches, given by id and instance; return the channel's batches.
 
-        Without a `lease`, they are unchanged.
+        Without a `lease`, they are unchanged. Raises Forbidden for a batch of another label.
         """
         found = []
         with self._database.write() as tx:
             channel = self._channel(tx, name, uid)
             store.hold(tx, channel)
-            for id_, instance in sorted(instances.items()):
-                batch = batch_store.batch(tx, uid, id_)
-                if batch is None or batch.instance != instance:
-                    continue
+            named = (batch_store.batch(tx, uid, id_) for id_ in sorted(instances))
+            batches = [each for each in named if each and each.instance == instances[each.id]]
+            self._require_use(tx, channel, {each.owner for each in batches}, principal, "renew")
+            for batch in batches:
                 later = renew(batch, self._clock(), lease) if lease else batch
                 if later != batch:
                     batch_store.renew(tx, uid, later)
@@ -301,7 +328,7 @@ class Ledgers:
         """Renew the open batches of running jobs, given by instance.
 
         Leases that are long enough are unchanged, because heartbeats are frequent. Batches of
-        channels that the principal may not write are skipped.
+        channels that the principal may not write, or of other labels, are skipped.
         """
         with self._database.read() as tx:
             before = self._clock() + _RENEWED_BELOW
@@ -309,30 +336,131 @@ class Ledgers:
         for each in due:
             if principal.may(Action.WRITE, each.channel):
                 # A channel may be deleted at any time.
-                with contextlib.suppress(ChannelNotFound, ChannelNotReady, UidMismatch):
-                    self.renew(each.channel, each.instances, uid=each.uid, lease=LEASE)
+                with contextlib.suppress(ChannelNotFound, ChannelNotReady, UidMismatch, Forbidden):
+                    self.renew(
+                        each.channel,
+                        each.instances,
+                        uid=each.uid,
+                        lease=LEASE,
+                        principal=principal,
+                    )
 
     def abort_ended(self, instances: Collection[str], principal: Principal) -> None:
         """Abort the open batches of ended jobs and queries, given by instance.
 
-        Batches of channels that the principal may not write are skipped.
+        Batches of channels that the principal may not write, or of other labels, are skipped.
         """
         with self._database.read() as tx:
             found = batch_store.open_of_instances(tx, instances)
         for each in found:
             if principal.may(Action.WRITE, each.channel):
                 # A channel may be deleted at any time.
-                with contextlib.suppress(ChannelNotFound, ChannelNotReady, UidMismatch):
-                    self._abort_instances(each.channel, instances, uid=each.uid)
+                with contextlib.suppress(ChannelNotFound, ChannelNotReady, UidMismatch, Forbidden):
+                    self._abort_instances(each.channel, instances, each.uid, principal)
 
-    def _abort_instances(self, name: str, instances: Collection[str], *, uid: str) -> None:
+    def _abort_instances(
+        self, name: str, instances: Collection[str], uid: str, principal: Principal
+    ) -> None:
         with self._database.write() as tx:
-            was = store.hold(tx, self._channel(tx, name, uid))
+            channel = self._channel(tx, name, uid)
+            was = store.hold(tx, channel)
             now = self._clock()
             decision = abort_instances(was, batch_store.open_batches(tx, uid), instances, now)
+            owners = {each.owner for each in decision.aborted}
+            self._require_use(tx, channel, owners, principal, "abort")
             save_aborted(tx, decision, was=was, now=now)
         if decision.aborted:
             self._publish(decision.ledger)
+
+    def transfer(
+        self,
+        name: str,
+        *,
+        writer: str | None,
+        key: str | None,
+        owner: str,
+        reason: str | None,
+        uid: str,
+        principal: Principal,
+    ) -> Owner:
+        """Give the batches and keys of a writer, or of the writer of a key, to another label.
+
+        Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound and Forbidden.
+        """
+        principal.require(Action.MANAGE, name)
+        with self._database.write() as tx:
+            channel = self._channel(tx, name, uid)
+            store.hold(tx, channel)
+            if key is not None:
+                batch = batch_store.latest(tx, uid, key)
+                writer = None if batch is None else batch.owner
+            found = None if writer is None else batch_store.owner(tx, uid, writer)
+            if found is None:
+                raise BatchNotFound(
+                    f"The channel {name!r} has no batches of that writer or key: `sluiceway "
+                    "channels commits` lists both."
+                )
+            given = replace(found, label=owner)
+            if given != found:
+                batch_store.put_owner(tx, uid, given)
+                audit_store.add(
+                    tx,
+                    channel,
+                    AuditedAction.TRANSFER_OWNER,
+                    by=principal,
+                    at=self._clock(),
+                    target=found.name,
+                    reason=reason,
+                    old={"owner": found.label},
+                    new={"owner": owner},
+                )
+        return given
+
+    def _require_use(
+        self,
+        tx: ReadTransaction,
+        channel: Channel,
+        names: Collection[str],
+        principal: Principal,
+        action: str,
+    ) -> Mapping[str, Owner]:
+        """Return these owners of batches by name; raises Forbidden for one of another label."""
+        stored = batch_store.owners_of(tx, channel.uid, names)
+        owners = {name: stored.get(name) or Owner(name=name) for name in names}
+        for owner in owners.values():
+            self._ownership.require(principal, owner.owned(channel.name, channel.uid), action)
+        return owners
+
+    def _claimed(
+        self,
+        tx: WriteTransaction,
+        channel: Channel,
+        name: str,
+        principal: Principal,
+        action: str,
+    ) -> Owner:
+        """Return an owner of batches, which belongs to the principal's label if nobody had it.
+
+        Raises Forbidden for one of another label.
+        """
+        owner = self._require_use(tx, channel, [name], principal, action)[name]
+        if owner.label is not None or principal.subject is None:
+            return owner
+        claimed = replace(owner, label=principal.subject)
+        # Otherwise it is new, and stored with its first batch.
+        if owner.epoch:
+            batch_store.put_owner(tx, channel.uid, claimed)
+            audit_store.add(
+                tx,
+                channel,
+                AuditedAction.CLAIM_OWNER,
+                by=principal,
+                at=self._clock(),
+                target=name,
+                old={"owner": None},
+                new={"owner": principal.subject},
+            )
+        return claimed
 
     def _channel(self, tx: WriteTransaction, name: str, uid: str) -> Channel:
         """Return the channel, locked against deletion until `tx` ends."""
@@ -368,7 +496,9 @@ class Ledgers:
                 at = stored.get(partition)
                 if (at and at.position.order) != (before and before.order):
                     raise position_moved(commit.group, partition, at.position if at else None)
-        (result,) = offsets_store.commit(tx, [(commit, principal)], now=self._clock())
+        (result,) = offsets_store.commit(
+            tx, [(commit, principal)], now=self._clock(), require_use=self._ownership.require
+        )
         if isinstance(result, SluicewayGatewayError):
             raise result
         after = {each.position.partition: each.position for each in result.positions}

@@ -152,7 +152,7 @@ class AbortPost(RequestModel):
     """The body of `POST …/batches/{id}/abort`."""
 
     uid: Uid = Field(description="Of the channel")
-    instance: BatchText | None = Field(description="null: any, with the scope manage")
+    instance: BatchText | None = Field(description="null: any, with the scope manage or its label")
     cause: str = Field(min_length=1, max_length=1000)
 
 

@@ -187,13 +187,15 @@ class MessageWrites:
             channel.name,
             OpenRequest(
                 key=request.batch_key or f"messages-{instance}",
-                owner=OWNER,
+                # Keys belong to a label.
+                owner=OWNER if principal.subject is None else f"{OWNER} {principal.subject}",
                 instance=instance,
                 partitions=tuple(sorted({message.partition for message, _ in messages})),
                 own_key=own_key,
                 lease=LEASE,
             ),
             uid=channel.uid,
+            principal=principal,
         ).batch
         if batch.state is BatchState.COMMITTED:
             return WrittenMessages(batch=batch, replayed=True)
@@ -213,7 +215,12 @@ class MessageWrites:
         except SluicewayGatewayError as error:
             try:
                 self.ledgers.abort(
-                    channel.name, batch.id, uid=channel.uid, instance=instance, cause=str(error)
+                    channel.name,
+                    batch.id,
+                    uid=channel.uid,
+                    instance=instance,
+                    cause=str(error),
+                    principal=principal,
                 )
             except SluicewayGatewayError as refused:
                 _log.warning(

@@ -17,7 +17,7 @@ from sluiceway_gateway.db.idempotency import StoredResponse
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.wire import Count, Ends, GroupName, ModeWord, Number, PositionBody
 from sluiceway_gateway.groups.model import Group
-from sluiceway_gateway.http.auth import Manager, Viewer, access, authenticate
+from sluiceway_gateway.http.auth import Viewer, access, authenticate
 from sluiceway_gateway.http.json import body_of, json_response, text_of, time_json
 from sluiceway_gateway.http.middleware import unless_disconnected
 from sluiceway_gateway.http.params import IdempotencyKey, Name, Wait, each_once, request_of
@@ -112,6 +112,9 @@ class GroupBody(BaseModel):
 class GroupOffsets(GroupBody):
     """A group of readers, with its last resets, the oldest first."""
 
+    owner: str | None = Field(
+        description="Label of the token that it belongs to; `*` for every label, null for nobody"
+    )
     resets: list[ResetBody]
 
 
@@ -185,13 +188,14 @@ def reset_offsets(
     name: Name,
     group: InGroup,
     body: ResetPost,
-    principal: Manager,
+    principal: Viewer,
     gateway: Gateway,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Set positions, forward or back, in a new generation of the group.
 
-    409 `members_open` while a member is alive, unless forced. The principal, the time and the
+    409 `members_open` while a member is alive, unless forced. Needs the scope `manage`, or `read`
+    and the label of the group's owner. The principal, the time and the
     reason are in the history.
     """
     content = body.model_dump_json(by_alias=True)
@@ -220,7 +224,10 @@ def _positions_of(given: Iterable[PositionPut]) -> tuple[Position, ...]:
 
 def _report_json(report: GroupReport) -> dict[str, Any]:
     resets = [body_of(ResetBody, each, reason=each.cause) for each in report.resets]
-    return _group_json(report.group, report.positions) | {"resets": resets}
+    return _group_json(report.group, report.positions) | {
+        "owner": report.group.owner,
+        "resets": resets,
+    }
 
 
 def _group_json(group: Group, positions: Iterable[tuple[int, Committed]]) -> dict[str, Any]:

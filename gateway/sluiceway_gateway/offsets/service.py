@@ -10,6 +10,7 @@ from anyio import to_thread
 from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import AuditedAction, Scalar
 from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import find_channel, hold_channel
@@ -99,9 +100,17 @@ _RETRIES = 4
 class Offsets:
     """The positions of one database's groups."""
 
-    def __init__(self, database: Database, tokens: Tokens, *, clock: Clock = system_clock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        tokens: Tokens,
+        *,
+        ownership: Ownership,
+        clock: Clock = system_clock,
+    ) -> None:
         self._database = database
         self._tokens = tokens
+        self._ownership = ownership
         self._clock = clock
         self._batcher = Batcher(
             self._commit_together,
@@ -159,7 +168,11 @@ class Offsets:
     ) -> list[CommitResult | SluicewayGatewayError]:
         refusals = self._tokens.refusals(tx, {principal for _, principal in pending})
         valid = [each for each in pending if each[1] not in refusals]
-        results = iter(offsets_store.commit(tx, valid, now=self._clock(), wait=wait))
+        results = iter(
+            offsets_store.commit(
+                tx, valid, now=self._clock(), require_use=self._ownership.require, wait=wait
+            )
+        )
         return [refusals.get(principal) or next(results) for _, principal in pending]
 
     def reset(
@@ -176,7 +189,8 @@ class Offsets:
         """Set the group's positions, in a new generation.
 
         Running members can no longer commit; while there are some, `force` is required. A repeated
-        `request` gets the stored response. Raises ChannelNotFound, UidMismatch,
+        `request` gets the stored response. Needs the scope manage, or read and the label of the
+        group's owner. Raises ChannelNotFound, UidMismatch, Forbidden,
         GroupNotFound, MembersOpen, StaleGeneration, TopicChanged, NotAssigned, InvalidRequest.
         """
         with self._database.write() as tx:
@@ -200,6 +214,8 @@ class Offsets:
         now = self._clock()
         channel = hold_channel(tx, name, uid)
         found = require_group(tx, channel, group)
+        self._ownership.require(principal, found.owned(name), "reset")
+        principal.require(Action.READ if principal.owns(found.owner) else Action.MANAGE, name)
         if reset.generation is not None:
             require_generation(found, reset.generation)
         member = _member(found, reset.index, at="/index")
@@ -263,7 +279,9 @@ class Offsets:
             channel = hold_channel(tx, name, uid)
             require_topic(channel.topic.id, advance.topic_id)
             _require_partitions(channel, advance.positions)
-            found = _group_of_advance(tx, channel, group)
+            found = _group_of_advance(tx, channel, group, owner=principal.subject)
+            self._ownership.require(principal, found.owned(name), "commit")
+            groups_store.claim(tx, found, principal, channel=name, now=self._clock())
             live = [each for each in _hold_members(tx, found) if each.lives]
             if live:
                 raise MembersOpen(
@@ -346,10 +364,12 @@ def _put(
     offsets_store.put(tx, [(whose, each) for each in updates])
 
 
-def _group_of_advance(tx: WriteTransaction, channel: Channel, name: str) -> Group:
+def _group_of_advance(
+    tx: WriteTransaction, channel: Channel, name: str, *, owner: str | None
+) -> Group:
     found = groups_store.find(tx, channel.uid, Role.READER, name)
     if found is None:
-        found = new_group(channel.uid, Role.READER, name, GroupConfig(dynamic=True))
+        found = new_group(channel.uid, Role.READER, name, GroupConfig(dynamic=True), owner=owner)
         groups_store.save(tx, found)
     if found.mode is Mode.BROADCAST:
         raise GroupMode(

@@ -1,11 +1,12 @@
 """Storage of positions: commits, committed offsets for waits, offsets to mirror."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from sqlalchemy import Row, bindparam, delete, select, tuple_, update
 
+from sluiceway_gateway.auth.model import Owned, Principal
 from sluiceway_gateway.channels.model import READABLE
 from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
@@ -167,7 +168,7 @@ class _CommitTarget(NamedTuple):
     group: Group
     topic_id: str | None
     partitions: int
-    owner: str | None
+    session_owner: str | None
     """The owner of the session that attached it."""
 
 
@@ -178,7 +179,7 @@ def _target_of(row: Row[Any]) -> _CommitTarget:
         group=group_of(row),
         topic_id=row.topic_id,
         partitions=max(row.partitions, row.topic_partitions or 0),
-        owner=row.owner,
+        session_owner=row.session_owner,
     )
 
 
@@ -191,7 +192,7 @@ _TARGETS = CachedSelect(
         channels.c.topic_id,
         channels.c.topic_partitions,
         channels.c.partitions,
-        sessions.c.owner,
+        sessions.c.owner.label("session_owner"),
     )
     .join(endpoint_groups, of_its_group())
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
@@ -204,12 +205,18 @@ _TARGETS = CachedSelect(
 
 
 def commit(
-    tx: WriteTransaction, pending: Sequence[PendingCommit], *, now: datetime, wait: bool = True
+    tx: WriteTransaction,
+    pending: Sequence[PendingCommit],
+    *,
+    now: datetime,
+    require_use: Callable[[Principal, Owned, str], None],
+    wait: bool = True,
 ) -> list[CommitResult | SluicewayGatewayError]:
     """Validate and store commits, each all or nothing; return a result or an error for each.
 
-    At most one per endpoint, because all are validated against the state before. Unless `wait`, an
-    endpoint that another transaction has locked is EndpointNotFound, too.
+    `require_use` raises Forbidden for another owner's group; a group without one is claimed. At
+    most one commit per endpoint, because all are validated against the state before. Unless `wait`,
+    an endpoint that another transaction has locked is EndpointNotFound, too.
     """
     # The locks prevent that an endpoint is superseded, or its group resized or reset, so the state
     # that is read next stays valid.
@@ -239,7 +246,7 @@ def commit(
                 raise EndpointNotFound(
                     f"The channel {each.channel!r} has no endpoint {each.endpoint}."
                 )
-            principal.require_own(target.owner, f"The session of {endpoint.where}")
+            principal.require_own(target.session_owner, f"The session of {endpoint.where}")
             owner = whose(endpoint)
             context = CommitContext(
                 endpoint=endpoint,
@@ -250,9 +257,11 @@ def commit(
                 others=others.get(endpoint.id, ()),
             )
             is_new = validate_commit(each, context)
+            require_use(principal, target.group.owned(target.channel), "commit")
         except SluicewayGatewayError as error:
             results.append(error)
             continue
+        groups_store.claim(tx, target.group, principal, channel=target.channel, now=now)
         if is_new:
             positions = each.committed(now)
             updates += [(owner, position) for position in positions]

@@ -66,6 +66,8 @@ OPERATIONS = [
     "resize_group",
     "send_heartbeat",
     "sync_endpoint",
+    "transfer_batches",
+    "transfer_group",
     "upload_slice",
     "wait_for_offsets",
     "watch_channel_status",

@@ -14,7 +14,8 @@ from pydantic import SecretStr
 from sqlalchemy import select, text
 
 from endpoints import PARTITIONS, Services, before_each_commit
-from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.auth.model import OwnershipMode, Principal
+from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.engine import Database
@@ -49,7 +50,11 @@ class Crowd:
         self.tokens = Tokens(database, KEY)
         self.notified: list[None] = []
         self.service = AttachService(
-            database, self.tokens, wake=lambda: None, notify=lambda: self.notified.append(None)
+            database,
+            self.tokens,
+            ownership=Ownership(database, mode=OwnershipMode.ENFORCE),
+            wake=lambda: None,
+            notify=lambda: self.notified.append(None),
         )
         self.name, self.uid = self.services.channel()
         self.blocked, self.blocked_uid = self.services.channel()

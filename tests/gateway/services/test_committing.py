@@ -11,7 +11,8 @@ from pydantic import SecretStr
 from sqlalchemy import text
 
 from endpoints import PARTITIONS, Services, before_each_commit
-from sluiceway_gateway.auth.model import Principal
+from sluiceway_gateway.auth.model import OwnershipMode, Principal
+from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints import store as endpoints_store
@@ -39,7 +40,8 @@ class Group:
         self.services = Services(database)
         self.database = database
         self.tokens = Tokens(database, KEY)
-        self.offsets = Offsets(database, self.tokens)
+        ownership = Ownership(database, mode=OwnershipMode.ENFORCE)
+        self.offsets = Offsets(database, self.tokens, ownership=ownership)
         self.name, self.uid = self.services.channel()
         self.members = [self.attach(index) for index in range(PARTITIONS)]
 

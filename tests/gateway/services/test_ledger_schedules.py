@@ -98,14 +98,16 @@ class Writers:
             lease=LEASE,
         )
         name, uid = self._site.name, self._site.uid
-        batch = self._ledgers.open(name, request, uid=uid).batch
-        again = self._ledgers.open(name, request, uid=uid).batch
+        batch = self._ledgers.open(name, request, uid=uid, principal=LOOPBACK).batch
+        again = self._ledgers.open(name, request, uid=uid, principal=LOOPBACK).batch
         # Another instance may have taken over and committed the key meanwhile.
         assert again.id == batch.id or again.state is BatchState.COMMITTED
         if batch.number is not None:
             return
         if chance.random() < 0.5:
-            self._ledgers.renew(name, {batch.id: batch.instance}, uid=uid, lease=LEASE)
+            self._ledgers.renew(
+                name, {batch.id: batch.instance}, uid=uid, lease=LEASE, principal=LOOPBACK
+            )
         manifest: dict[int, tuple[Interval, ...]] = {}
         for partition in sorted(chance.sample(sorted(batch.begin), k=2)):
             written = [self._log.append(partition, chance.randint(1, 4)) for _ in range(3)]
@@ -116,7 +118,9 @@ class Writers:
         if end < 0.15:
             return
         if end < 0.3:
-            self._ledgers.abort(name, batch.id, uid=uid, instance=batch.instance, cause="chance")
+            self._ledgers.abort(
+                name, batch.id, uid=uid, instance=batch.instance, cause="chance", principal=LOOPBACK
+            )
             return
         commit = CommitRequest(
             batch=batch.id,
@@ -258,7 +262,9 @@ def test_no_committed_key_is_lost_while_ledgers_are_pruned(ledger: LedgerSite) -
     def reopen(key: str) -> str:
         owner = key.split("/")[0]
         request = OpenRequest(key=key, owner=owner, instance=uuid.uuid4().hex, lease=LEASE)
-        return str(ledgers.open(ledger.name, request, uid=ledger.uid).batch.state)
+        return str(
+            ledgers.open(ledger.name, request, uid=ledger.uid, principal=LOOPBACK).batch.state
+        )
 
     kept = [key for key in writers.committed if not writers.ordered(key)]
     with ThreadPoolExecutor(4) as pool:
@@ -274,7 +280,8 @@ def test_one_of_many_concurrent_openings_creates_the_batch(ledger: LedgerSite) -
     request = OpenRequest(key="k", owner="o", instance="i", lease=LEASE)
     with ThreadPoolExecutor(12) as pool:
         openings = [
-            pool.submit(ledgers.open, ledger.name, request, uid=ledger.uid) for _ in range(24)
+            pool.submit(ledgers.open, ledger.name, request, uid=ledger.uid, principal=LOOPBACK)
+            for _ in range(24)
         ]
     assert len({each.result().batch.id for each in openings}) == 1
 
@@ -285,7 +292,7 @@ def test_a_concurrent_commit_and_abort_have_one_outcome(ledger: LedgerSite) -> N
     for count in range(15):
         manifest = {0: (Interval(count, count + 1),)}
         request = OpenRequest(key=f"k{count}", owner="o", instance="i", lease=LEASE)
-        batch = ledgers.open(name, request, uid=uid).batch
+        batch = ledgers.open(name, request, uid=uid, principal=LOOPBACK).batch
         commit = CommitRequest(
             batch=batch.id,
             instance="i",
@@ -305,7 +312,9 @@ def test_a_concurrent_commit_and_abort_have_one_outcome(ledger: LedgerSite) -> N
             both.wait()
             try:
                 if how == "abort":
-                    ledgers.abort(name, batch_id, uid=uid, instance="i", cause="c")
+                    ledgers.abort(
+                        name, batch_id, uid=uid, instance="i", cause="c", principal=LOOPBACK
+                    )
                 else:
                     ledgers.commit(
                         name, commit, uid=uid, slices=0, positions=None, principal=LOOPBACK

@@ -315,6 +315,7 @@ def test_every_metric_is_documented_and_a_group_has_at_most_ten_series(rig: Rig)
     sample(flights, *((100, [reader("delays", 10)]) for _ in range(WINDOW)))
     rig.app.state.parts.metrics.set_loop_failures("sample", 0)
     rig.app.state.parts.metrics.count_reconciled({"checked": 1})
+    rig.app.state.parts.metrics.count_foreign_use("join")
     ask_kafka(rig)
     found = scraped(rig)
     names = {

@@ -14,6 +14,8 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
 
 from databases import Databases, Postgres
+from sluiceway_gateway.audit import store as audit_store
+from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db import revision
 from sluiceway_gateway.db.engine import Database
@@ -204,11 +206,20 @@ def test_an_upgrade_of_the_initial_revision_keeps_its_rows(empty_database_url: s
                     "VALUES ('reconcile', 'a', 3, 7, 10000)"
                 )
             )
+            connection.execute(
+                text(
+                    "INSERT INTO audit_entries "
+                    '(seq, channel, channel_uid, at, "by", action, fields, omitted) '
+                    "VALUES (41, 'flights', 'u', '2030-01-01 00:00:00', 'ops', 'create', '[]', 0)"
+                )
+            )
         assert revision.upgrade(database) == revision.head()
         with database.read() as tx:
             rows = tx.execute(text("SELECT name, holder, epoch, renewals FROM leases")).all()
             assert rows == [("reconcile", "a", 3, 7)]
             assert cluster_store.recorded_id(tx) is None
+            (entry,) = audit_store.page(tx, "flights", before=None, limit=10)
+            assert (entry.number, entry.by, entry.action) == (41, "ops", AuditedAction.CREATE)
 
 
 def test_the_previous_version_can_write_to_an_expanded_table(old: Database) -> None:

@@ -17,6 +17,9 @@ const ACTIONS = {
   abort_batch: "Batch aborted",
   repair_ledger: "Commits repaired",
   write_messages: "Messages written",
+  claim_owner: "Owner recorded",
+  transfer_owner: "Owner changed",
+  foreign_use: "Used by another label",
 };
 
 // `status` is null for a channel that does not exist any more.

@@ -1,0 +1,452 @@
+"""Owners of groups, batches and keys: what tokens of other labels may do with them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from databases import Databases
+from endpoints import TOPIC_ID, Site, fresh_id, report, site
+from gateways import Rig, code, running
+from ledger_sites import LedgerSite, WrittenTopic, ledger_site
+from shared_kafka import SharedKafka
+from sluiceway_gateway.db.engine import Database
+from waiting import until
+
+OWNER = "job"
+OTHER = "another job"
+OWN_SCOPES = ("read:", "write:")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """A kind of token, and whether it may use what belongs to the label `job`."""
+
+    label: str
+    scopes: tuple[str, ...]
+    may_use: bool
+    manages: bool = False
+
+    def enter(self, rig: Rig) -> None:
+        become(rig, self.label, *self.scopes)
+
+
+CALLERS = {
+    "the owner": Caller(label=OWNER, scopes=("read", "write"), may_use=True),
+    "another label": Caller(label=OTHER, scopes=("read", "write"), may_use=False),
+    "another label with manage": Caller(
+        label="ops", scopes=("manage",), may_use=True, manages=True
+    ),
+    "another label with admin": Caller(label="root", scopes=("admin",), may_use=True, manages=True),
+    "another label that manages other channels": Caller(
+        label=OTHER, scopes=("read", "write", "manage:elsewhere."), may_use=False
+    ),
+}
+
+
+def become(rig: Rig, label: str, *scopes: str) -> None:
+    """Use a new token from now on."""
+    rig.http.headers.update(rig.token(*(scopes or ("admin",)), label=label))
+
+
+def refused(response: httpx.Response) -> None:
+    assert (response.status_code, code(response)) == (403, "forbidden"), response.text
+
+
+def allowed(response: httpx.Response) -> None:
+    assert response.status_code in (200, 201), response.text
+
+
+@pytest.fixture
+def flights(rig: Rig) -> Site:
+    """A channel, used with a token of the label `job` that does not manage it."""
+    flights = site(rig, partitions=4)
+    become(rig, OWNER, "read", "write")
+    return flights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owned:
+    """What the label `job` has: a group of readers with a member, a dynamic one, and a writer."""
+
+    flights: Site
+    reader: Any
+    writer: Any
+
+    def another_session(self) -> Site:
+        return Site(rig=self.flights.rig, name=self.flights.name, uid=self.flights.uid)
+
+
+@pytest.fixture
+def owned(flights: Site) -> Owned:
+    reader = flights.member()
+    flights.beat(report(reader, "started"))
+    assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
+    flights.join()
+    return Owned(
+        flights=flights, reader=reader, writer=flights.member(role="writer", group="writers")
+    )
+
+
+#: Uses of a group by somebody who is not the session that has attached its members.
+USES_OF_GROUPS: dict[str, Callable[[Owned], httpx.Response]] = {
+    "join": lambda owned: owned.another_session().post_attach(group="d", dynamic=True),
+    "join of writers": lambda owned: owned.another_session().post_attach(
+        "writer", group="writers", index=0, size=1
+    ),
+    "takeover of a place": lambda owned: owned.another_session().post_attach(
+        group="g", index=0, size=1
+    ),
+    "resize": lambda owned: owned.flights.resize(2, owned.reader["generation"]),
+    "reset": lambda owned: owned.flights.reset((0, 1, 0), force=True),
+}
+
+
+@pytest.mark.parametrize("use", USES_OF_GROUPS.values(), ids=USES_OF_GROUPS.keys())
+@pytest.mark.parametrize("caller", CALLERS.values(), ids=CALLERS.keys())
+def test_a_group_is_used_by_its_owner_and_by_managers(
+    owned: Owned, caller: Caller, use: Callable[[Owned], httpx.Response]
+) -> None:
+    caller.enter(owned.flights.rig)
+    response = use(owned)
+    if caller.may_use:
+        allowed(response)
+        return
+    refused(response)
+    assert "belongs to another owner" in response.json()["detail"]
+    assert_names_nothing(response, owned.reader["id"], owned.flights.session, OWNER)
+    become(owned.flights.rig, OWNER, "read", "write")
+    assert owned.flights.commit(owned.reader, 2, (0, 6, 0)).status_code == 200
+
+
+@pytest.mark.parametrize("caller", CALLERS.values(), ids=CALLERS.keys())
+def test_positions_without_membership_are_moved_by_the_owner_and_by_managers(
+    flights: Site, caller: Caller
+) -> None:
+    assert advance(flights, 5, before=None).status_code == 200
+    caller.enter(flights.rig)
+    response = advance(flights, 6, before=5)
+    allowed(response) if caller.may_use else refused(response)
+    assert flights.committed("alone") == [(0, 6 if caller.may_use else 5, 0)]
+
+
+def advance(flights: Site, offset: int, *, before: int | None) -> httpx.Response:
+    def position(at: int) -> dict[str, int]:
+        return {"partition": 0, "offset": at, "record": 0}
+
+    body = {
+        "uid": flights.uid,
+        "topic_id": TOPIC_ID,
+        "positions": [position(offset)],
+        "before": [] if before is None else [position(before)],
+    }
+    return flights.rig.http.post(f"{flights.offsets_path('alone')}/advance", json=body)
+
+
+#: Uses of an endpoint that another session has attached; no scope permits them.
+USES_OF_ENDPOINTS: dict[str, Callable[[Owned], httpx.Response]] = {
+    "heartbeat": lambda owned: owned.flights.send(report(owned.reader, "error")),
+    "commit": lambda owned: owned.flights.commit(owned.reader, 2, (0, 6, 0)),
+    "detach": lambda owned: owned.flights.detach(owned.reader),
+}
+
+
+@pytest.mark.parametrize("use", USES_OF_ENDPOINTS.values(), ids=USES_OF_ENDPOINTS.keys())
+@pytest.mark.parametrize("caller", CALLERS.values(), ids=CALLERS.keys())
+def test_an_endpoint_is_used_by_its_label_alone(
+    owned: Owned, caller: Caller, use: Callable[[Owned], httpx.Response]
+) -> None:
+    caller.enter(owned.flights.rig)
+    (allowed if caller.label == OWNER else refused)(use(owned))
+
+
+@pytest.mark.parametrize("caller", CALLERS.values(), ids=CALLERS.keys())
+def test_an_endpoint_is_dismissed_by_managers_alone(owned: Owned, caller: Caller) -> None:
+    caller.enter(owned.flights.rig)
+    response = owned.flights.rig.http.delete(
+        f"{owned.flights.path}/endpoints/{owned.reader['id']}", params={"uid": owned.flights.uid}
+    )
+    (allowed if caller.manages else refused)(response)
+
+
+def assert_names_nothing(response: httpx.Response, *names: str) -> None:
+    for name in names:
+        assert f"'{name}'" not in response.text
+        if len(name) > 10:
+            assert name not in response.text
+
+
+def test_a_member_of_a_group_that_was_transferred_cannot_commit(owned: Owned) -> None:
+    flights = owned.flights
+    become(flights.rig, "ops", "manage")
+    assert transfer_group(flights, "g", OTHER).json() == {
+        "group": "g",
+        "role": "reader",
+        "owner": OTHER,
+    }
+    become(flights.rig, OWNER, "read", "write")
+    refused(flights.commit(owned.reader, 2, (0, 6, 0)))
+    become(flights.rig, OTHER, "read")
+    allowed(owned.another_session().post_attach(group="g", index=0, size=1))
+    assert flights.committed() == [(0, 5, 0)]
+
+
+def transfer_group(flights: Site, group: str, owner: str, **body: Any) -> httpx.Response:
+    return flights.rig.http.post(
+        f"{flights.path}/groups/{group}/owner", json={"uid": flights.uid, "owner": owner, **body}
+    )
+
+
+def test_a_shared_group_is_used_by_every_label(owned: Owned) -> None:
+    flights = owned.flights
+    refused(transfer_group(flights, "g", "*"))
+    become(flights.rig, "ops", "manage")
+    allowed(transfer_group(flights, "g", "*"))
+    allowed(transfer_group(flights, "writers", "*", role="writer"))
+    assert transfer_group(flights, "nobody's", "*").status_code == 404
+    for label in (OTHER, "a third"):
+        become(flights.rig, label, "read", "write")
+        allowed(USES_OF_GROUPS["takeover of a place"](owned))
+        allowed(USES_OF_GROUPS["join of writers"](owned))
+        # Who owns no group needs `manage` for its positions.
+        refused(flights.reset((0, 1, 0), force=True))
+    assert owner_of(flights) == "*"
+
+
+def owner_of(flights: Site, group: str = "g") -> Any:
+    return flights.rig.http.get(flights.offsets_path(group)).json()["owner"]
+
+
+def test_a_group_without_an_owner_belongs_to_the_first_label_that_uses_it(rig: Rig) -> None:
+    flights = site(rig, partitions=4)
+    flights.member()
+    reader = flights.member(group="h")
+    assert owner_of(flights) is None
+    become(rig, "ops", "manage")
+    # An operator does not use it.
+    allowed(flights.resize(2, 1))
+    allowed(flights.reset((0, 1, 0), force=True))
+    assert owner_of(flights) is None
+    become(rig, OWNER, "read")
+    allowed(flights.post_attach(group="g", index=0, size=2))
+    assert owner_of(flights) == OWNER
+    allowed(flights.commit(reader, 1, (0, 5, 0)))
+    assert owner_of(flights, "h") == OWNER
+    become(rig, OTHER, "read")
+    refused(Site(rig=rig, name="flights", uid=flights.uid).post_attach(group="h", index=0, size=1))
+    assert [each["fields"] for each in changes(flights, "claim_owner")] == [
+        [{"field": "owner", "old": None, "new": OWNER}]
+    ] * 2
+
+
+def test_anonymous_endpoints_belong_to_nobody(flights: Site) -> None:
+    flights.attach()
+    become(flights.rig, OTHER, "read")
+    another = Site(rig=flights.rig, name=flights.name, uid=flights.uid)
+    allowed(another.post_attach())
+
+
+def test_tokens_of_one_label_are_one_owner(flights: Site) -> None:
+    flights.member()
+    become(flights.rig, OWNER, "read:flights")
+    another = Site(rig=flights.rig, name=flights.name, uid=flights.uid)
+    allowed(another.post_attach(group="g", index=0, size=1))
+
+
+def changes(site: Site | LedgerSite, action: str) -> list[Any]:
+    items = site.rig.http.get(f"/v1/channels/{site.name}/changes").json()["items"]
+    return [each for each in items if each["action"] == action]
+
+
+def test_transfers_and_refused_uses_are_audited(owned: Owned) -> None:
+    flights = owned.flights
+    become(flights.rig, OTHER, "read", "write")
+    for _ in range(3):
+        refused(flights.resize(2, owned.reader["generation"]))
+    # The entry is written after the response.
+    until(lambda: changes(flights, "foreign_use") != [])
+    (use,) = changes(flights, "foreign_use")
+    assert (use["by"], use["target"]) == (OTHER, "g")
+    assert use["fields"] == [{"field": "resize", "old": None, "new": "refused"}]
+    become(flights.rig, "ops", "manage")
+    for _ in range(2):
+        allowed(transfer_group(flights, "g", OTHER, reason="a new team"))
+    (transfer,) = changes(flights, "transfer_owner")
+    assert (transfer["by"], transfer["target"], transfer["reason"]) == ("ops", "g", "a new team")
+    assert transfer["fields"] == [{"field": "owner", "old": OWNER, "new": OTHER}]
+    metrics = flights.rig.http.get("/metrics").text
+    assert 'sluiceway_foreign_uses_total{action="resize"} 3.0' in metrics
+
+
+@pytest.fixture
+def audited(database: Database, database_url: str) -> Iterator[Site]:
+    """A channel of a gateway that permits uses by other labels."""
+    with running(database, database_url, ownership="audit") as rig:
+        flights = site(rig, partitions=4)
+        become(rig, OWNER, "read", "write")
+        yield flights
+
+
+def test_uses_by_other_labels_can_be_permitted_and_audited(audited: Site) -> None:
+    reader = audited.member()
+    become(audited.rig, OTHER, "read", "write")
+    allowed(audited.resize(2, reader["generation"]))
+    another = Site(rig=audited.rig, name=audited.name, uid=audited.uid)
+    allowed(another.post_attach(group="g", index=0, size=2))
+    # As before there were owners.
+    refused(audited.reset((0, 1, 0), force=True))
+    until(lambda: len(changes(audited, "foreign_use")) == 3)
+    fields = [each["fields"][0] for each in changes(audited, "foreign_use")]
+    assert {(each["field"], each["new"]) for each in fields} == {
+        ("resize", "permitted"),
+        ("join", "permitted"),
+        ("reset", "permitted"),
+    }
+    assert owner_of(audited) == OWNER
+
+
+@pytest.fixture
+def orders(
+    database: Database, database_url: str, kafka: SharedKafka, written: WrittenTopic
+) -> Iterator[LedgerSite]:
+    """A channel with batches, used with a token of the label `job` that does not manage it."""
+    with running(
+        *(database, database_url),
+        kafka_bootstrap_servers=kafka.bootstrap_servers,
+        kafka_timeout_ms=20_000,
+    ) as rig:
+        orders = ledger_site(rig, written)
+        become(rig, OWNER, "read", "write")
+        yield orders
+
+
+USES_OF_BATCHES: dict[str, Callable[[LedgerSite, Any], httpx.Response]] = {
+    "open": lambda orders, _: orders.post_open("k2", instance="mine"),
+    "open of the open key": lambda orders, _: orders.post_open(),
+    "takeover": lambda orders, _: orders.post_open(instance="mine", takeover=True),
+    "commit": lambda orders, batch: orders.post_commit(batch, {0: [(0, 10)]}),
+    "abort": lambda orders, batch: orders.post_abort(batch),
+    "abort of any instance": lambda orders, batch: orders.post_abort(batch, instance=None),
+    "renewal": lambda orders, batch: orders.post(
+        "batches/renew", batches=[{"id": batch["id"], "instance": "run-1"}]
+    ),
+    "manifest": lambda orders, batch: orders.rig.http.put(
+        f"{orders.path}/batches/{batch['id']}/manifest/0",
+        json={"uid": orders.uid, "instance": "run-1", "manifest": {"0": [[0, 10]]}},
+    ),
+}
+
+
+@pytest.mark.parametrize("use", USES_OF_BATCHES.values(), ids=USES_OF_BATCHES.keys())
+@pytest.mark.parametrize("caller", CALLERS.values(), ids=CALLERS.keys())
+def test_batches_and_keys_are_used_by_their_owner_and_by_managers(
+    orders: LedgerSite, caller: Caller, use: Callable[[LedgerSite, Any], httpx.Response]
+) -> None:
+    batch = orders.open()
+    caller.enter(orders.rig)
+    response = use(orders, batch)
+    if caller.may_use:
+        allowed(response)
+        return
+    refused(response)
+    assert_names_nothing(response, "run-1", batch["id"], OWNER + "'s")
+    become(orders.rig, OWNER, "write")
+    orders.commit(batch, {0: [(0, 10)]})
+
+
+def test_no_refusal_of_a_batch_names_an_instance(orders: LedgerSite) -> None:
+    batch = orders.open(instance="the-instance")
+    responses = [
+        orders.post_open(instance="mine"),
+        orders.post_commit(batch, {0: [(0, 10)]}, instance="mine"),
+        orders.post_abort(batch, instance="mine"),
+    ]
+    orders.open(instance="the-successor", takeover=True)
+    responses.append(orders.post_commit(batch, {0: [(0, 10)]}, instance="the-instance"))
+    responses.append(orders.post_open(instance="the-instance"))
+    for response in responses:
+        assert response.status_code == 409
+        detail = response.json()["detail"]
+        assert "the-successor" not in detail
+    for response in responses[:3]:
+        assert "the-instance" not in response.json()["detail"]
+
+
+def test_heartbeats_neither_abort_nor_renew_batches_of_another_label(orders: LedgerSite) -> None:
+    batch = orders.open(instance="run-1", lease_ms=15_000)
+    before = orders.committed()
+    become(orders.rig, OTHER, "read", "write")
+    beat = {"session": fresh_id(), "beat": 1, "endpoints": []}
+    for body in ({"ended": ["run-1"]}, {"renews": ["run-1"]}):
+        allowed(orders.rig.http.post("/v1/heartbeats", json=beat | body))
+    assert orders.committed() == before
+    become(orders.rig, OWNER, "write")
+    assert orders.open(instance="run-1")["lease_until"] == batch["lease_until"]
+
+
+def test_keys_are_transferred_with_their_writer(orders: LedgerSite) -> None:
+    orders.commit(orders.open("k1"), {0: [(0, 10)]})
+    refused(transfer_batches(orders, key="k1", owner=OTHER))
+    become(orders.rig, "ops", "manage")
+    assert transfer_batches(orders, key="k1", owner=OTHER).json() == {
+        "writer": "job",
+        "owner": OTHER,
+    }
+    assert transfer_batches(orders, key="none", owner=OTHER).status_code == 404
+    assert transfer_batches(orders, key="k1", writer="job", owner=OTHER).status_code == 422
+    become(orders.rig, OWNER, "write")
+    refused(orders.post_open("k1", instance="run-2"))
+    become(orders.rig, OTHER, "write")
+    assert orders.open("k1", instance="run-2")["state"] == "committed"
+    become(orders.rig, "ops", "manage")
+    allowed(transfer_batches(orders, writer="job", owner="*"))
+    become(orders.rig, OWNER, "write")
+    assert orders.open("k2", instance="run-3")["state"] == "open"
+    assert len(changes(orders, "transfer_owner")) == 2
+
+
+def transfer_batches(orders: LedgerSite, **body: Any) -> httpx.Response:
+    return orders.post("batches/owner", **body)
+
+
+def test_batches_without_an_owner_belong_to_the_first_label_that_uses_them(
+    ledger: LedgerSite,
+) -> None:
+    batch = ledger.open()
+    become(ledger.rig, OWNER, "write")
+    allowed(ledger.post_open(instance="run-1"))
+    become(ledger.rig, OTHER, "read", "write")
+    refused(ledger.post_commit(batch, {0: [(0, 10)]}))
+    (claim,) = changes(ledger, "claim_owner")
+    assert (claim["by"], claim["target"]) == (OWNER, "job")
+
+
+def test_without_tokens_everything_is_permitted(ledger: LedgerSite) -> None:
+    batch = ledger.open()
+    allowed(ledger.post_open(instance="mine", takeover=True))
+    assert ledger.post_commit(batch, {0: [(0, 10)]}).status_code == 409
+
+
+def test_keys_of_messages_written_by_hand_belong_to_a_label(orders: LedgerSite) -> None:
+    def write(key: str) -> httpx.Response:
+        return orders.rig.http.post(
+            f"{orders.path}/messages",
+            json={"uid": orders.uid, "records": [{"a": 1}], "batch_key": key},
+        )
+
+    allowed(write("by-hand"))
+    become(orders.rig, OTHER, "write")
+    assert write("by-hand").status_code == 409
+    allowed(write("by-hand-too"))
+
+
+def test_no_token_has_the_label_of_every_label(
+    sqlite: Databases,
+) -> None:
+    url = sqlite.migrated()
+    database = Database(url)
+    with running(database, url) as rig, pytest.raises(Exception, match="every label"):
+        rig.token("read", label=" * ")
+    database.close()
