@@ -248,8 +248,8 @@ def _group_metrics(groups: Sequence[tuple[ChannelOverview, GroupOverview]]) -> I
     )
     yield _family(
         "sluiceway_group_progress",
-        "1 for the worst progress of a group's partitions: ok, falling_behind, stalled, stopped "
-        "or rewound.",
+        "1 for the worst progress of a group's partitions: ok, held_back, falling_behind, stalled, "
+        "stopped or rewound.",
         (*labels, "progress"),
         (((c.name, name, lag.progress), 1) for c, name, lag in read if lag.progress is not None),
     )

@@ -267,9 +267,7 @@ PROBLEMS: dict[str, dict[str, str]] = {
     "SluicewayMembersFailed": {
         'sluiceway_group_failures{channel="c", group="g", role="writer"}': "1x120"
     },
-    "SluicewayReadersHeldBack": {
-        'sluiceway_channel_held_back_since_timestamp_seconds{channel="c", owner="o"}': "60x120"
-    },
+    "SluicewayReadersHeldBack": {PROGRESS % "held_back": "1x120"},
     "SluicewayChannelHalted": {'sluiceway_channel_halted{channel="c"}': "1x120"},
     "SluicewayFiguresOld": {'sluiceway_channel_sampled_timestamp_seconds{channel="c"}': "6000x120"},
     "SluicewaySeriesOmitted": {"sluiceway_metrics_omitted_channels": "2x120"},

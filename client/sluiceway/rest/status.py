@@ -151,8 +151,9 @@ class GroupPartition:
 
     `position` is the next offset to read: the reader's reported one or the `committed` one,
     whichever is later. `lag_seconds` is the age of the message there, or a lower bound of it if
-    `lag_seconds_at_least`. `progress` is ok, falling_behind, stalled (a live reader does not move),
-    stopped (there is no live reader) or rewound.
+    `lag_seconds_at_least`. `progress` is ok, held_back (committed messages wait for an open
+    batch), falling_behind, stalled (a live reader does not move), stopped (there is no live reader)
+    or rewound.
     """
 
     partition: int

@@ -1,7 +1,7 @@
 """Lag and rates of readers over a window of samples; the overview of channels. Pure.
 
 Readers of an exactly-once channel read up to `stable`. Committed messages above it wait for open
-batches with a lower begin.
+batches with a lower begin; they count as lag.
 """
 
 import itertools
@@ -124,12 +124,12 @@ History = Sequence[tuple[float, Offsets]]
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Readable offsets of a channel and its readers' positions at one moment."""
+    """Committed offsets of a channel and its readers' positions at one moment."""
 
     at: datetime
     starts: Offsets = ()
     ends: Offsets = ()
-    """Kafka's watermarks, and in exactly-once channels `stable`; empty where Kafka gave none."""
+    """Kafka's watermarks, and in exactly-once channels `visible_end`; empty if Kafka gave none."""
     log_ends: Offsets = ()
     """Kafka's watermarks in exactly-once channels; empty in others."""
     ledger: LedgerSample | None = None
@@ -138,8 +138,22 @@ class Sample:
 
     def lag(self, track: OffsetTrack, partition: int) -> int | None:
         """Return the number of messages to read, without those that retention has removed."""
+        return self._until(offset_at(self.ends, partition), track, partition)
+
+    def readable_lag(self, track: OffsetTrack, partition: int) -> int | None:
+        """Return the lag without messages that wait for open batches."""
+        return self._until(self.readable_end(partition), track, partition)
+
+    def readable_end(self, partition: int) -> int | None:
+        """Return the offset up to which readers read; None if it is unknown."""
+        end = offset_at(self.ends, partition)
+        if self.ledger is None or end is None:
+            return end
+        return offset_at(self.ledger.stable, partition)
+
+    def _until(self, end: int | None, track: OffsetTrack, partition: int) -> int | None:
         position = offset_at(track.position, partition)
-        start, end = offset_at(self.starts, partition), offset_at(self.ends, partition)
+        start = offset_at(self.starts, partition)
         if position is None or start is None or end is None:
             return None
         return max(0, end - max(position, start))
@@ -347,15 +361,18 @@ def _progress(
 ) -> ProgressState | None:
     if lag is None:
         return None
-    if lag == 0:
-        return ProgressState.OK
+    if window[-1].readable_lag(window[-1].tracks[key], partition) == 0:
+        return ProgressState.HELD_BACK if lag else ProgressState.OK
     points: list[tuple[int, int]] = []
     holder = window[-1].tracks[key].holder[partition]
     for sample in reversed(window):
         track = sample.tracks.get(key)
         if track is None or offset_at(track.holder, partition) != holder:
             break
-        position, remaining = offset_at(track.position, partition), sample.lag(track, partition)
+        position, remaining = (
+            offset_at(track.position, partition),
+            sample.readable_lag(track, partition),
+        )
         if position is None or remaining is None:
             break
         points.append((position, remaining))

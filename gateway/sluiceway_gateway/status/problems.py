@@ -160,7 +160,7 @@ def unread_partitions(
 
 def _is_unread(sample: Sample, key: str, partition: int) -> bool:
     track = sample.tracks.get(key)
-    start, end = offset_at(sample.starts, partition), offset_at(sample.ends, partition)
+    start, end = offset_at(sample.starts, partition), sample.readable_end(partition)
     if track is None or start is None or end is None or start >= end:
         return False
     is_live = any(holder is not None and holder > COMMITTED for holder in track.holder)
@@ -178,7 +178,7 @@ def _position_in_log(sample: Sample, key: str, partition: int) -> tuple[int, int
     position = offset_at(track.position, partition)
     start = offset_at(sample.starts, partition)
     end = offset_at(sample.ends, partition)
-    # Of an exactly-once channel, `ends` are the stable ends of the ledger. The log may be longer,
+    # Of an exactly-once channel, `ends` are those of the committed messages. The log may be longer,
     # by uncommitted messages; if it is shorter, the channel halts, and its repair keeps positions
     # valid.
     log_end = end if sample.ledger is None else offset_at(sample.log_ends, partition)

@@ -306,9 +306,11 @@ def _group_lag_of(document: Mapping[str, Any]) -> GroupLag:
     return GroupLag(**{**document, "progress": [_PROGRESS.get(p) for p in document["progress"]]})
 
 
-#: Every 8th of the last 80 samples is kept, every 64th of the last 640, and so on. With one sample
-#: in five seconds, offsets of the last two days are dated to an eighth of their age.
-_STEPS = tuple((8**power, WINDOW * 8**power) for power in range(5))
+#: Every second of the last 20 samples is kept, every fourth of the last 40, and so on, and as long
+#: the first one. With one sample in five seconds, offsets of the last two days are dated to a
+#: quarter of their age.
+_STEPS = tuple((1 << power, WINDOW << power) for power in range(13))
+_, _REACH = _STEPS[-1]
 
 #: Channels whose last sample is cached.
 _MAX_CACHED = 50
@@ -334,7 +336,8 @@ _THIN = delete(samples).where(
         *(
             (samples.c.number % step == 0) & (samples.c.number > bindparam("nth") - reach)
             for step, reach in _STEPS
-        )
+        ),
+        (samples.c.number == 1) & (bindparam("nth") <= _REACH),
     ),
 )
 
@@ -354,6 +357,8 @@ _LAST = CachedSelect(
 
 def is_kept(number: int, newest: int) -> bool:
     """Whether a sample is kept once the channel has one of the number `newest`."""
+    if number == 1:
+        return newest <= _REACH
     return any(number % step == 0 and number > newest - reach for step, reach in _STEPS)
 
 

@@ -266,8 +266,8 @@ class Sampler:
         ends = log_ends = [None if each is None else each.end_offset for each in known]
         if ledger is not None and known:
             ends = [
-                None if mark is None else stable
-                for mark, stable in zip(known, ledger.stable, strict=True)
+                None if mark is None else committed
+                for mark, committed in zip(known, ledger.visible_end, strict=True)
             ]
         sample = Sample(
             at=self._clock(),

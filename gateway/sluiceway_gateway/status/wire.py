@@ -339,7 +339,7 @@ class StatusGroupPartition(BaseModel):
         description="The next offset to read: as its reader reports, or as committed if that is "
         "later or the reader reports none"
     )
-    end: int | None = Field(description="The watermark, or `stable`")
+    end: int | None = Field(description="The watermark, or `visible_end`")
     lag_messages: int | None = Field(description="Offsets to read")
     lag_seconds: float | None = Field(description="Age of the next message to read")
     lag_seconds_at_least: bool = Field(description=_AT_LEAST)

@@ -26,6 +26,7 @@ from sluiceway_gateway.status.reader_progress import (
     offset_tracks,
     partitions_read,
 )
+from sluiceway_gateway.status.sample_store import is_kept
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 EVERY_S = 5
@@ -59,7 +60,10 @@ STOOD = [5] * WINDOW
         (moving([5, 6, 7, 6, 7, 8, 9, 9, 9, 9], [99] * 10), True, ProgressState.REWOUND),
         (moving([5, 4], [9, 9]), True, ProgressState.REWOUND),
         # Rule 3: it moves, and the lag stays or grows.
-        (moving(list(WHOLE), [9 + each for each in WHOLE]), True, "falling_behind"),
+        (moving(list(WHOLE), [10 + each for each in WHOLE]), True, "falling_behind"),
+        # A small lag: it reads as much within the window.
+        (moving(list(WHOLE), [9 + each for each in WHOLE]), True, ProgressState.OK),
+        (moving(list(WHOLE), [1 + each for each in WHOLE]), True, ProgressState.OK),
         (
             moving(list(WHOLE), [9 + 2 * each for each in WHOLE]),
             True,
@@ -377,3 +381,18 @@ def test_the_summary_of_a_channel_is_that_of_its_slowest_readers() -> None:
     summary = summarize([unknown], None)
     assert (summary.behind_since, summary.behind_or_before) == (None, False)
     assert summarize([], None).lag_messages is None
+
+
+@pytest.mark.parametrize("newest", [17, 20, 79, 80, 81, 200, 641, 1_000, 5_121, 40_960])
+def test_messages_are_dated_to_a_quarter_of_their_age(newest: int) -> None:
+    kept = [number for number in range(1, newest + 1) if is_kept(number, newest)]
+    assert len(kept) <= 80
+    for written in range(2, newest, max(1, newest // 500)):
+        # All at once, after the sample before.
+        history = [(float(number), [1_000 if number >= written else 0]) for number in kept]
+        age = newest - written
+        for offset in (0, 999):
+            at_s, is_bound = written_at(history, 0, offset)
+            assert at_s is not None
+            assert not is_bound
+            assert abs(newest - at_s - age) <= 1 + age / 4, (written, offset, at_s)

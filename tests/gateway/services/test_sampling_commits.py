@@ -1,4 +1,4 @@
-"""Status of exactly-once channels: lag up to `stable`, and batches that hold readers back."""
+"""Status of exactly-once channels: lag of committed messages, batches that hold readers back."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,6 +11,7 @@ from ledger_sites import FEATURES, LedgerSite
 from shared_kafka import SharedKafka
 from sluiceway_gateway.http.json import time_json
 from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.status.reader_progress import WINDOW
 from sluiceway_gateway.status.sampler import Sampler
 
 Status = Callable[[], Any]
@@ -67,7 +68,7 @@ def lags(status: Any) -> list[int | None]:
     return [each["lag_messages"] for each in group["partitions"]]
 
 
-def test_lag_is_measured_against_stable(ledger: LedgerSite, sampled: Status) -> None:
+def test_lag_is_measured_against_what_is_committed(ledger: LedgerSite, sampled: Status) -> None:
     assert lags(sampled()) == [0, 0, 0, 0]
     ledger.commit(ledger.open("k1"), {0: [(0, 130)], 1: [(0, 90)]})
     status = sampled()
@@ -99,7 +100,7 @@ def test_a_status_names_the_batch_that_holds_readers_back(
     ledger.commit(ledger.open("k1"), {0: [(0, 130)], 1: [(0, 200)]})
     status = sampled()
 
-    assert lags(status) == [0, 100, 0, 0]
+    assert lags(status) == [30, 100, 0, 0]
     assert status["ledger"]["open_batches"] == 2
     assert status["ledger"]["batches"][0] == {
         "key": "slow",
@@ -114,6 +115,30 @@ def test_a_status_names_the_batch_that_holds_readers_back(
     status = sampled()
     assert lags(status) == [30, 100, 0, 0]
     assert [each["key"] for each in status["ledger"]["batches"]] == ["idle"]
+
+
+def test_messages_that_wait_for_an_open_batch_are_lag_of_a_group_that_is_held_back(
+    ledger: LedgerSite, sampled: Status
+) -> None:
+    sampled()
+    slow = ledger.open("slow", "nightly", partitions=[0])
+    ledger.commit(ledger.open("k1"), {0: [(0, 130)]})
+    for _ in range(WINDOW + 2):
+        status = sampled()
+    (group,) = status["groups"]
+    assert (group["lag_messages"], group["progress"]) == (30, "held_back")
+    assert group["lag_seconds"] >= 5 * WINDOW
+    (first, *others) = group["partitions"]
+    assert (first["end"], first["lag_messages"], first["progress"]) == (130, 30, "held_back")
+    assert {each["progress"] for each in others} == {"ok"}
+    assert [each["code"] for each in status["problems"]] == ["batch_holds_readers"]
+    (line,) = ledger.rig.http.get("/v1/status").json()["items"]
+    assert (line["lag_messages"], line["progress"]) == (30, "held_back")
+
+    ledger.post_abort(slow)
+    status = sampled()
+    assert status["groups"][0]["progress"] != "held_back"
+    assert lags(status)[0] == 30
 
 
 def test_uncommitted_messages_are_counted(ledger: LedgerSite, sampled: Status) -> None:

@@ -19,6 +19,7 @@ const PHASES = {
 };
 const PROGRESS = {
   ok: ["good", "OK"],
+  held_back: ["warning", "Held back"],
   falling_behind: ["warning", "Falling behind"],
   stalled: ["error", "Stalled"],
   stopped: ["warning", "No reader"],
