@@ -139,6 +139,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         kafka,
         ownership=ownership,
         publish=ledger_reads.publish,
+        on_conflict=metrics.count_conflict,
         max_age=timedelta(milliseconds=settings.max_batch_ms),
         clock=clock,
     )

@@ -23,7 +23,7 @@ of the HTTP interface. `retriable` is whether the same request can succeed later
 message says what is wrong and what to do about it, and never holds a secret.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Self
@@ -410,7 +410,15 @@ class StaleBatch(Conflict, code="stale_batch", title="A later batch is committed
 
 
 class ManifestConflict(Conflict, code="manifest_conflict", title="Offsets of another batch"):
-    """The manifest lists offsets from before the batch, or committed ones."""
+    """The manifest lists offsets from before the batch, or committed ones.
+
+    `disputed` has the lowest of them by partition. The client is at fault, or Kafka has lost
+    committed records and uses their offsets again.
+    """
+
+    def __init__(self, detail: str, *, disputed: Mapping[int, int] | None = None) -> None:
+        super().__init__(detail)
+        self.disputed = disputed or {}
 
 
 class BeyondWatermark(Conflict, code="beyond_watermark", title="Not in Kafka yet", retriable=True):

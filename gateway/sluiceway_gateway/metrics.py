@@ -60,6 +60,11 @@ class Metrics:
             ("outcome",),
             registry=self._registry,
         )
+        self._conflicts = Counter(
+            "sluiceway_manifest_conflicts",
+            "Commits that were refused because they list offsets of other batches.",
+            registry=self._registry,
+        )
         self._loop_failures = Gauge(
             "sluiceway_loop_consecutive_failures",
             "Consecutive failed passes of a background loop.",
@@ -88,6 +93,10 @@ class Metrics:
         """Count the channels of one pass of the reconcile loop, by outcome."""
         for outcome, number in counts.items():
             self._reconciled.labels(outcome).inc(number)
+
+    def count_conflict(self) -> None:
+        """Count a commit that was refused because it lists offsets of other batches."""
+        self._conflicts.inc()
 
     def set_loop_failures(self, loop: str, failures: int) -> None:
         """Set the number of consecutive failed passes of a loop."""

@@ -13,7 +13,7 @@ SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 TIME = sa.DateTime(timezone=True)
 ACTIONS = (
     *("create", "update", "close", "delete", "reset_offsets", "resize_group"),
-    *("dismiss_endpoint", "abort_batch", "repair_ledger", "write_messages"),
+    *("dismiss_endpoint", "abort_batch", "repair_ledger", "refuse_commit", "write_messages"),
     *("claim_owner", "transfer_owner", "foreign_use"),
 )
 

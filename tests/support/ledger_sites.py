@@ -36,11 +36,14 @@ class WrittenTopic:
     """Number in each partition."""
 
 
-def written_topic(bootstrap_servers: str, *, partitions: int, records: int) -> WrittenTopic:
+def written_topic(
+    bootstrap_servers: str, *, partitions: int, records: int, **config: str
+) -> WrittenTopic:
     """Create a topic with messages in each partition."""
     name = f"written-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    id_ = create_topic(admin, NewTopic(name, num_partitions=partitions))
+    options = {name.replace("_", "."): value for name, value in config.items()}
+    id_ = create_topic(admin, NewTopic(name, num_partitions=partitions, config=options))
     producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20})
     for partition in range(partitions):
         for _ in range(records):

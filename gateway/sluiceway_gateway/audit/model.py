@@ -28,6 +28,8 @@ class AuditedAction(StrEnum):
     ABORT_BATCH = "abort_batch"
     """Of somebody else; a writer's own batches are in the list of commits."""
     REPAIR_LEDGER = "repair_ledger"
+    REFUSE_COMMIT = "refuse_commit"
+    """Of a batch whose manifest lists offsets of others."""
     WRITE_MESSAGES = "write_messages"
     """By hand."""
     CLAIM_OWNER = "claim_owner"

@@ -62,6 +62,8 @@ ledger_partitions = Table(
     Column("lost_from", BigInteger),
     # Number of the ledger when retention last removed runs; NULL if it has not.
     Column("removed_after", BigInteger),
+    # Lowest watermark that was below visible_end, until it is judged.
+    Column("low_end", BigInteger),
     CheckConstraint("partition >= 0", name="partition"),
     CheckConstraint("stable >= 0 AND stable <= visible_end", name="stable"),
     CheckConstraint(

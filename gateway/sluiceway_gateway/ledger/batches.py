@@ -342,6 +342,8 @@ def _require_sound(request: CommitRequest) -> None:
 
 def _require_own(batch: Batch, manifest: Manifest, runs: Runs) -> None:
     """Raise unless all offsets can be this batch's, and none is visible already."""
+    disputed: dict[int, int] = {}
+    reasons: list[str] = []
     for partition, intervals in manifest.items():
         if partition not in batch.begin:
             raise UnknownPartition(
@@ -349,18 +351,25 @@ def _require_own(batch: Batch, manifest: Manifest, runs: Runs) -> None:
                 "the partitions that the response to its opening names."
             )
         if intervals and intervals[0].first < batch.begin[partition]:
-            raise ManifestConflict(
+            disputed[partition] = intervals[0].first
+            reasons.append(
                 f"The manifest lists the offset {intervals[0].first} of partition {partition}, but "
                 f"the batch {batch.key!r} begins at {batch.begin[partition]}. Write nothing before "
                 "the batch is open."
             )
-        overlap = first_overlap(runs.get(partition, ()), intervals)
+            continue
+        stored = runs.get(partition, ())
+        overlap = first_overlap(stored, intervals)
         if overlap is not None:
-            raise ManifestConflict(
+            run = next(run for run in stored if run.end > overlap.first)
+            disputed[partition] = max(overlap.first, run.first)
+            reasons.append(
                 f"The manifest lists the offsets [{overlap.first}, {overlap.end}) of partition "
                 f"{partition}, of which some are committed by another batch. List only what "
                 "the batch's own delivery reports named."
             )
+    if disputed:
+        raise ManifestConflict(reasons[0], disputed=disputed)
 
 
 def require_written(manifest: Manifest, watermarks: Mapping[int, int]) -> None:

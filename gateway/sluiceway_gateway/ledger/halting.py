@@ -1,10 +1,15 @@
 """Comparison of ledgers with Kafka: those with lost records are halted.
 
-Runs below the log start, which retention has removed, are removed from the ledger.
+Two signs make a loss suspected: a watermark below committed offsets, and a manifest that lists
+offsets of others. A record at a committed offset that Kafka appended after the commit proves it,
+and so does a watermark that stays low. Runs below the log start, which retention has removed, are
+removed from the ledger.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 import structlog
 
@@ -15,15 +20,112 @@ from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.kafka.window_reader import window_reader
 from sluiceway_gateway.ledger import store
-from sluiceway_gateway.ledger.model import halt, reused_offsets
+from sluiceway_gateway.ledger.model import (
+    Interval,
+    Ledger,
+    clear_low_ends,
+    halt,
+    note_low_ends,
+    reused_offsets,
+)
+from sluiceway_gateway.messages.model import ReadMessage
 
 _log = structlog.get_logger(__name__)
 
+CLOCK_TOLERANCE = timedelta(seconds=2)
+"""Time by which the clocks of brokers and of the gateway may differ.
+
+A record that was appended within it after a commit proves nothing.
+"""
 _PAUSE_S = 10.0
 #: Time after which a watermark below committed offsets means lost records; a new leader's watermark
 #: may be behind for a moment.
 _CONFIRM_S = 30.0
+#: Time for reading one record.
+_READ_S = 5.0
+
+
+class LossCheck:
+    """Decides whether Kafka uses committed offsets again, and halts the ledger if so."""
+
+    def __init__(self, *, database: Database, kafka: KafkaAdmin, clock: Clock) -> None:
+        self._database = database
+        self._kafka = kafka
+        self._clock = clock
+
+    def topic_id(self, topic: TopicRef) -> str | None:
+        """Return the id of the topic of this name in Kafka, None without one.
+
+        Another cluster, or a topic that was recreated, says nothing about the ledger's records.
+        Raises KafkaUnavailable.
+        """
+        described = self._kafka.describe_topic(topic.name)
+        return None if described is None else described.id
+
+    def note(self, uid: str, watermarks: Mapping[int, int]) -> None:
+        """Store watermarks that are below committed offsets."""
+        with self._database.read() as tx:
+            was = store.find(tx, uid)
+        if was is None or note_low_ends(was, watermarks) == was:
+            return
+        with self._database.write() as tx:
+            was = store.hold_existing(tx, uid)
+            if was is not None:
+                store.save(tx, note_low_ends(was, watermarks), was=was, now=self._clock())
+
+    def reused(self, ledger: Ledger, topic: TopicRef, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Return, by partition, the first offset up to a committed one that Kafka uses again.
+
+        All records up to a committed offset were appended before its commit. Only the time at which
+        a broker appended a record counts, not that of its writer. Raises KafkaUnavailable.
+        """
+        lost: dict[int, int] = {}
+        for partition, offset in sorted(offsets.items()):
+            with self._database.read() as tx:
+                committed_at = store.committed_until(tx, ledger, partition, offset)
+            if committed_at is None:
+                continue
+            after_ms = round((committed_at + CLOCK_TOLERANCE).timestamp() * 1000) + 1
+            later = self._kafka.offsets_at(topic.name, [partition], after_ms)
+            if partition not in later:
+                raise KafkaUnavailable(
+                    f"Kafka did not return the offsets of partition {partition} of the topic "
+                    f"{topic.name!r}. Repeat the request."
+                )
+            first = later[partition]
+            if not 0 <= first <= offset:
+                continue
+            record = self._record(topic, partition, first)
+            if record is not None and record.timestamp_type == "append":
+                lost[partition] = first
+        return lost
+
+    def _record(self, topic: TopicRef, partition: int, offset: int) -> ReadMessage | None:
+        records: list[ReadMessage] = []
+        window = {partition: Interval(offset, offset + 1)}
+        with window_reader(self._kafka.client, topic.name) as reader:
+            read = reader.read(window, time.monotonic() + _READ_S, records.append)
+        if read[partition] <= offset:
+            raise KafkaUnavailable(
+                f"Kafka did not return the record at offset {offset} of partition {partition} of "
+                f"the topic {topic.name!r}. Repeat the request."
+            )
+        return records[0] if records else None
+
+    def halt(self, uid: str, lost_from: Mapping[int, int]) -> Ledger | None:
+        """Halt a ledger; None if that changes nothing."""
+        with self._database.write() as tx:
+            was = store.hold_existing(tx, uid)
+            # Report the lowest offset, even if others have written there since.
+            lost = {} if was is None else reused_offsets(was, lost_from)
+            if was is None or not lost:
+                return None
+            halted = halt(was, lost)
+            store.save(tx, halted, was=was, now=self._clock())
+        _log.error("a ledger is halted", channel=uid, reason=halted.halted, lost_from=lost)
+        return halted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +136,6 @@ class ComparisonCounts:
     """Ledgers with removed runs below the log start."""
     halted: int = 0
     pause_s: float = _PAUSE_S
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Behind:
-    """A watermark below committed offsets."""
-
-    since_s: float
-    lowest: int
 
 
 class LedgerComparer:
@@ -57,42 +151,46 @@ class LedgerComparer:
         self._database = database
         self._kafka = kafka
         self._clock = clock
+        self._check = LossCheck(database=database, kafka=kafka, clock=clock)
         self._monotonic = monotonic
-        self._behind: dict[tuple[str, int], _Behind] = {}
-        """By channel and partition, watermarks that are behind."""
+        self._behind_since_s: dict[tuple[str, int], float] = {}
+        """By channel and partition, the first pass of those in which its watermark was behind."""
 
     def run_once(self) -> ComparisonCounts:
         """Compare all ledgers of usable topics. Raises DatabaseUnavailable."""
         with self._database.read() as tx:
             topics = store.topics(tx)
-        self._behind = {at: each for at, each in self._behind.items() if at[0] in topics}
+        self._behind_since_s = {
+            at: since_s for at, since_s in self._behind_since_s.items() if at[0] in topics
+        }
         try:
             marks = self._kafka.watermarks_of(
-                {each.name: each.partitions or 0 for each in topics.values()}
+                {topic.name: topic.partitions or 0 for topic in topics.values()}
             )
         except KafkaUnavailable as error:
             log_unavailable(_log, error, ledgers=len(topics))
             return ComparisonCounts()
         clipped = halted = 0
         for uid, topic in topics.items():
-            known = {at: each for at, each in marks[topic.name].items() if each is not None}
-            clipped += self._clip(uid, topic, known)
-            halted += self._halt(uid, topic, known)
+            answered = {at: mark for at, mark in marks[topic.name].items() if mark is not None}
+            clipped += self._clip(uid, topic, answered)
+            try:
+                halted += self._halt(uid, topic, answered)
+            except KafkaUnavailable as error:
+                # The next pass decides.
+                log_unavailable(_log, error, channel=uid)
         return ComparisonCounts(clipped=clipped, halted=halted)
 
     def _is_in_kafka(self, topic: TopicRef) -> bool:
-        """Whether the topic in Kafka has the id of this one.
-
-        Another cluster, or a topic that was recreated, says nothing about the ledger's records.
-        """
+        """Whether the topic in Kafka has the id of this one."""
         try:
-            found = self._kafka.describe_topic(topic.name)
-        except KafkaUnavailable:
+            return self._check.topic_id(topic) == topic.id
+        except KafkaUnavailable as error:
+            log_unavailable(_log, error, topic=topic.name)
             return False
-        return found is not None and found.id == topic.id
 
     def _clip(self, uid: str, topic: TopicRef, marks: Mapping[int, Watermarks]) -> bool:
-        starts = {at: each.begin_offset for at, each in marks.items() if each.begin_offset > 0}
+        starts = {at: mark.begin_offset for at, mark in marks.items() if mark.begin_offset > 0}
         with self._database.read() as tx:
             if not store.has_runs_below(tx, uid, starts):
                 return False
@@ -106,38 +204,46 @@ class LedgerComparer:
         return True
 
     def _halt(self, uid: str, topic: TopicRef, marks: Mapping[int, Watermarks]) -> bool:
-        ends = {at: each.end_offset for at, each in marks.items()}
+        """Halt a ledger with a loss that is proven; return whether it was. KafkaUnavailable."""
+        ends = {at: mark.end_offset for at, mark in marks.items()}
         with self._database.read() as tx:
-            found = store.find(tx, uid)
-        if found is None:
+            ledger = store.find(tx, uid)
+        if ledger is None:
             return False
-        lost = self._confirmed(uid, reused_offsets(found, ends))
-        if not lost or not self._is_in_kafka(topic):
+        behind = reused_offsets(ledger, ends)
+        lasting = self._lasting(uid, behind)
+        suspected = {at: end for at, end in ledger.low_end.items() if at in ends.keys() - behind}
+        if not (behind or suspected) or not self._is_in_kafka(topic):
             return False
-        with self._database.write() as tx:
-            was = store.hold_existing(tx, uid)
-            # Report the lowest watermark, even if others have written there since.
-            lost = {} if was is None else reused_offsets(was, lost)
-            if was is None or not lost:
-                return False
-            halted = halt(was, lost)
-            store.save(tx, halted, was=was, now=self._clock())
+        self._check.note(uid, behind)
+        lost = {at: min(end, ledger.low_end.get(at, end)) for at, end in lasting.items()}
+        # Watermarks that have caught up: by late replication, or by other records.
+        lost |= self._check.reused(ledger, topic, suspected)
+        if cleared := suspected.keys() - lost:
+            self._clear(uid, {at: suspected[at] for at in cleared})
+        if not lost or self._check.halt(uid, lost) is None:
+            return False
         for partition in lost:
             # A further loss must be confirmed again.
-            self._behind.pop((uid, partition), None)
-        _log.error("a ledger is halted", channel=uid, reason=halted.halted, lost_from=lost)
+            self._behind_since_s.pop((uid, partition), None)
         return True
 
-    def _confirmed(self, uid: str, behind: Mapping[int, int]) -> Mapping[int, int]:
-        """Return the lowest observed watermarks of partitions that have been behind for long."""
+    def _clear(self, uid: str, judged: Mapping[int, int]) -> None:
+        """Remove low watermarks, unless a lower one was stored meanwhile."""
+        with self._database.write() as tx:
+            was = store.hold_existing(tx, uid)
+            if was is not None:
+                same = [at for at, end in judged.items() if was.low_end.get(at) == end]
+                store.save(tx, clear_low_ends(was, same), was=was, now=self._clock())
+        _log.warning("watermarks trailed committed offsets for a moment", channel=uid, low=judged)
+
+    def _lasting(self, uid: str, behind: Mapping[int, int]) -> Mapping[int, int]:
+        """Return the watermarks that have been behind for long."""
         now_s = self._monotonic()
-        for known in [at for at in self._behind if at[0] == uid and at[1] not in behind]:
-            del self._behind[known]
-        confirmed = {}
-        for partition, end in behind.items():
-            seen = self._behind.get((uid, partition), _Behind(since_s=now_s, lowest=end))
-            seen = _Behind(since_s=seen.since_s, lowest=min(seen.lowest, end))
-            self._behind[uid, partition] = seen
-            if now_s - seen.since_s >= _CONFIRM_S:
-                confirmed[partition] = seen.lowest
-        return confirmed
+        for at in [at for at in self._behind_since_s if at[0] == uid and at[1] not in behind]:
+            del self._behind_since_s[at]
+        return {
+            partition: end
+            for partition, end in behind.items()
+            if now_s - self._behind_since_s.setdefault((uid, partition), now_s) >= _CONFIRM_S
+        }

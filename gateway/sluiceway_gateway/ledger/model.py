@@ -73,6 +73,8 @@ class Ledger:
     """The reason of the halt, during which nothing can be opened, committed or read."""
     lost_from: Mapping[int, int] = field(default_factory=dict)
     """By partition of a halted ledger, the first committed offset that Kafka has lost."""
+    low_end: Mapping[int, int] = field(default_factory=dict)
+    """By partition, the lowest watermark that was below committed offsets, until it is judged."""
     repaired: int | None = None
     """The number of the last repair."""
     removed_after: Mapping[int, int] = field(default_factory=dict)
@@ -318,6 +320,20 @@ def reused_offsets(ledger: Ledger, watermarks: Mapping[int, int]) -> Mapping[int
     }
 
 
+def note_low_ends(ledger: Ledger, watermarks: Mapping[int, int]) -> Ledger:
+    """Return the ledger with the watermarks that are below its committed offsets, if lowest."""
+    low_end = dict(ledger.low_end)
+    for partition, end in reused_offsets(ledger, watermarks).items():
+        low_end[partition] = min(end, low_end.get(partition, end))
+    return replace(ledger, low_end=low_end)
+
+
+def clear_low_ends(ledger: Ledger, partitions: Collection[int]) -> Ledger:
+    """Return the ledger without the low watermarks of these partitions."""
+    kept = {at: end for at, end in ledger.low_end.items() if at not in partitions}
+    return replace(ledger, low_end=kept)
+
+
 def halt(ledger: Ledger, lost_from: Mapping[int, int]) -> Ledger:
     """Return the halted ledger, with its first reason."""
     lost = dict(ledger.lost_from)
@@ -325,10 +341,10 @@ def halt(ledger: Ledger, lost_from: Mapping[int, int]) -> Ledger:
         lost[partition] = min(offset, lost.get(partition, offset))
     partition, offset = next(iter(lost_from.items()))
     reason = (
-        f"Kafka has records of partition {partition} up to {offset} only, but they are committed "
-        f"up to {ledger.visible_end[partition]}, so Kafka lost some and uses their offsets again."
+        f"Kafka lost the records of partition {partition} from offset {offset} on, which are "
+        f"committed up to {ledger.visible_end[partition]}, and uses their offsets again."
     )
-    return replace(ledger, halted=ledger.halted or reason, lost_from=lost)
+    return clear_low_ends(replace(ledger, halted=ledger.halted or reason, lost_from=lost), lost)
 
 
 class Interval(NamedTuple):

@@ -28,7 +28,7 @@ _REPAIR = (
 _RELEASE = (
     update(ledger_partitions)
     .where(ledger_partitions.c.channel_uid == bindparam("uid"))
-    .values(stable=ledger_partitions.c.visible_end, lost_from=None)
+    .values(stable=ledger_partitions.c.visible_end, lost_from=None, low_end=None)
 )
 _REPAIRS = (
     select(ledger_repairs)

@@ -186,6 +186,7 @@ def repair_ledger(
             stable=dict(ledger.visible_end),
             halted=None,
             lost_from={},
+            low_end={},
             repaired=number,
         ),
         owners=tuple(

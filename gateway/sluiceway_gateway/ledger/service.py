@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+import structlog
+
 from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.auth.model import Action, Principal
@@ -21,12 +23,14 @@ from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransact
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.errors import (
     BatchNotFound,
+    BeyondWatermark,
     ChannelClosed,
     ChannelNotFound,
     ChannelNotReady,
     Forbidden,
     InvalidManifest,
     KafkaUnavailable,
+    ManifestConflict,
     NoLedger,
     SluicewayGatewayError,
     UidMismatch,
@@ -41,6 +45,7 @@ from sluiceway_gateway.ledger.batches import (
     require_previous,
     require_written,
 )
+from sluiceway_gateway.ledger.halting import LossCheck
 from sluiceway_gateway.ledger.model import (
     LEASE,
     AbortDecision,
@@ -56,10 +61,13 @@ from sluiceway_gateway.ledger.model import (
     grow,
     renew,
     require_instance,
+    require_intact,
 )
 from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Commit, Position, position_moved, require_topic
+
+_log = structlog.get_logger(__name__)
 
 _RENEWED_BELOW = LEASE * 2 / 3
 """Remaining time of a lease at which a heartbeat renews it."""
@@ -99,14 +107,20 @@ class Ledgers:
         *,
         ownership: Ownership,
         publish: Callable[[Ledger], None],
+        on_conflict: Callable[[], None] = lambda: None,
         max_age: timedelta,
         clock: Clock = system_clock,
     ) -> None:
-        """`publish` is called with each ledger whose change readers see, once it is committed."""
+        """`publish` is called with each ledger whose change readers see, once it is committed.
+
+        `on_conflict` is called after each refused commit that lists offsets of others.
+        """
         self._database = database
         self._kafka = kafka
         self._ownership = ownership
         self._publish = publish
+        self._on_conflict = on_conflict
+        self._losses = LossCheck(database=database, kafka=kafka, clock=clock)
         self._max_age = max_age
         self._clock = clock
         self._usage = UsageRecorder(database, clock=clock)
@@ -199,6 +213,9 @@ class Ledgers:
         """Make a batch visible, and commit the positions with it, or neither; idempotent.
 
         `slices` is the number of uploaded parts of the manifest, 0 if the request contains it.
+        A manifest that lists offsets of others is refused and audited. If Kafka uses these offsets
+        again, the channel is halted.
+
         Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound, Forbidden, KafkaUnavailable,
         PositionMoved, and what `commit_batch`, `require_written` and a commit of positions raise.
         """
@@ -215,6 +232,22 @@ class Ledgers:
         elif slices:
             # Only the digest of a repeated commit counts.
             request = replace(request, manifest={})
+        try:
+            return self._commit(name, request, uid=uid, positions=positions, principal=principal)
+        except ManifestConflict as conflict:
+            self._require_unused(channel, conflict.disputed)
+            self._record_conflict(channel, batch, conflict, by=principal)
+            raise
+
+    def _commit(
+        self,
+        name: str,
+        request: CommitRequest,
+        *,
+        uid: str,
+        positions: PositionChange | None,
+        principal: Principal,
+    ) -> CommittedBatch:
         with self._database.write() as tx:
             uids = {uid} if positions is None else {uid, positions.commit.channel_uid}
             store.share_channels(tx, uids)
@@ -483,7 +516,49 @@ class Ledgers:
                 f"Kafka did not return the end offset of partition {silent[0]} of the channel "
                 f"{channel.name!r}. Nothing was committed: repeat the commit."
             )
-        require_written(written, ends)
+        try:
+            require_written(written, ends)
+        except BeyondWatermark:
+            self._losses.note(channel.uid, ends)
+            raise
+
+    def _require_unused(self, channel: Channel, disputed: Mapping[int, int]) -> None:
+        """Halt the channel if Kafka uses these committed offsets again, and raise LedgerHalted.
+
+        Raises TopicChanged for a recreated topic, and KafkaUnavailable.
+        """
+        require_topic(self._losses.topic_id(channel.topic), str(channel.topic.id))
+        with self._database.read() as tx:
+            ledger = store.find(tx, channel.uid)
+        if ledger is None:
+            return
+        lost = self._losses.reused(ledger, channel.topic, disputed)
+        halted = self._losses.halt(channel.uid, lost)
+        if halted is not None:
+            self._publish(halted)
+            require_intact(halted)
+
+    def _record_conflict(
+        self, channel: Channel, batch: Batch, conflict: ManifestConflict, *, by: Principal
+    ) -> None:
+        self._on_conflict()
+        _log.warning(
+            "a commit lists offsets of others",
+            channel=channel.name,
+            batch=batch.key,
+            owner=batch.owner,
+            disputed=conflict.disputed,
+        )
+        with self._database.write() as tx:
+            audit_store.add(
+                tx,
+                channel,
+                AuditedAction.REFUSE_COMMIT,
+                by=by,
+                at=self._clock(),
+                target=batch.key,
+                reason=str(conflict),
+            )
 
     def _commit_positions(
         self, tx: WriteTransaction, change: PositionChange, principal: Principal

@@ -117,6 +117,7 @@ def _ledger_of(tx: ReadTransaction, row: Row[Any]) -> Ledger:
         stable={each.partition: each.stable for each in ends},
         halted=row.halted,
         lost_from={each.partition: each.lost_from for each in ends if each.lost_from is not None},
+        low_end={end.partition: end.low_end for end in ends if end.low_end is not None},
         repaired=row.repaired,
         removed_after={
             each.partition: each.removed_after for each in ends if each.removed_after is not None
@@ -156,6 +157,7 @@ def _ends(ledger: Ledger, partition: int) -> dict[str, Any]:
         "visible_end": ledger.visible_end.get(partition),
         "stable": ledger.stable.get(partition, 0),
         "lost_from": ledger.lost_from.get(partition),
+        "low_end": ledger.low_end.get(partition),
         "removed_after": ledger.removed_after.get(partition),
     }
 
@@ -333,6 +335,26 @@ def times_of(tx: ReadTransaction, uid: str, numbers: Collection[int]) -> Mapping
         select(table.number, table.at).where(table.channel_uid == uid, table.number.in_(numbers))
     )
     return {row.number: row.at for row in rows}
+
+
+def committed_until(
+    tx: ReadTransaction, ledger: Ledger, partition: int, offset: int
+) -> datetime | None:
+    """Return a time by which a committed offset was written and committed, None if unknown.
+
+    It is the time of the first number that is kept with the offset below `stable`, or of the last
+    number. Offsets that a repair may have filled count as written by the last one.
+    """
+    uid = ledger.channel_uid
+    oldest = oldest_snapshot(tx, uid)
+    low, high = max(1 if oldest is None else oldest[0], ledger.repaired or 0), ledger.number
+    while low < high:
+        middle = (low + high) // 2
+        if offset < (snapshot(tx, uid, middle) or {}).get(partition, 0):
+            high = middle
+        else:
+            low = middle + 1
+    return times_of(tx, uid, [low]).get(low)
 
 
 def oldest_snapshot(tx: ReadTransaction, uid: str) -> tuple[int, datetime] | None:

@@ -439,7 +439,7 @@ def test_reused_offsets_halt_the_ledger(channel: Channel) -> None:
 
     channel.ledger = halt(channel.ledger, {0: 4})
     reason = channel.ledger.halted
-    with pytest.raises(LedgerHalted, match=r"up to 4 only.*`sluiceway channels repair NAME`"):
+    with pytest.raises(LedgerHalted, match=r"from offset 4 on.*`sluiceway channels repair NAME`"):
         channel.open("more")
     with pytest.raises(LedgerHalted):
         channel.commit(open_batch_, manifest((5, 6)))

@@ -62,7 +62,7 @@ def test_a_plan_lists_lost_records_and_changes_nothing(site: LedgerSite) -> None
 
     assert plan["lost"] == [{"partition": 0, "first": 20, "end": 30, "messages": 10}]
     assert plan["open"] == []
-    assert "up to 20 only, but they are committed up to 30" in plan["cause"]
+    assert "from offset 20 on, which are committed up to 30" in plan["cause"]
     assert site.committed() == before
     assert before["halted"] == plan["cause"]
 

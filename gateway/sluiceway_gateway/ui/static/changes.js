@@ -16,6 +16,7 @@ const ACTIONS = {
   dismiss_endpoint: "Endpoint dismissed",
   abort_batch: "Batch aborted",
   repair_ledger: "Commits repaired",
+  refuse_commit: "Commit refused",
   write_messages: "Messages written",
   claim_owner: "Owner recorded",
   transfer_owner: "Owner changed",
