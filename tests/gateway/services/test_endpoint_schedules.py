@@ -1,7 +1,8 @@
 """Random schedules of attaches, commits, silence, detaches and resets.
 
-Whatever the order: positions go back by a reset alone, no commit by a stale instance counts, a
-place is one instance's, and a partition of a dynamic group is read by one member at a time.
+Whatever the order: positions and ends go back by a reset alone, or to what all places of a former
+size have read, no commit by a stale instance counts, a place is one instance's, and a partition of
+a dynamic group is read by one member at a time.
 """
 
 import uuid
@@ -44,6 +45,8 @@ class Instance:
     asked: AttachSpec
     epoch: int
     generation: int
+    attached: int
+    """The number of its endpoint."""
     number: int = 0
     beats: int = 0
     state: State = State.OPENED
@@ -70,6 +73,9 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
         self.sent: list[Commit] = []
         self.positions: dict[int, tuple[int, int]] = {}
         self.generation = 1
+        self.size = 0
+        # By place, the highest number of the writers that it has read to their end; -1: all others.
+        self.ends: dict[int, int] = {}
         self.ahead = False
         self.resets: list[tuple[Reset, Request]] = []
 
@@ -111,9 +117,17 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
             closed = {each.asked.id for each in self.instances if each.state is State.CLOSED}
             self.live = {i: id_ for i, id_ in self.live.items() if id_ in closed}
             self.generation = found.endpoint.generation
+            self.ends = {-1: min(self.end_of(place) for place in range(self.size))}
+        self.size = size
+        assert found.finished_through == self.end_of(index % size)
         self.live[index % size] = asked.id
         self.instances.append(
-            Instance(asked=asked, epoch=found.endpoint.epoch, generation=found.endpoint.generation)
+            Instance(
+                asked=asked,
+                epoch=found.endpoint.epoch,
+                generation=found.endpoint.generation,
+                attached=found.endpoint.number,
+            )
         )
         stored = {
             each.position.partition: (each.position.offset, each.position.record)
@@ -121,6 +135,9 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
         }
         own = {p: at for p, at in self.positions.items() if p % size == index % size}
         assert stored == own
+
+    def end_of(self, index: int) -> int:
+        return self.ends.get(index, self.ends.get(-1, 0))
 
     def attached(self, asked: AttachSpec) -> Any:
         return self.services.attach(self.name, asked, uid=self.uid)
@@ -233,6 +250,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
             return
         self.resets.append((asked, request))
         self.generation += 1
+        self.ends = {}
         self.positions = {} if offset is None else {**self.positions, partition: (offset, 0)}
 
     def send_reset(self, asked: Reset, request: Request) -> None:
@@ -259,10 +277,15 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
         self.ahead = not self.ahead
 
     @precondition(lambda self: self.instances)
-    @rule(which=st.integers(0, 4), state=st.sampled_from([State.CLOSED, State.ERROR]))
-    def detach(self, which: int, state: State) -> None:
+    @rule(
+        which=st.integers(0, 4),
+        state=st.sampled_from([State.CLOSED, State.ERROR]),
+        at_end=st.booleans(),
+    )
+    def detach(self, which: int, state: State, at_end: bool) -> None:
         one = self.one(which)
-        departure = DetachSpec(epoch=one.epoch, state=state)
+        through = one.attached if at_end else None
+        departure = DetachSpec(epoch=one.epoch, state=state, finished_through=through)
         try:
             self.services.endpoints.detach(
                 self.name, one.asked.id, departure, uid=self.uid, principal=LOOPBACK
@@ -273,6 +296,9 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
             assert self.lives(one)
         else:
             assert self.lives(one)
+            closes = state is State.CLOSED and one.state is not State.CLOSED
+            if closes and at_end and one.generation == self.generation:
+                self.ends[one.asked.index or 0] = one.attached
             one.state = state
 
     @precondition(lambda self: self.instances)
