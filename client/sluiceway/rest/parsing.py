@@ -257,8 +257,8 @@ def _how_to_create(response: httpx.Response) -> str:
     )
 
 
-def problem(response: httpx.Response) -> GatewayError:
-    """Return the exception for an error response."""
+def problem(response: httpx.Response, *, via: str = "") -> GatewayError:
+    """Return the exception for an error response; `via` names the proxy in use."""
     status = response.status_code
     try:
         content = response.json()
@@ -268,8 +268,8 @@ def problem(response: httpx.Response) -> GatewayError:
         # The response of a proxy or another server.
         kind = _BY_STATUS.get(status, IncompatibleGateway)
         return kind(
-            f"{response.request.url} answered {status} {response.reason_phrase}, but is not a "
-            "Sluiceway gateway. Check the URL",
+            f"{response.request.url} answered {status} {response.reason_phrase}{via}, but is not a "
+            f"Sluiceway gateway. Check the URL{' and the proxy' if via else ''}",
             status=status,
         )
     code = content["code"]

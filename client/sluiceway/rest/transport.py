@@ -1,5 +1,6 @@
 """HTTP transport: retries within a deadline, error responses as exceptions."""
 
+import ipaddress
 import math
 import os
 import random
@@ -7,9 +8,10 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn, Self
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
@@ -20,6 +22,7 @@ from sluiceway.errors import (
     GatewayAccessFailed,
     GatewayUnavailable,
     IncompatibleGateway,
+    OptionError,
     clear_tracebacks,
 )
 from sluiceway.rest.arguments import check_seconds, checked_url
@@ -29,7 +32,7 @@ from sluiceway.rest.tls import certificate_fault, speaks_tls, tls_error, trusted
 from sluiceway.runtime.threads import call
 from sluiceway.tracing import carrier, child_span, request_ids
 
-__all__ = ["DEFAULT_URL", "Backoff", "Transport"]
+__all__ = ["DEFAULT_URL", "Backoff", "Transport", "proxy_of"]
 
 #: Sent to the gateway, which refuses clients without a feature that a channel needs.
 _FEATURES = "exactly-once"
@@ -48,7 +51,8 @@ class Transport:
     A request without a response, or with 503, is retried with growing pauses for `timeout_s`; each
     attempt gets the remaining time, but at least a second. So every request must be safe to repeat.
     All attempts have the same `X-Request-Id`, which the gateway logs, and the W3C trace context of
-    the current span, or else of the variable TRACEPARENT.
+    the current span, or else of the variable TRACEPARENT. The proxies of the environment
+    (HTTPS_PROXY, NO_PROXY and the like) are used, except for loopback.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Transport:
         token = Token.of(token)
         self.url = checked_url(url or os.environ.get("SLUICEWAY_URL") or DEFAULT_URL)
         address = httpx.URL(self.url)
+        self._proxy = proxy_of(address)
         self._server = {
             "server.address": address.host,
             "server.port": address.port or (443 if address.scheme == "https" else 80),
@@ -143,14 +148,14 @@ class Transport:
                 self._raise_if_final(error, first=cause is None)
                 cause = error
                 failure = GatewayUnavailable(
-                    f"the gateway at {self.url} does not answer within {timeout_s:.3g} s: "
-                    f"{error or type(error).__name__}. Check that it is running, and the URL "
-                    f"(url=, --url or SLUICEWAY_URL){up}"
+                    f"the gateway at {self.url} does not answer within {timeout_s:.3g} s"
+                    f"{self._via}: {error or type(error).__name__}. Check that it is running, and "
+                    f"the URL (url=, --url or SLUICEWAY_URL){up}"
                 )
             else:
                 if response.is_success or response.status_code == 304:
                     return response
-                refusal = problem(response)
+                refusal = problem(response, via=self._via)
                 if not isinstance(refusal, GatewayUnavailable):
                     raise refusal
                 failure, cause = refusal, None
@@ -194,8 +199,8 @@ class Transport:
         except ValueError as error:
             clear_tracebacks(error)
             raise IncompatibleGateway(
-                f"{response.request.url} did not respond with JSON. Check that {self.url} is the "
-                "gateway's URL",
+                f"{response.request.url} did not respond with JSON{self._via}. Check that "
+                f"{self.url} is the gateway's URL",
                 status=response.status_code,
             ) from error
 
@@ -226,7 +231,37 @@ class Transport:
             "Accept": "application/json",
             "Sluiceway-Features": _FEATURES,
         }
-        return httpx.Client(base_url=self.url, verify=trusted(self.url, self._ca), headers=headers)
+        verify = trusted(self.url, self._ca)
+        try:
+            return httpx.Client(
+                base_url=self.url,
+                verify=httpx.create_ssl_context() if verify is True else verify,
+                headers=headers,
+                proxy=self._proxy,
+                # The proxy is chosen above; httpx would also use one for loopback.
+                trust_env=False,
+            )
+        except (httpx.InvalidURL, ValueError, ImportError) as error:
+            # The text of InvalidURL may quote a password.
+            reason = "escape special characters" if isinstance(error, httpx.InvalidURL) else error
+            raise OptionError(
+                f"the gateway at {self.url} cannot be reached{self._via}: {reason}"
+            ) from None
+
+    @property
+    def _via(self) -> str:
+        """The proxy in use, as a part of error messages; empty without one."""
+        if self._proxy is None:
+            return ""
+        try:
+            proxy = httpx.URL(self._proxy)
+            name = f"{proxy.scheme}://{proxy.netloc.decode()}"
+        except httpx.InvalidURL:
+            name = "of an invalid URL"
+        return (
+            f" through the proxy {name} (HTTP_PROXY, HTTPS_PROXY or ALL_PROXY; NO_PROXY lists "
+            "hosts without a proxy)"
+        )
 
     def _raise_if_final(self, error: httpx.TransportError, *, first: bool) -> None:
         """Raise GatewayAccessFailed for an error that a retry cannot fix."""
@@ -241,6 +276,7 @@ class Transport:
                 fault = f"the TLS handshake failed ({failed.reason}); try http:// in the URL"
             case None if (
                 first
+                and self._proxy is None
                 and url.scheme == "http"
                 and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
             ):
@@ -248,7 +284,7 @@ class Transport:
                     fault = "it uses TLS; use https:// instead of http://"
         if fault is not None:
             raise GatewayAccessFailed(
-                f"no connection to the gateway at {self.url}: {fault}"
+                f"no connection to the gateway at {self.url}{self._via}: {fault}"
             ) from error
 
     def _attempt(
@@ -295,6 +331,21 @@ class Transport:
             self._requests -= 1
             if self._closed and not self._requests:
                 self._http.close()
+
+
+def proxy_of(url: httpx.URL) -> str | None:
+    """Return the proxy of the environment for a gateway; None for loopback and without one.
+
+    A proxy would look for loopback on its own machine, and get the token.
+    """
+    loopback = url.host == "localhost" or url.host.endswith(".localhost")
+    with suppress(ValueError):
+        loopback = ipaddress.ip_address(url.host).is_loopback
+    if loopback or proxy_bypass(url.host):
+        return None
+    proxies = getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    return f"http://{proxy}" if proxy and "://" not in proxy else proxy
 
 
 def _retry_after_s(response: httpx.Response) -> float:
