@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from selenium.webdriver.common.keys import Keys
+from sqlalchemy import update
 
 from browsers import Browser
 from endpoints import report, site
@@ -15,6 +16,7 @@ from gateways import SCHEMA, Rig
 from pipelines import record_lag
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.ledger_schema import ledger_repairs
+from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.endpoints.model import Mode
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import Sample, group_lag
@@ -267,10 +269,33 @@ def test_a_draining_channel_is_closed_at_once(browser: Browser, rig: Rig) -> Non
     browser.shows("Closed", ".title .state")
 
 
+def lose_all(rig: Rig) -> None:
+    """Have all endpoints lost."""
+    with rig.database.write() as tx:
+        tx.execute(update(endpoints).values(health="lost"))
+
+
+def test_failures_are_one_problem_below_the_live_ones(browser: Browser, rig: Rig) -> None:
+    flights = site(rig)
+    for number in range(6):
+        flights.detach(flights.attach("writer"), "error", cause=f"record {number} is wrong")
+    site(rig, "weather").member(group="slow")
+    with rig.database.write() as tx:
+        tx.execute(update(endpoints).values(health="lost").where(endpoints.c.state != "error"))
+    browser.open(rig.url)
+    browser.shows("2 problems in 2 channels", ".problems h2")
+    assert [each.text for each in browser.all(".problems li a")] == ["weather", "flights"]
+    browser.shows("has failed. It is the last of 6 failures within a day.", ".problems")
+    browser.all(".problems li a")[0].click()
+    # The state of the channel and its reader say what the banner says.
+    browser.shows("Reader lost", ".title .state")
+
+
 def test_a_list_of_problems_that_the_gateway_has_cut_is_marked(browser: Browser, rig: Rig) -> None:
     flights = site(rig)
     for number in range(11):
-        flights.detach(flights.member(group=f"g{number}"), "error", cause="full")
+        flights.member(group=f"g{number}")
+    lose_all(rig)
     browser.open(rig.url)
     browser.shows("At least 10 problems in 1 channel", ".problems h2")
     browser.one(".problems a").click()
@@ -289,8 +314,9 @@ def test_a_channel_with_many_problems_hides_no_other(browser: Browser, rig: Rig)
     for name in ("old", "flights"):
         target = site(rig, name)
         for number in range(9 if name == "flights" else 1):
-            target.detach(target.member(group=f"g{number}"), "error", cause="full")
+            target.member(group=f"g{number}")
         rig.clock.advance(60)
+    lose_all(rig)
     browser.open(rig.url)
     browser.shows("10 problems in 2 channels", ".problems h2")
     channels = [each.text for each in browser.all(".problems li a")]
