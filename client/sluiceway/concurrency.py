@@ -1,5 +1,6 @@
 """Concurrency: a fair lock, and a guard against use after a fork."""
 
+import functools
 import math
 import os
 import threading
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 
 from sluiceway.errors import EndpointClosed
 
-__all__ = ["FairLock", "ForkGuard"]
+__all__ = ["FairLock", "ForkGuard", "StatementExit"]
 
 _pid = os.getpid()
 
@@ -87,6 +88,38 @@ def _run_in_thread(callback: Callable[..., object], *args: Any) -> None:
         threading.Thread(target=callback, args=args, name="sluiceway-abandoned").start()
     else:
         callback(*args)
+
+
+class StatementExit:
+    """The `__exit__` of a context manager that can tell whether its `with` statement still runs.
+
+    An interrupt may end the statement after `__enter__`, but before its body, or before the first
+    line of `__exit__`, so that nothing leaves the block. What the statement gets as `__exit__` is
+    new each time, and only the statement holds it, also while a traceback holds the manager.
+    """
+
+    def __init__(self, leave: Callable[..., None]) -> None:
+        """Leave a block by this function of the manager and the arguments of `__exit__`."""
+        self._leave = leave
+
+    def __get__(self, manager: Any, owner: type) -> Callable[..., None]:
+        if manager is None:
+            return self._leave
+        held = functools.partial(self._leave, manager)
+        manager.__dict__[_STATEMENT] = weakref.ref(held)
+        return held
+
+    @staticmethod
+    def statement_of(manager: Any) -> Callable[[], object] | None:
+        """Return, in `__enter__`, a function whose result is None once the statement has ended.
+
+        None if there is no statement, as in an ExitStack.
+        """
+        statement: Callable[[], object] | None = manager.__dict__.pop(_STATEMENT, None)
+        return statement
+
+
+_STATEMENT = "_entering_statement"
 
 
 class _Waiter:
@@ -176,8 +209,8 @@ class FairLock:
                 # An interrupt before the release would have added a level.
                 self._depth = depth
 
-    def __enter__(self) -> None:
-        self.acquire()
+    # Not a method that calls it: an interrupt between the two would leave the lock taken.
+    __enter__ = acquire
 
     def __exit__(self, *_: object) -> None:
         self.release()

@@ -29,6 +29,7 @@ from sluiceway.kafka.fetcher import Fetcher
 from sluiceway.kafka.shared_stream import open_stream
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
+from sluiceway.ledger.writer_batches import Block
 from sluiceway.rest.arguments import check_seconds
 from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger_models import PositionAdvance
@@ -158,7 +159,8 @@ class ChannelReader(ChannelEndpoint):
         self._closed = False
         self._failure: SluicewayError | None = None
         self._suspended: SluicewayError | None = None
-        self.in_transaction = False  # whether a transaction commits its positions
+        self.transaction: Block | None = None
+        """The block that commits its positions, until the reader has gone on or back after it."""
         try:
             # Many of these open at once, and their commits carry the topic's id for a later check.
             self._stream.verify(max_age_s=1.0 if grouped or share_connection else 0.0)
@@ -279,8 +281,7 @@ class ChannelReader(ChannelEndpoint):
         includes these positions, and OptionError in a transaction, which commits them together
         with its output.
         """
-        if self._suspended is not None:
-            raise self._suspended
+        self._require_continued()
         if self.in_transaction:
             raise OptionError(
                 "this reader is in a transaction, which commits its positions with the output: if "
@@ -296,6 +297,11 @@ class ChannelReader(ChannelEndpoint):
         """
         self._require_open()
         self._committer.commit_with(send, self.position)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction commits its positions."""
+        return self.transaction is not None and not self.transaction.abandoned
 
     @property
     def revoked_uncommitted(self) -> bool:
@@ -515,7 +521,16 @@ class ChannelReader(ChannelEndpoint):
     def _require_open(self) -> None:
         if self._closed:
             raise EndpointClosed("this reader is closed; open a new one with channel.reader()")
-        if self._suspended is not None:
-            raise self._suspended
+        self._require_continued()
         if self._handle is not None:
             self._handle.check()
+
+    def _require_continued(self) -> None:
+        """Raise unless the reader has gone on, or back, after its last transaction."""
+        if self._suspended is not None:
+            raise self._suspended
+        if self.transaction is not None and self.transaction.abandoned:
+            raise EndpointClosed(
+                "an interrupt ended a transaction of this reader before the reader went back to "
+                "its last commit: open a new reader"
+            )

@@ -366,6 +366,8 @@ class RecordSender:
             raise EndpointClosed(
                 f"this writer failed, so it cannot be used any more: {self.failure}"
             ) from self.failure
+        if self.batches is not None:
+            self.batches.end_abandoned()
         if self.closed:
             raise EndpointClosed("this writer is closed; open a new one with channel.writer()")
         if self.handle is not None:

@@ -3,6 +3,7 @@
 import logging
 from typing import Self
 
+from sluiceway.concurrency import StatementExit
 from sluiceway.errors import (
     CommitUnknown,
     EndpointClosed,
@@ -10,6 +11,7 @@ from sluiceway.errors import (
     SluicewayError,
     StaleGeneration,
 )
+from sluiceway.ledger.writer_batches import Block
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.writer import ChannelWriter
@@ -52,6 +54,7 @@ class Transaction:
             )
         self._reader, self._writer = reader, writer
         self._batches = writer.batches
+        self._block = Block()
         # The positions of the commit that was requested last.
         self._advance: PositionAdvance | None = None
 
@@ -62,36 +65,42 @@ class Transaction:
                 "this reader is already in a transaction: its positions are committed with the "
                 "output of one writer. Leave the block before you begin the next one"
             )
-        self._batches.begin(None)
-        self._reader.in_transaction = True
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        statement = StatementExit.statement_of(self)
+        self._block = block = Block(explicit=True, statement=statement)
+        self._reader.transaction = block
         try:
-            self._end(error)
-        finally:
-            self._reader.in_transaction = False
+            self._batches.begin(block)
+            return self  # noqa: TRY300 - an interrupt here aborts it
+        except BaseException as error:
+            self._batches.abort(block, error)
+            self._reader.transaction = None
+            raise
 
-    def _end(self, error: BaseException | None) -> None:
+    def _leave(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None:
             self._abort(error)
             return
         try:
             self._require_assignment()
             self._reader.commit_with(self._commit)
+            self._reader.transaction = None
         except CommitUnknown as unknown:
             self._reader.suspend(unknown)
+            self._reader.transaction = None
             raise
         except BaseException as failure:
             self._abort(failure)
             raise
 
+    __exit__ = StatementExit(_leave)
+
     def _abort(self, error: BaseException) -> None:
-        committed = False
+        block = self._block
         try:
-            committed = self._batches.abort(error)
+            self._batches.abort(block, error)
         finally:
-            self._continue(committed)
+            self._continue(block.committed)
+            self._reader.transaction = None
 
     def _require_assignment(self) -> None:
         """Raise if partitions were revoked whose records may be in the output."""
@@ -108,11 +117,19 @@ class Transaction:
             self._continue(committed)
 
         self._advance = advance
-        self._batches.commit(advance, on_resolved=resolved)
+        self._batches.commit(self._block, advance, on_resolved=resolved)
 
-    def _continue(self, committed: bool) -> None:
+    def _continue(self, committed: bool | None) -> None:
         """Continue reading after the positions that the last commit has stored, or go back."""
-        if not committed:
+        if committed is None:
+            self._reader.suspend(
+                EndpointClosed(
+                    "the commit of a transaction was interrupted, and the gateway did not answer "
+                    "whether it was applied: open a new reader, which continues at the committed "
+                    "positions"
+                )
+            )
+        elif not committed:
             self._rewind()
         elif self._advance is not None:
             self._reader.mark_committed(self._advance.after)

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sluiceway.concurrency import ForkGuard
@@ -156,27 +156,29 @@ class ChannelWriter(ChannelEndpoint):
 
         On an exactly_once channel, they are then committed and visible, all together; in a
         `batch` only at its end. Raises DeliveryFailed, TopicGone if the topic was deleted and
-        created again meanwhile, Conflict if a batch was lost, and CommitUnknown.
+        created again meanwhile, Conflict if a batch was lost, CommitUnknown, and OptionError in a
+        `batch` that was not begun by a `with` statement, as by an ExitStack.
         """
         with self._span("flush"):
             self.sender.flush()
 
-    @contextlib.contextmanager
-    def batch(self, key: str, *, owner: str | None = None) -> Iterator[WriteBatch]:
+    def batch(
+        self, key: str, *, owner: str | None = None
+    ) -> contextlib.AbstractContextManager[WriteBatch, None]:
         """Write a batch: the block's records become visible together, or none of them.
 
         Idempotent by `key`: if it was committed before, the block runs, nothing is written, and
         `replayed` of the result is true; a different number of records raises ReplayMismatch. A
         key belongs to its `owner`, by default the writer's place in its group, or else the key
         itself. Records that were written before the block are committed first. The block includes
-        the writes of all threads, and `flush` commits nothing in it. An exception in the block
-        aborts the batch, and the writer remains usable. Only on exactly_once channels.
+        the writes of all threads, and `flush` commits nothing in it. An exception in the block, or
+        an interrupt that ends it, aborts the batch, and the writer remains usable. Only on
+        exactly_once channels.
 
         Raises Conflict: `batch_key_taken` for a key of another owner, `batch_open` while another
         live writer has it; and CommitUnknown: write the batch again, or call `resolve`.
         """
-        with self.batches.block(key, owner=owner) as batch:
-            yield batch
+        return self.batches.block(key, owner=owner)
 
     def resolve(self, *, timeout_s: float | None = None) -> bool | None:
         """Return whether the batch of the last CommitUnknown was committed; None without one.
@@ -253,7 +255,7 @@ class ChannelWriter(ChannelEndpoint):
     def is_unfinished(self, error: BaseException | None) -> bool:
         """Whether `error` left a block of this writer, which aborted its batch."""
         batches = self.sender.batches
-        return error is not None and batches is not None and batches.left_by is error
+        return error is not None and batches is not None and batches.was_left_by(error)
 
     def abort(self, error: BaseException) -> None:
         """Discard unsent records, and report to the gateway that `error` ended this writer."""

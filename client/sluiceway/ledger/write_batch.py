@@ -53,6 +53,10 @@ class WriteBatch:
         self._batch: Batch | None = None
         self._release: Callable[[], object] | None = None
         self.result: CommitResult | None = None
+        self.committed: bool | None = None
+        """Whether it was committed by this instance; None as long as that is not known."""
+        # Whether the gateway may have opened it without a response, because of an interrupt.
+        self._opening = False
         self._fork_guard = ForkGuard()
 
     @property
@@ -81,18 +85,24 @@ class WriteBatch:
         database to a state without the `previous` commit; TopicGone for another topic.
         """
         request = self.request
-        batch = self._calls.open(request, timeout_s=timeout_s)
-        if None not in (batch.topic_id, request.topic_id) and batch.topic_id != request.topic_id:
-            raise TopicGone(
-                f"the topic of the channel {request.channel!r} was deleted and created again; "
-                "open the channel again"
-            )
+        self._opening = True
+        try:
+            batch = self._calls.open(request, timeout_s=timeout_s)
+            topic_ids = {batch.topic_id, request.topic_id} - {None}
+            if len(topic_ids) > 1:
+                raise TopicGone(
+                    f"the topic of the channel {request.channel!r} was deleted and created again; "
+                    "open the channel again"
+                )
+        except SluicewayError:
+            self._opening = False
+            raise
         self.adopt(batch)
         return batch
 
     def adopt(self, batch: Batch) -> None:
         """Continue the batch that another process of the same instance has opened."""
-        self._batch = batch
+        self._batch, self._opening = batch, False
         if not batch.is_committed and self._release is None:
             self._release = self._leases.hold(self, batch.id, self.request.instance)
 
@@ -149,6 +159,7 @@ class WriteBatch:
             positions=positions,
             timeout_s=timeout_s,
         )
+        self.committed = True
         self.release()
         return self.result
 
@@ -163,31 +174,46 @@ class WriteBatch:
         except Conflict as error:
             if error.code != "batch_committed":
                 raise
-            committed = True
+            self.committed = True
         except GatewayError as error:
             raise CommitUnknown(channel=self.request.channel, key=self.key) from error
         else:
-            committed = False
+            self.committed = False
         self.release()
-        return committed
+        return self.committed
 
-    def abort(self, cause: BaseException | str) -> bool:
+    def abort(self, cause: BaseException | str) -> None:
         """End the batch without its records; an unreachable gateway is only logged.
 
-        The batch then ends with its lease. Returns True if the gateway has committed it: its commit
-        was interrupted after the request. Does nothing in a forked child.
+        The batch then ends with its lease. It is `committed` afterwards if its commit was
+        interrupted after the request. Does nothing in a forked child.
         """
         if self._fork_guard.forked:
-            return False
+            return
+        if self._opening:
+            # Otherwise it would keep the key, and hold readers back.
+            try:
+                self.open(timeout_s=_ABORT_TIMEOUT_S)
+            except SluicewayError as failure:
+                LOGGER.warning(
+                    "the batch %r may be open until its lease ends: %s", self.key, failure
+                )
         self.release()
-        if self._batch is None or self._batch.is_committed or self.result is not None:
-            return False
+        if self._batch is None or self._batch.is_committed or self.committed is not None:
+            return
         try:
             self._abort(cause if isinstance(cause, str) else cause_of(cause), _ABORT_TIMEOUT_S)
         except GatewayError as failure:
             LOGGER.warning("the batch %r was not aborted: %s", self.key, failure)
-            return failure.code == "batch_committed"
-        return False
+            if failure.code == "batch_committed":
+                self.committed = True
+        else:
+            self.committed = False
+
+    @property
+    def is_renewed(self) -> bool:
+        """Whether its lease is renewed: it is open here."""
+        return self._release is not None
 
     def release(self) -> None:
         """Stop renewing the lease."""
@@ -231,19 +257,8 @@ def open_batch(
     batch = WriteBatch(calls, request, leases=leases)
     try:
         batch.open()
-    except SluicewayError:
-        raise
-    except BaseException as interrupt:
-        # The gateway may have opened it. It would keep the key, and hold readers back.
-        try:
-            batch.open(timeout_s=_ABORT_TIMEOUT_S)
-        except SluicewayError as failure:
-            LOGGER.warning("the batch %r may be open until its lease ends: %s", key, failure)
-        batch.abort(interrupt)
-        raise
-    try:
         batch.require_partitions(connection.partitions)
-    except ChannelNotReady as error:
+    except BaseException as error:
         batch.abort(error)
         raise
     return batch

@@ -4,11 +4,11 @@ import logging
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from sluiceway.concurrency import FairLock, ForkGuard
+from sluiceway.concurrency import FairLock, ForkGuard, StatementExit
 from sluiceway.errors import (
     CommitUnknown,
     EndpointClosed,
@@ -24,7 +24,7 @@ from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import CommitResult, PositionAdvance
 from sluiceway.rest.models import Connection
 
-__all__ = ["BatchedWriter", "WriterBatches"]
+__all__ = ["BatchedWriter", "Block", "KeyedBlock", "WriterBatches"]
 
 LOGGER = logging.getLogger("sluiceway.ledger.writer_batches")
 
@@ -55,6 +55,37 @@ class BatchedWriter(Protocol):
         """Send records without a key to all of this number of partitions."""
 
 
+@dataclass(eq=False)
+class Block:
+    """The records between two commits of a writer.
+
+    An `explicit` one is a `with` block of the program, which ends by `commit` or `abort`; the
+    others end by `flush`, by time or with the writer.
+    """
+
+    explicit: bool = False
+    statement: Callable[[], object] | None = None
+    """The `with` statement of an explicit block: see `StatementExit`."""
+    batch: WriteBatch | None = None
+    """Opened, or replayed; None before the first message."""
+    admitted: int = 0
+    written: WrittenRecords = field(default_factory=WrittenRecords)
+    requested: bool = False
+    """Whether its commit was requested, and interrupted before its response."""
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether an interrupt has ended its `with` statement, so that nothing ends the block."""
+        return self.statement is not None and self.statement() is None
+
+    @property
+    def committed(self) -> bool | None:
+        """Whether its batch was committed; None after an interrupted commit without a response."""
+        if self.batch is not None and self.batch.committed:
+            return True
+        return None if self.requested and self.batch and self.batch.committed is None else False
+
+
 class WriterBatches:
     """The consecutive batches of one writer, committed once Kafka has acknowledged their records.
 
@@ -64,6 +95,10 @@ class WriterBatches:
 
     After CommitUnknown nothing more is admitted until `resolve` has returned. Another failure ends
     the writer and aborts its batch at once, so the batch does not hold readers back.
+
+    All state of the current block is in one object, so that a block begins and ends by one
+    assignment, and an interrupt comes before or after it. A block that an interrupt has abandoned
+    is aborted by the next call.
 
     Thread-safe, by the writer's turn; `admit`, `flush` and `fail` are called with the turn held.
     """
@@ -94,14 +129,7 @@ class WriterBatches:
         self._fork_guard = ForkGuard()
         self._count = 0
         self._superseding = place is not None
-        # The open batch, or the replayed one of a block.
-        self._batch: WriteBatch | None = None
-        # Whether a block ends the current batch.
-        self._in_block = False
-        self._admitted = 0
-        self._written = WrittenRecords()
-        # Whether the current batch's commit was requested, and interrupted before its response.
-        self._interrupted = False
+        self._block = Block()
         self._unknown: tuple[CommitUnknown, WriteBatch] | None = None
         self._last: CommitResult | None = None
         self._on_resolved: Callable[[bool], None] | None = None
@@ -115,7 +143,7 @@ class WriterBatches:
 
         The records of a replayed batch are only counted. An interrupted commit is repeated first.
         """
-        before = self._batch
+        before = self._block.batch
         try:
             batch = self._admit(records)
         except CommitUnknown as error:
@@ -127,46 +155,56 @@ class WriterBatches:
             # The records of this call are lost, so the writer cannot continue.
             self.fail(error)
             raise
-        if batch is not before and not self._in_block:
-            self._commit_later(batch)
+        if batch is not before and not self._block.explicit:
+            self._commit_later(self._block)
         return not batch.replayed
 
     def flush(self) -> None:
-        """Wait for acknowledgements, then commit, except within a block."""
+        """Wait for acknowledgements, then commit, except within a block.
+
+        Raises OptionError in a block without a `with` statement: the program may have been
+        interrupted before it could end the block, so nothing may ever commit the records.
+        """
+        self.end_abandoned()
+        if self._block.explicit and self._block.statement is None:
+            raise OptionError(
+                "this writer is in a batch that was not begun by a `with` statement, such as in an "
+                "ExitStack: leave it before you flush"
+            )
         self._writer.deliver()
-        if not self._in_block:
+        if not self._block.explicit:
             self._commit(None, None)
 
-    @contextmanager
-    def block(self, key: str, *, owner: str | None = None) -> Iterator[WriteBatch]:
-        """Commit the block's records, or abort them after an exception."""
-        _check_name("a batch's key", key)
-        batch = self.begin(key, owner=owner)
-        assert batch is not None  # noqa: S101 - a batch with a key is open
-        try:
-            yield batch
-        except BaseException as error:
-            self.abort(error)
-            raise
-        try:
-            self.commit()
-        except (CommitUnknown, ReplayMismatch):
-            raise
-        except BaseException as error:
-            self.abort(error)
-            raise
+    def was_left_by(self, error: BaseException) -> bool:
+        """Whether an error ended the last block, or came before the current one could end."""
+        return self._block.explicit or self.left_by is error
 
-    def begin(self, key: str | None, *, owner: str | None = None) -> WriteBatch | None:
-        """Begin a block, which `commit` or `abort` ends.
+    def end_abandoned(self) -> None:
+        """Abort the current block if an interrupt has abandoned it."""
+        block = self._block
+        if block.abandoned:
+            LOGGER.warning(
+                "an interrupt ended a batch of a writer; none of its records are written"
+            )
+            self.abort(block, EndpointClosed("an interrupt ended the block of the batch"))
+
+    def block(self, key: str, *, owner: str | None = None) -> "KeyedBlock":
+        """Return a `with` block of a batch with this key."""
+        _check_name("a batch's key", key)
+        return KeyedBlock(self, key, owner)
+
+    def begin(self, block: Block, key: str | None = None, *, owner: str | None = None) -> None:
+        """Begin an explicit block, which `commit` or `abort` ends.
 
         Earlier records are committed first. Without a key, the batch is opened with its first
-        message. The key of the last CommitUnknown resolves it.
+        message. The key of the last CommitUnknown resolves it. After an exception, the caller
+        aborts the block.
         """
         with self._turn:
             if self._unknown is not None and key == self._unknown[1].key:
                 self.resolve()
             self._writer.require_open()
-            if self._in_block:
+            if self._block.explicit:
                 raise OptionError(
                     "this writer is already in a batch: leave its block before you begin the next "
                     "one"
@@ -174,18 +212,18 @@ class WriterBatches:
             self._writer.send_accumulated()
             self.flush()
             if key is not None:
-                self._open(key, owner)
+                self._open(block, key, owner)
                 self._superseding = False
-            self._in_block = True
-            return self._batch
+            self._block = block
 
     def commit(
         self,
+        block: Block,
         positions: PositionAdvance | None = None,
         *,
         on_resolved: Callable[[bool], None] | None = None,
     ) -> None:
-        """Commit the batch of a block, and positions of a reader with it.
+        """Commit the batch of an explicit block, and positions of a reader with it.
 
         Without a batch, positions are committed with an empty one. After CommitUnknown,
         `on_resolved` is called with the result of `resolve`. Raises ReplayMismatch, after which the
@@ -193,20 +231,27 @@ class WriterBatches:
         """
         with self._turn:
             self._writer.require_open()
+            if self._block is not block:
+                raise EndpointClosed("this block has ended: begin a new one")
             self._writer.send_accumulated()
             self._writer.deliver()
             self._commit(positions, on_resolved)
 
-    def abort(self, error: BaseException) -> bool:
-        """Abort the batch of a block; the writer remains usable. No effect in a forked child.
+    def abort(self, block: Block, error: BaseException) -> None:
+        """Abort an explicit block; the writer remains usable. No effect in a forked child.
 
-        Returns True if it is committed, because its commit was interrupted after the request.
+        It is `committed` afterwards if its commit was interrupted after the request.
         """
         if self._fork_guard.forked:
-            return False
+            return
         self.left_by = error if isinstance(error, SystemExit) else None
         writer = self._writer
         with self._turn:
+            if self._block is not block:
+                if block.batch is not None and block.batch.is_renewed:
+                    # It was opened for a block that has not begun.
+                    block.batch.abort(error)
+                return
             writer.discard_accumulated()
             if writer.failure is None:
                 try:
@@ -223,12 +268,12 @@ class WriterBatches:
                         )
                     )
                     raise
-            return self._abort_batch(error)
+            self._abort_block(error)
 
     def fail(self, error: SluicewayError) -> None:
         """End the writer with an error, and abort its current batch."""
         self._writer.failure = error
-        self._abort_batch(error)
+        self._abort_block(error)
 
     def resolve(self, *, timeout_s: float | None = None) -> bool | None:
         """Return whether the batch of the last CommitUnknown was committed; None without one."""
@@ -248,12 +293,13 @@ class WriterBatches:
         """Abort the uncommitted batch after an `error`, and stop renewing leases."""
         if error is not None:
             with self._turn:
-                self._abort_batch(error)
+                self._abort_block(error)
         self._leases.close()
 
     def require_ended(self, doing: str) -> None:
         """Raise OptionError within a block, for what is possible after it only."""
-        if self._in_block:
+        self.end_abandoned()
+        if self._block.explicit:
             raise OptionError(f"this writer is in a batch: leave its block before you {doing}")
 
     def _admit(self, records: int) -> WriteBatch:
@@ -264,10 +310,11 @@ class WriterBatches:
         """
         if self._unknown is not None:
             raise self._unknown[0]
-        if self._interrupted:
-            self._commit_batch(None, None)
-        batch = self._batch or self._open()
-        self._admitted += records
+        if self._block.requested:
+            self._commit_block(None, None)
+        block = self._block
+        batch = block.batch or self._open(block)
+        block.admitted += records
         if not batch.replayed:
             batch.check()
         return batch
@@ -276,7 +323,7 @@ class WriterBatches:
         self, positions: PositionAdvance | None, on_resolved: Callable[[bool], None] | None
     ) -> None:
         try:
-            self._commit_batch(positions, on_resolved)
+            self._commit_block(positions, on_resolved)
         except ReplayMismatch:
             raise
         except CommitUnknown as error:
@@ -286,70 +333,68 @@ class WriterBatches:
             self.fail(error)
             raise
 
-    def _commit_batch(
+    def _commit_block(
         self, positions: PositionAdvance | None, on_resolved: Callable[[bool], None] | None
     ) -> None:
-        """Commit the current batch, if any; all its messages must be delivered."""
-        batch = self._batch
+        """Commit the current block; all its messages must be delivered."""
+        block = self._block
+        batch = block.batch
         if batch is None:
             if positions is None:
-                self._in_block = False
+                self._end()
                 return
-            batch = self._open()
+            batch = self._open(block)
         if batch.replayed:
-            admitted = self._admitted
             self._end()
-            batch.verify_replay(admitted)
+            batch.verify_replay(block.admitted)
             return
         # Kept until there is a response: an interrupted commit is repeated with the same records.
-        self._written = WrittenRecords.merged([self._written, self._intervals.take()])
-        self._written.require(self._admitted)
-        self._interrupted = True
+        block.written = WrittenRecords.merged([block.written, self._intervals.take()])
+        block.written.require(block.admitted)
+        block.requested = True
         try:
-            self._last = batch.commit(self._written, positions=positions)
+            self._last = batch.commit(block.written, positions=positions)
         except CommitUnknown as error:
             self._unknown, self._on_resolved = (error, batch), on_resolved
             # If it was not committed, it ends with its lease.
             batch.release()
             self._end()
             raise
-        self.ends |= self._written.ends
+        self.ends |= block.written.ends
         self._end()
 
-    def _abort_batch(self, error: BaseException) -> bool:
-        """Abort the current batch, if any, and forget its delivered records.
-
-        Returns True if it is committed, because its commit was interrupted after the request.
-        """
-        batch = self._batch
-        self._end()
-        self._intervals.take()
-        return batch is not None and batch.abort(error)
+    def _abort_block(self, error: BaseException) -> None:
+        """Abort the current block, and forget its delivered records."""
+        batch = self._block.batch
+        try:
+            self._intervals.take()
+            if batch is not None:
+                batch.abort(error)
+        finally:
+            self._end()
 
     def _end(self) -> None:
         # A program that flushes each record, or opens many writers, would have many timers.
         self._timer.cancel()
-        self._batch, self._in_block, self._admitted = None, False, 0
-        self._interrupted = False
-        self._written = WrittenRecords()
+        self._block = Block()
 
-    def _commit_later(self, batch: WriteBatch) -> None:
-        """Commit a batch after a time, so it does not hold readers back."""
+    def _commit_later(self, block: Block) -> None:
+        """Commit a block after a time, so it does not hold readers back."""
         batches = weakref.ref(self)
 
         def commit() -> None:
             found = batches()
             if found is not None:
-                found._commit_if_current(batch)  # noqa: SLF001
+                found._commit_if_current(block)  # noqa: SLF001
 
         self._timer = threading.Timer(self._commit_every_s, commit)
         self._timer.daemon = True
         self._timer.start()
 
-    def _commit_if_current(self, batch: WriteBatch) -> None:
+    def _commit_if_current(self, block: Block) -> None:
         with self._turn:
             writer = self._writer
-            if self._batch is not batch or self._in_block or writer.failure:
+            if self._block is not block or writer.failure:
                 return
             try:
                 writer.require_open()
@@ -360,8 +405,8 @@ class WriterBatches:
                 writer.failed_unnoticed = writer.failure is not None
                 LOGGER.warning("the timed commit of a writer failed: %s", error)
 
-    def _open(self, key: str | None = None, owner: str | None = None) -> WriteBatch:
-        """Open the batch of a key, or without a key the writer's next one."""
+    def _open(self, block: Block, key: str | None = None, owner: str | None = None) -> WriteBatch:
+        """Open a block's batch, of a key or, without one, the writer's next one."""
         self._count += 1
         instance, takeover, own_key = self._writer_id, False, key is None
         if key is None:
@@ -372,7 +417,7 @@ class WriterBatches:
             # A random part, because another writer object may have the same endpoint id.
             instance = f"{self._writer_id}-{secrets.token_hex(8)}"
             takeover = self._superseding
-        self._batch = open_batch(
+        block.batch = open_batch(
             self._calls,
             self._connection,
             self._leases,
@@ -383,8 +428,42 @@ class WriterBatches:
             own_key=own_key,
             previous=self._last,
         )
-        self._writer.use_partitions(len(self._batch.opened.begin))
-        return self._batch
+        self._writer.use_partitions(len(block.batch.opened.begin))
+        return block.batch
+
+
+class KeyedBlock:
+    """A `with` block of a batch: it commits the block's records, or none after an exception."""
+
+    def __init__(self, batches: WriterBatches, key: str, owner: str | None) -> None:
+        self._batches = batches
+        self._key, self._owner = key, owner
+        self._block = Block()
+
+    def __enter__(self) -> WriteBatch:
+        statement = StatementExit.statement_of(self)
+        self._block = block = Block(explicit=True, statement=statement)
+        try:
+            self._batches.begin(block, self._key, owner=self._owner)
+            assert block.batch is not None  # noqa: S101 - a batch with a key is open
+            return block.batch  # noqa: TRY300 - an interrupt here aborts it
+        except BaseException as error:
+            self._batches.abort(block, error)
+            raise
+
+    def _leave(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            self._batches.abort(self._block, error)
+            return
+        try:
+            self._batches.commit(self._block)
+        except (CommitUnknown, ReplayMismatch):
+            raise
+        except BaseException as failure:
+            self._batches.abort(self._block, failure)
+            raise
+
+    __exit__ = StatementExit(_leave)
 
 
 def _check_name(what: str, name: object) -> None:

@@ -28,11 +28,10 @@ def test_records_are_visible_after_flush_and_not_before(
 ) -> None:
     with channel.writer() as writer:
         writer.write(readings(100))
-        writer.batches.begin(None)
-        writer.write(readings(50, 100))
         writer.flush()
+        writer.write(readings(50, 100))
         assert ledger.ids(channel) == numbers((0, 100))
-        writer.batches.commit()
+        writer.flush()
         assert ledger.ids(channel) == numbers((0, 150))
     assert ledger.kinds(channel) == ["commit", "commit"]
     assert ledger.open_keys(channel) == []
@@ -82,7 +81,7 @@ def test_closing_raises_the_failure_of_a_timed_commit(channel: Channel, ledger: 
     with writer.sender.turn:
         writer.write(readings(10))
         writer.sender.send_accumulated()
-        batch = writer.batches._batch
+        batch = writer.batches._block.batch
         assert batch is not None
         # An operator aborts the batch; the writer does not know.
         batch._abort("by an operator", None)
