@@ -281,7 +281,7 @@ class ChannelReader(ChannelEndpoint):
         includes these positions, and OptionError in a transaction, which commits them together
         with its output.
         """
-        self._require_continued()
+        self.require_continued()
         if self.in_transaction:
             raise OptionError(
                 "this reader is in a transaction, which commits its positions with the output: if "
@@ -521,11 +521,11 @@ class ChannelReader(ChannelEndpoint):
     def _require_open(self) -> None:
         if self._closed:
             raise EndpointClosed("this reader is closed; open a new one with channel.reader()")
-        self._require_continued()
+        self.require_continued()
         if self._handle is not None:
             self._handle.check()
 
-    def _require_continued(self) -> None:
+    def require_continued(self) -> None:
         """Raise unless the reader has gone on, or back, after its last transaction."""
         if self._suspended is not None:
             raise self._suspended

@@ -60,6 +60,7 @@ class Transaction:
 
     def __enter__(self) -> Self:
         """Begin a block. Earlier records are committed first."""
+        self._reader.require_continued()
         if self._reader.in_transaction:
             raise OptionError(
                 "this reader is already in a transaction: its positions are committed with the "
