@@ -144,16 +144,24 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         clock=clock,
     )
     statuses, fragments = Statuses(database, tokens, clock=clock), JsonCache()
+    attach = AttachService(
+        database,
+        tokens,
+        ownership=ownership,
+        wake=wake,
+        notify=watch.notify,
+        on_pass=on_pass,
+        clock=clock,
+    )
+    offsets = Offsets(database, tokens, ownership=ownership, on_pass=on_pass, clock=clock)
     parts = Services(
         settings=settings,
         tokens=tokens,
         channels=channels,
-        attach=AttachService(
-            database, tokens, ownership=ownership, wake=wake, notify=watch.notify, clock=clock
-        ),
+        attach=attach,
         endpoints=Endpoints(database, kafka=kafka, notify=watch.notify, clock=clock),
         heartbeats=HeartbeatService(database, tokens, notify=watch.notify, clock=clock),
-        offsets=Offsets(database, tokens, ownership=ownership, clock=clock),
+        offsets=offsets,
         acknowledgements=acknowledgements,
         ledgers=ledgers,
         ledger_reads=ledger_reads,
@@ -171,7 +179,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         metrics=metrics,
         database=database,
         kafka=kafka,
-        failing_loops=loops.failing,
+        failing_loops=lambda: {**loops.failing(), **attach.failing(), **offsets.failing()},
         leads=lambda: loops.has_lease,
         probe_threads=CapacityLimiter(4),
     )

@@ -75,7 +75,7 @@ class Loop:
 
     @property
     def failing(self) -> str | None:
-        """The type of the last error of a failing loop; None for others."""
+        """The type of the last error of a failing loop, or `ENDED`; None for others."""
         return self._passes.failing
 
     def run_pass(self) -> float:
@@ -94,6 +94,8 @@ class Loop:
                 pause_s = self.run_pass()
                 self._woken.wait(pause_s)
                 self._woken.clear()
+        except BaseException as error:
+            self._passes.end(error)
         finally:
             self._leader.resign()
 

@@ -17,6 +17,8 @@ _FAILURES_PER_ENTRY = 60
 #: Failed steps in a row after which the rest of a pass is left out: they have one cause.
 _FAILED_STEPS = 3
 
+ENDED = "ThreadEnded"
+"""The reason of a loop whose thread has ended, for good."""
 Result = TypeVar("Result")
 OnPass = Callable[[str, int], None]
 """Gets the name of a loop and the number of its consecutive failures."""
@@ -41,7 +43,7 @@ class PassRecord:
 
     @property
     def failing(self) -> str | None:
-        """The type of the last error of a failing loop; None for others."""
+        """The type of the last error of a failing loop, or `ENDED`; None for others."""
         return self._reason if self._failures >= _FAILING else None
 
     def succeed(self) -> None:
@@ -70,6 +72,12 @@ class PassRecord:
             _log.error("loop keeps failing", **fields)
         else:
             _log.warning("pass failed, retrying", **fields)
+
+    def end(self, error: BaseException) -> None:
+        """Record that the loop's thread ends by an error, so that it counts as failing for good."""
+        self._failures, self._reason = max(self._failures, _FAILING), ENDED
+        _log.error("thread ended", loop=self.name, exc_info=error)
+        self._on_pass(self.name, self._failures)
 
 
 def run_steps(steps: Iterable[Callable[[], Result]]) -> list[Result]:

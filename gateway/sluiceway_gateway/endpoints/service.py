@@ -49,6 +49,7 @@ from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.assignment import endpoint_partitions, reading_place
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.ledger import batch_store
+from sluiceway_gateway.passes import OnPass, unobserved
 from sluiceway_gateway.request_batcher import Batcher
 
 _EVENTS_SHOWN = 100
@@ -416,6 +417,7 @@ class AttachService:
         ownership: Ownership,
         wake: Callable[[], None],
         notify: Callable[[], None],
+        on_pass: OnPass = unobserved,
         clock: Clock = system_clock,
     ) -> None:
         """`wake` is called when a channel has to grow, `notify` after new endpoints."""
@@ -432,7 +434,12 @@ class AttachService:
             threads=_WAITING_THREADS,
             key=lambda each: each.key,
             most=_BATCH_SIZE,
+            on_pass=on_pass,
         )
+
+    def failing(self) -> dict[str, str]:
+        """Return the reason, by name, if requests keep failing."""
+        return self._batcher.failing()
 
     def close(self) -> None:
         """Stop after all requests are answered."""

@@ -26,6 +26,7 @@ from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.metrics import CONTENT_TYPE, Scrape
+from sluiceway_gateway.passes import ENDED
 from sluiceway_gateway.provisioning.reconcile_result import Reason, unavailable_reason
 from sluiceway_gateway.status.lag import Overview
 
@@ -51,7 +52,9 @@ class Live(BaseModel):
 class Ready(BaseModel):
     """The result of each check, with a one-word reason for a failure.
 
-    `loops` has the failing background loops of this replica, each with the type of its error.
+    `loops` has the failing background loops of this replica, and its batches of `attach` and
+    `commit`, each with the type of its error. One whose thread has ended is `ThreadEnded`, and then
+    `reasons` has it for `threads`.
     """
 
     database: bool
@@ -71,7 +74,7 @@ async def livez() -> Response:
     tags=["health"],
     summary="Do the database and Kafka answer?",
     response_model=Ready,
-    responses={503: {"description": "At least one of them does not", "model": Ready}},
+    responses={503: {"description": "One does not, or a thread has ended", "model": Ready}},
 )
 async def readyz(gateway: Gateway) -> Response:
     """Check the database and Kafka, in a few threads for any number of requests."""
@@ -80,11 +83,14 @@ async def readyz(gateway: Gateway) -> Response:
         _in_time(gateway, partial(_kafka_failure, gateway.kafka), str(Reason.BROKER_UNAVAILABLE)),
     )
     whys = {"database": database, "kafka": kafka}
+    loops = dict(gateway.failing_loops())
     reasons = {part: why for part, why in whys.items() if why is not None}
+    if ENDED in loops.values():
+        reasons["threads"] = ENDED
     body = {
         **{part: part not in reasons for part in whys},
         "reasons": reasons,
-        "loops": dict(gateway.failing_loops()),
+        "loops": loops,
     }
     return JSONResponse(body, 503 if reasons else 200)
 

@@ -106,6 +106,7 @@ class Offsets:
         tokens: Tokens,
         *,
         ownership: Ownership,
+        on_pass: OnPass = unobserved,
         clock: Clock = system_clock,
     ) -> None:
         self._database = database
@@ -121,7 +122,12 @@ class Offsets:
             key=lambda pending: pending[0].endpoint,
             weight=lambda pending: len(pending[0].positions),
             most=_MOST_POSITIONS,
+            on_pass=on_pass,
         )
+
+    def failing(self) -> dict[str, str]:
+        """Return the reason, by name, if commits keep failing."""
+        return self._batcher.failing()
 
     def close(self) -> None:
         """End when all commits are answered."""

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -305,3 +305,18 @@ def test_a_spark_job_is_shown_with_its_endpoint(flights: Site) -> None:
     }
     assert flights.post_attach("writer", spark={"user": "x"}).status_code == 422
     assert flights.post_attach("writer", spark={"ui": "x" * 501}).status_code == 422
+
+
+def test_once_the_thread_of_attaches_has_ended_they_are_refused_and_readiness_says_so(
+    flights: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(_requests: object) -> NoReturn:
+        raise SystemExit
+
+    monkeypatch.setattr(flights.rig.app.state.parts.attach._batcher, "_work", end)
+    for _ in range(2):
+        response = flights.post_attach()
+        assert (response.status_code, code(response)) == (503, "unavailable")
+    ready = flights.rig.http.get("/readyz")
+    assert (ready.status_code, ready.json()["loops"]["attach"]) == (503, "ThreadEnded")
+    assert ready.json()["reasons"]["threads"] == "ThreadEnded"

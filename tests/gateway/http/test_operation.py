@@ -83,6 +83,26 @@ def test_a_loop_that_keeps_failing_shows_in_readiness_metrics_and_log(
     assert "reconcile" not in rig.http.get("/readyz").json()["loops"]
 
 
+def test_a_thread_that_has_ended_shows_in_readiness(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(_self: Leader) -> bool:
+        raise SystemExit
+
+    monkeypatch.setattr(Leader, "leads", end)
+    numbers = itertools.count()
+
+    def is_told() -> bool:
+        rig.put(f"channel-{next(numbers)}")
+        return "reconcile" in rig.http.get("/readyz").json()["loops"]
+
+    until(is_told)
+    ready = rig.http.get("/readyz")
+    assert ready.status_code == 503
+    assert ready.json()["loops"]["reconcile"] == "ThreadEnded"
+    assert ready.json()["reasons"]["threads"] == "ThreadEnded"
+
+
 def test_requests_are_counted_by_route_and_not_by_path(rig: Rig) -> None:
     for name in ("a", "b"):
         rig.put(name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluiceway_gateway.errors import DatabaseUnavailable
+from sluiceway_gateway.errors import DatabaseUnavailable, Unavailable
 from sluiceway_gateway.request_batcher import Batcher
 
 
@@ -136,3 +136,62 @@ def test_a_request_cancelled_before_its_batch_is_skipped(road: Road) -> None:
     road.free.set()
     assert (first.result(30), last.result(30)) == ("a!", "c!")
     assert road.taken == [["a"], ["c"]]
+
+
+@pytest.fixture
+def no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow no thread for requests that run alone, as at a limit of the system."""
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if "-alone" in thread.name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+
+
+@pytest.mark.usefixtures("no_more_threads")
+def test_all_requests_are_answered_after_a_failure_while_no_thread_can_be_started(
+    road: Road,
+) -> None:
+    batcher: Batcher[str, str] = Batcher(road.work, road.alone, name="test", threads=2)
+    futures = sent(batcher, road, "a", "b", "broken", "c")
+    assert [futures[at].result(30) for at in (0, 1, 3)] == ["a!", "b alone!", "c alone!"]
+    with pytest.raises(ValueError, match="this one"):
+        futures[2].result(30)
+    assert batcher.submit("d").result(30) == "d!"
+    batcher.close()
+
+
+def test_a_work_without_a_response_for_each_request_runs_them_alone(road: Road) -> None:
+    batcher: Batcher[str, str] = Batcher(lambda _asked: [], road.alone, name="test", threads=1)
+    assert batcher.submit("a").result(30) == "a alone!"
+    assert batcher.submit("b").result(30) == "b alone!"
+    batcher.close()
+
+
+def test_once_its_thread_has_ended_no_request_waits_for_ever(road: Road) -> None:
+    failures: list[int] = []
+
+    def end(asked: Sequence[str]) -> list[Any]:
+        road.work(asked)
+        raise SystemExit
+
+    batcher: Batcher[str, str] = Batcher(
+        end,
+        road.alone,
+        name="test",
+        threads=1,
+        most=1,
+        on_pass=lambda _name, in_a_row: failures.append(in_a_row),
+    )
+    futures = sent(batcher, road, "a", "b", "c")
+    for future in futures:
+        with pytest.raises(Unavailable, match="'test' has ended"):
+            future.result(30)
+    with pytest.raises(Unavailable):
+        batcher.submit("d").result(30)
+    batcher.close()
+    assert batcher.failing() == {"test": "ThreadEnded"}
+    assert failures == [3]
