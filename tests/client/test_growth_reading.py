@@ -121,3 +121,39 @@ def test_every_reader_gets_the_first_records_of_added_partitions(
             writer.write([{"v": value} for value in range(RECORDS)])
             writer.flush()
         assert_all_read(readers, expected_of(readers, {2: RECORDS, 3: RECORDS}))
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("grouped", ["places", "members"])
+def test_readers_until_finished_read_added_partitions_before_they_end(
+    growing: Callable[..., Channel], grouped: str, delivery: str
+) -> None:
+    channel = growing(delivery=delivery)
+    with ExitStack() as stack:
+        options: list[dict[str, Any]] = [{"dynamic": True}] * 2
+        if grouped == "places":
+            options = [{"index": index, "size": 2} for index in range(2)]
+        readers = [
+            stack.enter_context(channel.reader(group="all", until="finished", **each))
+            for each in options
+        ]
+        with channel.writer() as writer:
+            channel.update(partitions=4)
+            until(lambda: writer.handle.partitions == 4)
+            # The writer ends before the readers have seen the added partitions.
+            for value in range(12):
+                writer.write({"v": value})
+                writer.flush()
+        found: list[int] = []
+
+        def all_finished() -> bool:
+            for reader in readers:
+                found.extend(record["v"] for record in reader.read(100, timeout=0.1))
+            return all(reader.finished for reader in readers)
+
+        until(all_finished, WITHIN_S)
+        assert sorted(found) == list(range(12))
+        assert sorted(p for reader in readers for p in reader.partitions) == [0, 1, 2, 3]
+        # The first place closes last.
+        for reader in reversed(readers):
+            reader.close()

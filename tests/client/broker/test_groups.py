@@ -123,6 +123,18 @@ def test_members_share_partitions_and_release_them_when_they_rejoin(
     assert second.sync() == [0, 1, 2, 3]
 
 
+def test_members_share_added_partitions_when_their_heartbeats_let_them_rejoin(
+    broker: Broker, channel: Channel
+) -> None:
+    member, partitions = joined(broker, channel)
+    assert partitions == [0, 1, 2, 3]
+    channel.update(partitions=6)
+    assert member.beat() == REBALANCE
+    member.join()
+    assert member.sync() == [0, 1, 2, 3, 4, 5]
+    assert member.beat() == 0
+
+
 def test_a_join_that_fails_after_attaching_leaves_no_member(
     broker: Broker, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
