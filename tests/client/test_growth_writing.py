@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sluiceway import Channel, ChannelWriter, Gateway, Heartbeat
+from sluiceway.confluent import Producer
 from waiting import until
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "v", "type": "long"}]}
@@ -76,6 +77,38 @@ def test_a_batch_that_is_open_while_the_channel_grows_uses_the_partitions_that_i
         with writer.batch("after"):
             writer.write([{"v": value} for value in range(8, 16)])
     assert all(written(channel, 16).values())
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_messages_without_a_key_of_a_confluent_producer_go_to_added_partitions(
+    gateway: Gateway, gateway_url: str, delivery: str
+) -> None:
+    name = f"growing-{uuid.uuid4().hex[:8]}"
+    heartbeat = Heartbeat(interval_ms=200, timeout_ms=60_000)
+    channel = gateway.channel(
+        name, format="bytes", partitions=2, heartbeat=heartbeat, delivery=delivery
+    )
+    partitions: set[int] = set()
+    reports: list[object] = []
+
+    def delivered(error: object, message: Any) -> None:
+        reports.append(error)
+        partitions.add(message.partition())
+
+    def all_used() -> bool:
+        # A batch goes to one partition after the other: librdkafka's partitioner is sticky.
+        producer.produce(name, b"x", on_delivery=delivered)
+        assert producer.flush(30) == 0
+        return len(partitions) == 4
+
+    with Producer({"bootstrap.servers": gateway_url}) as producer:
+        producer.produce(name, b"x", on_delivery=delivered)
+        assert producer.flush(30) == 0
+        channel.update(partitions=4)
+        until(all_used)
+    assert set(reports) == {None}
+    with channel.reader(until="finished") as reader:
+        assert len(list(reader)) == len(reports)
 
 
 @pytest.mark.parametrize("chosen", ["key", "partitioner", "partition"])

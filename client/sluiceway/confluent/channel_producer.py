@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from sluiceway.confluent.config import ProducerSettings, partition_of_key
 from sluiceway.confluent.errors import INVALID_ARG, kafka_error, kafka_exceptions, refused
@@ -39,6 +39,7 @@ from sluiceway.rest.ledger_models import PositionAdvance
 __all__ = ["BatchCommits", "ChannelProducer", "reason_of"]
 
 _TIMEOUT_S: Final = 30.0
+_METADATA_TIMEOUT_S: Final = 5.0
 
 
 class ChannelProducer(WriterEndpoint):
@@ -81,6 +82,7 @@ class ChannelProducer(WriterEndpoint):
         # Keys are hashed over this number, also after the channel grows, so each key's messages
         # stay in order. 0: librdkafka's partitioner chooses.
         self.partitions = 0 if settings.partitioner_of_librdkafka else self.connection.partitions
+        self._discovered = self.connection.partitions
         # `_send` is used for queued messages even after the producer refuses further ones.
         self.produce: Callable[..., None]
         self._send: Callable[..., None]
@@ -129,6 +131,28 @@ class ChannelProducer(WriterEndpoint):
         delivered.__wrapped__ = on_delivery  # type: ignore[attr-defined]
         self.latest = weakref.ref(delivered)
         return delivered
+
+    def discover_partitions(self, producer: Any, total: int) -> None:
+        """Let librdkafka send messages without a key to all `total` partitions, in a moment.
+
+        Its own refresh of metadata takes minutes. Without a response, the next call tries again.
+        """
+        before = self._discovered
+        if total <= before:
+            return
+
+        def discover() -> None:
+            try:
+                producer.list_topics(self.topic, timeout=_METADATA_TIMEOUT_S)
+            except KafkaException as error:
+                LOGGER.info("added partitions are used later: %s", error)
+                self._discovered = before
+
+        self._discovered = total
+        try:
+            threading.Thread(target=discover, name="sluiceway-metadata", daemon=True).start()
+        except RuntimeError:  # no more threads
+            self._discovered = before
 
     def check_existence(self, on_deletion: Callable[[TopicGone], None]) -> None:
         """Call `on_deletion` in another thread if the channel was deleted.
@@ -319,6 +343,8 @@ class BatchCommits:
                 batches.abort(TransactionAborted("its messages were dropped"))
                 return True
             batch = batches.current
+        if self._deliveries.producers:
+            channel.discover_partitions(self._deliveries.producers[-1], batches.partitions)
         if not self.transactional:
             # The last batch has ended: a program that flushes each message would have many timers.
             channel.timer.cancel()

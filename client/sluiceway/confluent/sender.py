@@ -111,6 +111,10 @@ class MessageSender:
             try:
                 for name, channel in self._attached.items():
                     channel.report()
+                    if channel.batches is None and self.deliveries.producers:
+                        # Batches have the partitions with which they opened.
+                        producer = self.deliveries.producers[-1]
+                        channel.discover_partitions(producer, channel.handle.partitions)
                     channel.check_existence(partial(self._end_deleted, name, channel))
             finally:
                 self.lock.release()

@@ -104,6 +104,11 @@ class MessageBatches:
         """The number of the batch's messages without a delivery report."""
         return self.admitted - len(self.offsets) - self.failures
 
+    @property
+    def partitions(self) -> int:
+        """The number of partitions that the open batch may write; 0 without one."""
+        return 0 if self.current is None else len(self.current.opened.begin)
+
     def open(self) -> None:
         """Open the next batch, if none is open. Raises GatewayError, TopicGone."""
         if self.current is not None:
