@@ -17,6 +17,7 @@ from sluiceway.endpoint.committer import OffsetCommitter
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import OnLostWriter, StopCondition, WhenFinished
 from sluiceway.errors import (
+    CommitUnknown,
     EndpointClosed,
     KafkaUnavailable,
     OptionError,
@@ -526,11 +527,28 @@ class ChannelReader(ChannelEndpoint):
             self._handle.check()
 
     def require_continued(self) -> None:
-        """Raise unless the reader has gone on, or back, after its last transaction."""
+        """Raise unless the reader has gone on, or back, after its last transaction.
+
+        After a retriable error of going back, such as KafkaUnavailable, it goes back now.
+        """
         if self._suspended is not None:
-            raise self._suspended
+            self._go_back_again()
         if self.transaction is not None and self.transaction.abandoned:
             raise EndpointClosed(
                 "an interrupt ended a transaction of this reader before the reader went back to "
                 "its last commit: open a new reader"
             )
+
+    def _go_back_again(self) -> None:
+        with self._fetcher.turn.urgently():
+            suspended = self._suspended
+            if suspended is None:
+                return
+            if not suspended.retriable or isinstance(suspended, CommitUnknown):
+                raise suspended
+            try:
+                self._suspended = None
+                self.rewind()
+            except BaseException as error:
+                self._suspended = error if isinstance(error, SluicewayError) else suspended
+                raise

@@ -13,6 +13,7 @@ from sluiceway.errors import (
     Conflict,
     EndpointClosed,
     GatewayUnavailable,
+    KafkaUnavailable,
     OptionError,
     StaleGeneration,
 )
@@ -248,6 +249,31 @@ def test_a_reader_is_in_one_transaction_at_a_time(
             pass
     assert ledger.ids(sink) == list(range(100))
     assert ledger.kinds(second) == []
+
+
+def test_a_reader_goes_back_once_kafka_is_available_again(
+    gateway: Gateway,
+    source: Channel,
+    sink: Channel,
+    ledger: LedgerView,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with source.reader(group="r", until=None) as reader, sink.writer() as writer:
+
+        def unavailable(*_: object) -> None:
+            raise KafkaUnavailable("no broker")
+
+        with monkeypatch.context() as outage:
+            outage.setattr(reader._stream, "assign", unavailable)
+            with pytest.raises(ZeroDivisionError):
+                fail(gateway, reader, writer, 30)
+            for call in (lambda: reader.read(1), reader.position, reader.commit):
+                with pytest.raises(KafkaUnavailable) as raised:
+                    call()
+                assert raised.value.retriable
+        with gateway.transaction(reader, writer):
+            writer.write(reader.read(10, timeout=None))
+    assert ledger.ids(sink) == [*range(10)]
 
 
 def test_an_exception_does_not_undo_a_seek(
