@@ -357,7 +357,7 @@ def prometheus(gateway_url: str, directory: Path) -> Iterator[Callable[..., Any]
 #: Queries that are empty while there is no problem.
 _EMPTY = {
     "Readers that do not keep up, A",
-    "Lost and failed members, A",
+    "Lost members, A",
     "Time to drain, A",
     "Halted, A",
     "Failures of loops, A",
