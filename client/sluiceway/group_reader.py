@@ -267,8 +267,15 @@ def open_reader(
         if connection is None:
             connection = connect()
         visibility = visibility_of(
-            control.ledger, connection, grace_s=control.grace_s, snapshot=snapshot
+            control.ledger,
+            connection,
+            grace_s=control.grace_s,
+            snapshot=snapshot,
+            present=handle is None and until == "now",
         )
+        if handle is None and visibility and visibility.partitions > connection.partitions:
+            # The channel has grown meanwhile.
+            connection = connect()
         if schema is not None:
             connection = connection.for_reading(schema)
         return open_as(

@@ -66,9 +66,11 @@ class ChannelReader(ChannelEndpoint):
     within ten seconds, from their first record.
 
     From an exactly-once channel it returns committed records only, once and in order. End offsets,
-    `lag` and "latest" refer to committed records below the oldest open batch. A bounded read waits
-    for batches that are open below its end; after `timeout_s` without a record it raises
-    SluicewayTimeout, which names one of them.
+    `lag` and "latest" refer to committed records below the oldest open batch. With `until="now"`
+    and without a group, and of a `snapshot`, it reads the batches that were committed when it was
+    opened, each wholly, and waits for nothing. Another bounded read waits for batches that are open
+    below its end; after `timeout_s` without a record it raises SluicewayTimeout, which names one of
+    them.
 
     `position()` is exact to the record: a reader that starts there reads exactly the rest. A
     reader with a group shares the channel with the group's other members; `commit()` stores its
@@ -156,6 +158,7 @@ class ChannelReader(ChannelEndpoint):
         self._stream: PartitionStream = stream
         if visibility is not None:
             self._stream = CommittedStream(stream, visibility)
+        self._visibility = visibility
         self._committer = OffsetCommitter(handle, topic_id=connection.topic_id)
         self._closed = False
         self._failure: SluicewayError | None = None
@@ -334,9 +337,17 @@ class ChannelReader(ChannelEndpoint):
         return self._committer.committed()
 
     def position(self) -> dict[int, Position]:
-        """Return the position of the next record, by partition."""
+        """Return the position of the next record, by partition.
+
+        For a snapshot of an exactly-once channel, and without a group for until="now", positions
+        above the oldest open batch's begin are reported as that: starting there may repeat records,
+        and skips none.
+        """
         self._require_open()
-        return self._fetcher.position()
+        positions, visibility = self._fetcher.position(), self._visibility
+        if visibility is None:
+            return positions
+        return {p: visibility.resumable(p, at) for p, at in positions.items()}
 
     def seek(self, positions: Mapping[int, Position | int]) -> None:
         """Continue reading these partitions at these positions (an int is an offset).
@@ -366,7 +377,8 @@ class ChannelReader(ChannelEndpoint):
 
         A partly read message counts. With gaps in the log there are fewer messages.
         """
-        positions = self.position()
+        self._require_open()
+        positions = self._fetcher.position()
         ends = self._stream.ends(positions)
         return {p: max(0, ends[p] - at.offset) for p, at in positions.items()}
 

@@ -5,6 +5,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from sluiceway.concurrency import ForkGuard
@@ -12,6 +13,7 @@ from sluiceway.errors import (
     Conflict,
     GatewayError,
     GatewayUnavailable,
+    IncompatibleGateway,
     OffsetOutOfRange,
     OptionError,
     RecordsLost,
@@ -19,6 +21,7 @@ from sluiceway.errors import (
     clear_tracebacks,
 )
 from sluiceway.ledger.visible_runs import VisibleRuns
+from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import Committed, KnownCommit
 from sluiceway.rest.models import Connection
@@ -68,6 +71,16 @@ class Visibility(ABC):
 
         A timeout of 0 only announces that a reader waits. Raises GatewayError, TopicGone.
         """
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions with a known `stable`."""
+        return max(self.runs.stable, default=-1) + 1
+
+    def resumable(self, partition: int, position: Position) -> Position:
+        """Return the position from which another reader reads everything that follows this one."""
+        del partition
+        return position
 
     def removed_records(self, begins: Mapping[int, int]) -> dict[int, OffsetOutOfRange]:
         """Return an error for each partition of a snapshot whose first records are gone.
@@ -126,15 +139,19 @@ class FixedVisibility(Visibility):
 
 
 class Snapshot(FixedVisibility):
-    """A channel as of one commit."""
+    """The batches up to one commit, each wholly, also where batches before them are open.
+
+    Its `runs` go up to `visible_end`, above the channel's `stable`, so no prefix by offsets has
+    whole batches only: positions above `stable` are reported as `stable`.
+    """
 
     def __init__(
-        self, calls: LedgerCalls, connection: Connection, snapshot: int | datetime
+        self, calls: LedgerCalls, connection: Connection, snapshot: int | datetime | None
     ) -> None:
-        """Request the snapshot, given as the number of a commit or a time.
+        """Request the snapshot, given as the number of a commit or a time; None is the present.
 
-        Raises OptionError, GatewayError, TopicGone, and RecordsLost if a repair has removed records
-        since.
+        The present begins with what Kafka has. Raises OptionError, GatewayError, TopicGone, and
+        RecordsLost if a repair has removed records since.
         """
         super().__init__(connection)
         if isinstance(snapshot, datetime):
@@ -143,22 +160,27 @@ class Snapshot(FixedVisibility):
                     f"snapshot is {snapshot.isoformat()} without a time zone; give one, such as "
                     "timezone.utc"
                 )
-        elif type(snapshot) is not int or snapshot < 0:
+        elif snapshot is not None and (type(snapshot) is not int or snapshot < 0):
             raise OptionError(
                 f"snapshot is {snapshot!r}; it takes the number of a commit or a datetime with a "
                 "time zone. `sluiceway channels commits NAME` lists the commits"
             )
-        response = calls.all_committed(
-            self.channel,
-            uid=self._uid,
-            starts=dict.fromkeys(range(connection.partitions), 0),
-            snapshot=snapshot,
-        )
-        assert response is not None  # noqa: S101 - a request without an ETag has a response
-        self.runs.add(self._check(response))
+        response = self._request(calls, connection.partitions, snapshot)
+        self._stable = response.stable
+        self._of_present = snapshot is None
+        if snapshot is None and response.visible_end != response.stable:
+            ends = response.visible_end
+            response = self._request(calls, connection.partitions, response.number)
+            if any(response.visible_end.get(p, 0) < end for p, end in ends.items()):
+                raise IncompatibleGateway(
+                    f"the gateway lists only a part of the commit {response.number} of the channel "
+                    f"{self.channel!r} while other batches are open: update the gateway"
+                )
+        # Complete up to the visible end, so nothing waits for open batches.
+        self.runs.add(replace(response, stable=response.visible_end))
         if response.repaired is not None and response.repaired > response.number:
             for partition, intervals in response.given_up.items():
-                if any(lost.first < response.stable.get(partition, 0) for lost in intervals):
+                if any(lost.first < response.visible_end.get(partition, 0) for lost in intervals):
                     raise RecordsLost(
                         f"the snapshot of commit {response.number} of the channel "
                         f"{self.channel!r} is not complete: Kafka had lost records of partition "
@@ -169,9 +191,30 @@ class Snapshot(FixedVisibility):
         self.number = response.number
         self.visible_end = self.runs.stable
 
+    def _request(
+        self, calls: LedgerCalls, partitions: int, snapshot: int | datetime | None
+    ) -> Committed:
+        """Return a response with all partitions, also those that were added meanwhile."""
+        while True:
+            starts = dict.fromkeys(range(partitions), 0)
+            response = calls.all_committed(
+                self.channel, uid=self._uid, starts=starts, snapshot=snapshot
+            )
+            assert response is not None  # noqa: S101 - a request without an ETag has a response
+            if max(response.stable, default=0) < partitions:
+                return self._check(response)
+            partitions = max(response.stable) + 1
+
+    def resumable(self, partition: int, position: Position) -> Position:
+        """Return the position, or `stable` if that is lower: resuming repeats, and never skips."""
+        stable = Position(offset=self._stable.get(partition, 0))
+        return min(position, stable)
+
     def removed_records(self, begins: Mapping[int, int]) -> dict[int, OffsetOutOfRange]:
         """Return an error for each partition of which retention has removed records."""
-        found = {}
+        found: dict[int, OffsetOutOfRange] = {}
+        if self._of_present:
+            return found
         for partition, begin in begins.items():
             run = self.runs.next_run(partition, 0)
             if run is not None and run.first < begin:
@@ -413,10 +456,12 @@ def visibility_of(
     *,
     grace_s: float,
     snapshot: int | datetime | None = None,
+    present: bool = False,
 ) -> Visibility | None:
     """Return a reader's visibility; None for a channel whose records are visible at once.
 
-    Raises OptionError for a `snapshot` of such a channel, GatewayError, TopicGone.
+    `present` is the snapshot of what is committed now. Raises OptionError for a `snapshot` of such
+    a channel, GatewayError, TopicGone.
     """
     if connection.delivery != "exactly_once":
         if snapshot is None:
@@ -426,7 +471,7 @@ def visibility_of(
             f"{connection.delivery}, which has no commits. Create a channel with "
             "delivery='exactly_once' for snapshots"
         )
-    if snapshot is not None:
+    if snapshot is not None or present:
         return Snapshot(calls, connection, snapshot)
     key = (ForkGuard(), calls.identity, grace_s, connection.channel_uid, connection.topic_id)
     found = _SHARED.get(key)

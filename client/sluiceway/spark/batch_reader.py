@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Final, NoReturn
+from typing import Final
 
 import pyarrow as pa
 from confluent_kafka import Message
@@ -18,7 +18,6 @@ from sluiceway.errors import (
     GatewayUnavailable,
     KafkaUnavailable,
     OffsetOutOfRange,
-    SluicewayTimeout,
 )
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import FetchedMessages, OwnStream, PartitionStream
@@ -32,7 +31,6 @@ from sluiceway.spark.offsets import (
     DEFAULT_MAX_MESSAGES,
     LossHandler,
     OffsetRange,
-    awaited_ends,
     resolve_ranges,
     split_ranges,
 )
@@ -75,29 +73,24 @@ class InputSplit:
 def plan_splits(source: RefreshableConnection, options: ReadOptions) -> list[InputSplit]:
     """Plan a batch read, one split per task; messages that arrive later are not read.
 
-    From an exactly-once channel, all records committed now are read; the plan waits for open
-    batches that hold them back.
+    From an exactly-once channel, the batches committed now are read, each wholly.
 
-    Raises TopicGone, KafkaUnavailable, OffsetOutOfRange, OptionError, SluicewayTimeout.
+    Raises TopicGone, KafkaUnavailable, OffsetOutOfRange, OptionError.
     """
     connection = source.connection
-    partitions = range(connection.partitions)
     readable = ReadableOffsets(
         source,
         options,
         options.kafka,
         timeout_s=_request_timeout_s(options),
         gateway_timeout_s=_GATEWAY_TIMEOUT_S,
+        bounded=True,
     )
     with closing(readable):
         stream = readable.stream
         stream.verify()
+        partitions = range(max(connection.partitions, readable.partitions))
         ends = readable.final_ends(partitions)
-        readable.await_stable(
-            awaited_ends(options.ending, ends),
-            timeout_s=options.poll_timeout_ms / 1000,
-            on_timeout=held_back,
-        )
         marks = readable.watermarks(partitions, ends)
         ranges = resolve_ranges(
             options.starting,
@@ -108,15 +101,6 @@ def plan_splits(source: RefreshableConnection, options: ReadOptions) -> list[Inp
             removed=readable.removed_records(marks),
         )
         return input_splits(source, ranges, options, readable)
-
-
-def held_back(reason: str) -> NoReturn:
-    """Raise SluicewayTimeout for committed records that an open batch holds back."""
-    raise SluicewayTimeout(
-        f"{reason}. Nothing was read. Run the job again when that batch has ended, or wait longer "
-        'with .option("kafkaConsumer.pollTimeoutMs", ...). `sluiceway channels commits` lists open '
-        "batches; with the option snapshot, a batch job reads the records that are readable now"
-    )
 
 
 def input_splits(

@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 from pyspark import __version__ as spark_version
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from sluiceway.errors import OffsetOutOfRange, OptionError, SchemaMismatch
+from sluiceway.errors import OffsetOutOfRange, OptionError, SchemaMismatch, SluicewayTimeout
 from sluiceway.spark.batch_reader import (
     InputSplit,
-    held_back,
     input_splits,
     loss_handler,
     read_reported,
@@ -40,6 +39,15 @@ _TUNING: Final[dict[str, object]] = {
     # librdkafka's default of 10 s delays a query after a broker's restart.
     "reconnect.backoff.max.ms": 1000,
 }
+
+
+def held_back(reason: str) -> NoReturn:
+    """Raise SluicewayTimeout for committed records that an open batch holds back."""
+    raise SluicewayTimeout(
+        f"{reason}. Nothing was read. Start the query again when that batch has ended, or wait "
+        'longer with .option("kafkaConsumer.pollTimeoutMs", ...). `sluiceway channels commits` '
+        "lists open batches; a batch read waits for none"
+    )
 
 
 class MicroBatchPlanner:
@@ -98,13 +106,18 @@ class MicroBatchPlanner:
     def final_end(self, on_timeout: Callable[[str], None]) -> StreamOffset:
         """Wait until all records committed now are readable, and return their end.
 
+        It is a prefix by offsets, so a batch that is open now may be divided between this query and
+        the next one.
+
         After `poll_timeout_ms`, `on_timeout` is called with the reason of the delay; if it returns,
         the result is the end of the readable records. Raises the errors of `end`, and GatewayError.
         """
         partitions = self._current_partitions()
         ends = self._readable.final_ends(partitions)
         self._readable.await_stable(ends, timeout_s=self._timeout_s, on_timeout=on_timeout)
-        return self._offset(self._readable.ends(partitions))
+        readable = self._readable.ends(partitions)
+        marks = self._readable.watermarks(partitions, ends)
+        return self._offset({p: min(end, marks[p].end) for p, end in readable.items()})
 
     def _offset(self, ends: Mapping[int, int]) -> StreamOffset:
         return StreamOffset.of(

@@ -125,17 +125,6 @@ def resolve_ranges(
     return ranges
 
 
-def awaited_ends(ending: OffsetBound, ends: Mapping[int, int]) -> dict[int, int]:
-    """Return the offsets that must be readable for `ending` in partitions with these `ends`."""
-    if isinstance(ending, AtTime) or ending == LATEST:
-        return dict(ends)
-    if isinstance(ending, int):
-        return {}
-    # EARLIEST needs nothing; offsets past the ends are refused later.
-    wanted = {p: ends[p] if ending[p] == LATEST else ending[p] for p in ending.keys() & ends.keys()}
-    return {p: min(offset, ends[p]) for p, offset in wanted.items()}
-
-
 def ranges_between(
     starts: Mapping[int, int],
     ends: Mapping[int, int],

@@ -16,7 +16,13 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import OwnStream, Watermarks
-from sluiceway.ledger.visibility import CommittedRuns, FixedVisibility, Visibility, visibility_of
+from sluiceway.ledger.visibility import (
+    CommittedRuns,
+    FixedVisibility,
+    Snapshot,
+    Visibility,
+    visibility_of,
+)
 from sluiceway.rest.channels import Control
 from sluiceway.rest.ledger_models import Committed, Interval, KnownCommit
 from sluiceway.rest.models import Connection
@@ -77,7 +83,8 @@ class ShippedRuns(FixedVisibility):
 class ReadableOffsets:
     """The offsets of a channel that a read may plan.
 
-    Those of an exactly-once channel end at `stable`, and `visible` returns the committed ones.
+    Those of an exactly-once channel end at `stable`, or in a bounded read at the end of the last
+    batch until now, and `visible` returns the committed ones.
     Those of other channels are Kafka's. The ledger is requested before Kafka's first offsets,
     because the gateway prunes commits of records that Kafka has deleted.
     """
@@ -90,8 +97,12 @@ class ReadableOffsets:
         *,
         timeout_s: float,
         gateway_timeout_s: float,
+        bounded: bool = False,
     ) -> None:
-        """Request the commits. Raises OptionError, GatewayError, TopicGone."""
+        """Request the commits; `bounded` only those until now, each batch wholly.
+
+        Raises OptionError, GatewayError, TopicGone.
+        """
         connection = source.connection
         self.stream = OwnStream(
             connection, consumer_properties(connection, config), timeout_s=timeout_s
@@ -101,12 +112,19 @@ class ReadableOffsets:
         self._visibility: Visibility | None = None
         self._asked_s = self._retry_at_s = float("-inf")
         try:
-            self._visibility = self._open(source, options.snapshot, gateway_timeout_s)
+            self._visibility = self._open(
+                source, options.snapshot, gateway_timeout_s, bounded=bounded
+            )
         except BaseException:
             self.close()
             raise
         if self._visibility is not None:
             self._visibility.acquire()
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions with committed records; 0 for other channels."""
+        return 0 if self._visibility is None else self._visibility.partitions
 
     def close(self) -> None:
         """Close the connections, and stop waiting for commits."""
@@ -264,7 +282,12 @@ class ReadableOffsets:
         return self._visibility.runs.between(offsets.partition, offsets.start, offsets.end)
 
     def _open(
-        self, source: RefreshableConnection, snapshot: int | datetime | None, timeout_s: float
+        self,
+        source: RefreshableConnection,
+        snapshot: int | datetime | None,
+        timeout_s: float,
+        *,
+        bounded: bool,
     ) -> Visibility | None:
         connection = source.connection
         if connection.delivery != "exactly_once" and snapshot is None:
@@ -278,16 +301,21 @@ class ReadableOffsets:
         calls = self._control.ledger
         if snapshot is not None:
             return visibility_of(calls, connection, grace_s=_GRACE_S, snapshot=snapshot)
-        # Not a shared object, because its connections are closed with this one.
-        runs = CommittedRuns(calls, connection, grace_s=_GRACE_S)
+
+        def request() -> Visibility:
+            if bounded:
+                return Snapshot(calls, connection, None)
+            # Not a shared object, because its connections are closed with this one.
+            runs = CommittedRuns(calls, connection, grace_s=_GRACE_S)
+            runs.refresh()
+            return runs
+
         # A query's requests are short. Without this one it cannot start, so it outlasts a restart
         # of the gateway.
         deadline_s = time.monotonic() + _OPEN_TIMEOUT_S
         while True:
             try:
-                runs.refresh()
+                return request()
             except GatewayUnavailable as error:
                 if not error.retriable or time.monotonic() >= deadline_s:
                     raise
-            else:
-                return runs

@@ -84,6 +84,21 @@ visible_runs = Table(
     UniqueConstraint("channel_uid", "partition", "end_offset"),
 )
 
+# Runs of committed batches that were above `stable` at their commit, one batch each; they are not
+# merged, so that snapshots can tell the batches apart. Kept while a snapshot can need them.
+batch_runs = Table(
+    "batch_runs",
+    metadata,
+    channel_column(primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("end_offset", BigInteger, primary_key=True, autoincrement=False),
+    Column("first_offset", BigInteger, nullable=False),
+    # Number of the commit.
+    Column("number", BigInteger, nullable=False),
+    CheckConstraint("partition >= 0 AND number >= 1", name="partition"),
+    CheckConstraint("first_offset >= 0 AND first_offset < end_offset", name="offsets"),
+)
+
 batch_owners = Table(
     "batch_owners",
     metadata,
@@ -180,6 +195,8 @@ ledger_snapshots = Table(
     Column("at", UtcTime, nullable=False),
     # By partition, the stable offset after it.
     Column("stable", Document, nullable=False),
+    # By partition, the end of the last run after it; NULL in rows of gateways without batch_runs.
+    Column("visible_end", OptionalDocument),
     CheckConstraint("number >= 1", name="number"),
     Index(None, "channel_uid", "at", "number"),
 )

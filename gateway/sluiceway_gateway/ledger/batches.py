@@ -37,6 +37,7 @@ from sluiceway_gateway.ledger.model import (
     require_instance,
     require_intact,
     require_ordered,
+    runs_above,
     stable_of,
 )
 
@@ -248,6 +249,8 @@ class CommitDecision:
     runs_removed: Runs
     """By partition, stored runs that the added ones touch and replace."""
     runs_added: Runs
+    runs_above: Runs
+    """By partition, those of the batch that are above `stable`, for snapshots."""
     repeated: bool
 
 
@@ -275,7 +278,13 @@ def commit_batch(
                 "stays; commit each batch once, and repeat a commit unchanged."
             )
         return CommitDecision(
-            batch=batch, owner=owner, ledger=ledger, runs_removed={}, runs_added={}, repeated=True
+            batch=batch,
+            owner=owner,
+            ledger=ledger,
+            runs_removed={},
+            runs_added={},
+            runs_above={},
+            repeated=True,
         )
     if batch.state is BatchState.ABORTED:
         raise aborted_error(batch)
@@ -299,6 +308,7 @@ def commit_batch(
         added[partition] = tuple(sorted(set(merged) - set(stored)))
     number = ledger.number + 1
     others = [each.begin for each in open_batches if each.id != batch.id]
+    stable = stable_of(visible_end, others)
     ordinals = [each for each in (owner.ordinal, batch.ordinal) if each is not None]
     return CommitDecision(
         batch=replace(
@@ -312,11 +322,10 @@ def commit_batch(
             ended_at=now,
         ),
         owner=replace(owner, ordinal=max(ordinals, default=None)),
-        ledger=replace(
-            ledger, number=number, visible_end=visible_end, stable=stable_of(visible_end, others)
-        ),
+        ledger=replace(ledger, number=number, visible_end=visible_end, stable=stable),
         runs_removed=removed,
         runs_added=added,
+        runs_above=runs_above(written, stable),
         repeated=False,
     )
 

@@ -446,6 +446,27 @@ def visible_below(runs: Iterable[Interval], stable: int, start: int = 0) -> tupl
     )
 
 
+def runs_above(runs: Runs, stable: Mapping[int, int]) -> Manifest:
+    """Return the part of the runs that is not below `stable`, without empty partitions."""
+    kept = {partition: clip(runs[partition], stable.get(partition, 0)) for partition in runs}
+    return {partition: intervals for partition, intervals in kept.items() if intervals}
+
+
+def snapshot_runs(runs: Runs, above: Runs, stable: Mapping[int, int]) -> Runs:
+    """Return the runs of whole batches: those below a snapshot's `stable`, and batches' above it.
+
+    `above` are runs that batches up to the snapshot's number had above `stable` at their commit.
+    """
+    later = runs_above(above, stable)
+    return {
+        partition: (
+            *visible_below(runs.get(partition, ()), stable.get(partition, 0)),
+            *sorted(later.get(partition, ())),
+        )
+        for partition in runs.keys() | later.keys()
+    }
+
+
 class RunSlice(NamedTuple):
     """A part of the visible runs, and by partition the start of the next part."""
 
@@ -454,16 +475,16 @@ class RunSlice(NamedTuple):
 
 
 def slice_runs(
-    runs: Runs, stable: Mapping[int, int], starts: Mapping[int, int], limit: int
+    runs: Runs, bounds: Mapping[int, int], starts: Mapping[int, int], limit: int
 ) -> RunSlice:
-    """Return up to `limit` visible runs from `starts` on, and the start of the next slice.
+    """Return up to `limit` runs from `starts` up to `bounds`, and the start of the next slice.
 
-    All slices need the same `stable`.
+    All slices need the same bounds: `stable`, or the ends of a snapshot.
     """
     found: dict[int, tuple[Interval, ...]] = {}
     truncated: dict[int, int] = {}
     for partition, start in sorted(starts.items()):
-        visible = visible_below(runs.get(partition, ()), stable.get(partition, 0), start)
+        visible = visible_below(runs.get(partition, ()), bounds.get(partition, 0), start)
         found[partition] = visible[:limit]
         limit -= len(found[partition])
         if len(found[partition]) < len(visible):

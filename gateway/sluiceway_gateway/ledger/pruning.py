@@ -13,7 +13,13 @@ from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, u
 
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.ledger_schema import batch_owners, batches, ledger_snapshots, ledgers
+from sluiceway_gateway.db.ledger_schema import (
+    batch_owners,
+    batch_runs,
+    batches,
+    ledger_snapshots,
+    ledgers,
+)
 from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.endpoints.model import State
 from sluiceway_gateway.ledger import store
@@ -67,6 +73,8 @@ class LedgerPruneCounts:
     shortened: int = 0
     """Committed batches that were reduced to the key, the digest and the number of records."""
     snapshots: int = 0
+    runs: int = 0
+    """Runs of batches, which no snapshot needs any more."""
     owners: int = 0
     pause_s: float = _PAUSE_S
 
@@ -85,25 +93,27 @@ class LedgerPruner:
         with self._database.read() as tx:
             uids = _with_old_rows(tx, before)
         found = run_steps(partial(self._prune, uid, before) for uid in uids)
-        counts = [sum(each) for each in zip(*found, strict=True)] or [0, 0, 0, 0]
+        counts = [sum(each) for each in zip(*found, strict=True)] or [0] * 5
         more = len(uids) == _CHANNELS or any(_ROWS in each for each in found)
         return LedgerPruneCounts(
             batches=counts[0],
             shortened=counts[1],
             snapshots=counts[2],
-            owners=counts[3],
+            runs=counts[3],
+            owners=counts[4],
             pause_s=0.0 if more else _PAUSE_S,
         )
 
-    def _prune(self, uid: str, before: datetime) -> tuple[int, int, int, int]:
+    def _prune(self, uid: str, before: datetime) -> tuple[int, int, int, int, int]:
         with self._database.write() as tx:
             ledger = store.hold_existing(tx, uid)
             if ledger is None:
-                return 0, 0, 0, 0
+                return 0, 0, 0, 0, 0
             return (
                 _delete_batches(tx, uid, before),
                 _shorten_batches(tx, uid, before),
                 _delete_snapshots(tx, uid, before, last=ledger.number),
+                _delete_batch_runs(tx, uid),
                 _delete_owners(tx, uid),
             )
 
@@ -144,6 +154,23 @@ def _delete_snapshots(tx: WriteTransaction, uid: str, before: datetime, *, last:
     return tx.execute(
         delete(ledger_snapshots).where(table.channel_uid == uid, table.number.in_(chosen))
     ).rowcount
+
+
+def _delete_batch_runs(tx: WriteTransaction, uid: str) -> int:
+    """Delete runs below `stable` of the oldest snapshot, and so of each that is kept."""
+    oldest = store.oldest_snapshot(tx, uid)
+    ends = None if oldest is None else store.snapshot(tx, uid, oldest[0])
+    if ends is None:
+        return 0
+    table, deleted = batch_runs.c, 0
+    for partition, stable in sorted(ends.stable.items()):
+        of_partition = (table.channel_uid == uid, table.partition == partition)
+        chosen = select(table.end_offset).where(*of_partition, table.end_offset <= stable)
+        chosen = chosen.order_by(table.end_offset).limit(_ROWS - deleted)
+        deleted += tx.execute(
+            delete(batch_runs).where(*of_partition, table.end_offset.in_(chosen))
+        ).rowcount
+    return deleted
 
 
 def _delete_owners(tx: WriteTransaction, uid: str) -> int:

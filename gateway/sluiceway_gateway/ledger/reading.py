@@ -26,6 +26,8 @@ class CommittedQuery:
     """The number of an earlier result to continue, or of a snapshot."""
     at: datetime | None = None
     """The time of a snapshot."""
+    whole: bool = False
+    """Whether it is a snapshot: the runs of whole batches, also those above `stable`."""
     known: int | None = None
     """A number whose time the caller compares with the one that it knows."""
 
@@ -112,15 +114,21 @@ class LedgerReads:
         with self._database.read() as tx:
             channel = require_ledger(tx, name, uid)
             ledger = store.find(tx, uid) or store.new_ledger(channel)
-            number, stable, ends = _as_of(tx, ledger, query)
+            number, ends = _as_of(tx, ledger, query)
             partitions = max(ledger.partitions, channel.topic.partitions or 0)
             starts = dict.fromkeys(range(partitions), 0) if query.starts is None else query.starts
-            found = store.runs_slice(tx, uid, starts, stable=stable, limit=query.limit)
+            bounds = ends.visible_end if query.whole else ends.stable
+            if query.whole and number != ledger.number:
+                found = store.whole_runs_slice(
+                    tx, uid, starts, number=number, snapshot=ends, limit=query.limit
+                )
+            else:
+                found = store.runs_slice(tx, uid, starts, ends=bounds, limit=query.limit)
             lost = {} if ledger.repaired is None else repair_store.given_up(tx, uid)
             numbers = {number} if query.known is None else {number, query.known}
             times = store.times_of(tx, uid, numbers)
             open_batches = () if query.is_past else tuple(batch_store.open_batches(tx, uid))
-        part = slice_runs(found, stable, starts, query.limit)
+        part = slice_runs(found, bounds, starts, query.limit)
         return VisibleOffsets(
             uid=uid,
             topic_id=ledger.topic_id,
@@ -128,8 +136,8 @@ class LedgerReads:
             number=number,
             at=times.get(number),
             known_at=None if query.known is None else times.get(query.known),
-            stable=stable,
-            visible_end=ends,
+            stable=ends.stable,
+            visible_end=ends.visible_end,
             runs=part.runs,
             truncated=part.truncated,
             open=open_batches,
@@ -139,7 +147,7 @@ class LedgerReads:
             removed=[
                 partition
                 for partition, after in sorted(ledger.removed_after.items())
-                if after >= number and stable.get(partition, 0)
+                if after >= number and bounds.get(partition, 0)
             ],
         )
 
@@ -174,25 +182,26 @@ class LedgerReads:
 
 def _as_of(
     tx: ReadTransaction, ledger: Ledger, query: CommittedQuery
-) -> tuple[int, Mapping[int, int], Mapping[int, int]]:
-    """Return the number of the requested state, its `stable`, and its visible ends."""
+) -> tuple[int, store.Snapshot]:
+    """Return the number of the requested state, and its ends."""
     number = query.number
     if query.at is not None and number is None:
         number = store.number_at(tx, ledger.channel_uid, query.at)
         if number == 0:
             _require_kept(tx, ledger, f"as of {query.at.isoformat()}")
     if number is None or number == ledger.number:
-        ends = ledger.stable if query.is_past else ledger.visible_end
-        return ledger.number, ledger.stable, ends
-    stable = {} if number == 0 else store.snapshot(tx, ledger.channel_uid, number)
-    if stable is None:
+        return ledger.number, store.Snapshot(stable=ledger.stable, visible_end=ledger.visible_end)
+    if number == 0:
+        return 0, store.Snapshot(stable={}, visible_end={})
+    ends = store.snapshot(tx, ledger.channel_uid, number)
+    if ends is None:
         if number < ledger.number:
             _require_kept(tx, ledger, f"of commit {number}")
         raise SnapshotNotFound(
             f"The channel has no commit {number}; the last one is {ledger.number}. "
             "`sluiceway channels commits` lists them."
         )
-    return number, stable, stable
+    return number, ends
 
 
 def _require_kept(tx: ReadTransaction, ledger: Ledger, which: str) -> None:

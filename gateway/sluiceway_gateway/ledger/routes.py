@@ -264,6 +264,9 @@ async def get_committed(
 ) -> Response:
     """Return, by partition, the runs below `stable` from the given offsets on.
 
+    A snapshot has the runs of whole batches, which end at its `visible_end`: those of the batches
+    up to its number, also above `stable`.
+
     With `wait` and `If-None-Match`, wait for the end of a batch. If `known_at` is not the `at` that
     you got with the number `known`, the database was restored to an earlier state.
     """
@@ -272,6 +275,7 @@ async def get_committed(
         limit=limit,
         number=snapshot if number is None else number,
         at=snapshot_at,
+        whole=snapshot is not None or snapshot_at is not None,
         known=known,
     )
     reads = gateway.ledger_reads

@@ -271,13 +271,14 @@ class Ledgers:
                 assert decision.batch.number is not None  # noqa: S101 - it is committed
                 # The current one, if the commit's snapshot was pruned.
                 found = store.snapshot(tx, uid, decision.batch.number)
-                stable = was.stable if found is None else found
+                stable = was.stable if found is None else found.stable
             else:
                 batch_store.end(tx, uid, decision.batch)
                 batch_store.put_owner(tx, uid, decision.owner)
                 store.replace_runs(
                     tx, uid, removed=decision.runs_removed, added=decision.runs_added
                 )
+                store.keep_batch_runs(tx, decision.ledger, decision.runs_above)
                 # The time of the commit, so that it matches its snapshot.
                 store.save(tx, decision.ledger, was=was, now=now)
                 if positions is not None:

@@ -5,6 +5,7 @@ Every UPDATE names the expected values, and the number of affected rows is check
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from sluiceway_gateway.channels.model import READABLE, Channel, TopicRef
 from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.ledger_schema import (
+    batch_runs,
     ledger_partitions,
     ledger_snapshots,
     ledgers,
@@ -22,7 +24,7 @@ from sluiceway_gateway.db.ledger_schema import (
 from sluiceway_gateway.db.schema import channels
 from sluiceway_gateway.db.statements import PreparedDml, by_dialect, upsert
 from sluiceway_gateway.errors import ConcurrentChange
-from sluiceway_gateway.ledger.model import Interval, Ledger, Runs
+from sluiceway_gateway.ledger.model import Interval, Ledger, Runs, snapshot_runs
 
 # The rows refer to the channel's row, so a deletion of the channel waits for the transaction, or
 # the transaction sees it.
@@ -163,9 +165,15 @@ def _ends(ledger: Ledger, partition: int) -> dict[str, Any]:
 
 
 def keep_snapshots(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: datetime) -> None:
-    """Store `stable` under each number since `was`."""
+    """Store `stable` and `visible_end` under each number since `was`."""
     snapshots = [
-        {"channel_uid": was.channel_uid, "number": number, "at": now, "stable": ledger.stable}
+        {
+            "channel_uid": was.channel_uid,
+            "number": number,
+            "at": now,
+            "stable": ledger.stable,
+            "visible_end": ledger.visible_end,
+        }
         for number in range(was.number + 1, ledger.number + 1)
     ]
     if snapshots:
@@ -200,6 +208,19 @@ _REMOVE_RUN = PreparedDml(
     delete(visible_runs).where(*(each == bindparam(each.name) for each in visible_runs.c))
 )
 _ADD_RUN = PreparedDml(visible_runs.insert(), columns=visible_runs.c.keys())
+_BATCH_RUNS = (
+    select(batch_runs.c.first_offset, batch_runs.c.end_offset)
+    .where(
+        batch_runs.c.channel_uid == bindparam("uid"),
+        batch_runs.c.partition == bindparam("partition"),
+        batch_runs.c.end_offset >= bindparam("least"),
+        batch_runs.c.end_offset <= bindparam("end"),
+        batch_runs.c.number <= bindparam("number"),
+    )
+    .order_by(batch_runs.c.end_offset)
+    .limit(bindparam("most"))
+)
+_ADD_BATCH_RUN = PreparedDml(batch_runs.insert(), columns=batch_runs.c.keys())
 _OF_PARTITION = (
     visible_runs.c.channel_uid == bindparam("uid"),
     visible_runs.c.partition == bindparam("of_partition"),
@@ -242,17 +263,41 @@ def runs_slice(
     uid: str,
     starts: Mapping[int, int],
     *,
-    stable: Mapping[int, int],
+    ends: Mapping[int, int],
     limit: int,
 ) -> Runs:
-    """Return up to `limit` runs, plus one, between the starts and `stable`.
+    """Return up to `limit` runs, plus one, between the starts and the ends.
 
     Of each further partition it returns one run, for the start of the next part.
     """
     found: dict[int, Sequence[Interval]] = {}
     for partition, start in sorted(starts.items()):
-        bounds = {partition: Interval(start, stable.get(partition, 0))}
+        bounds = {partition: Interval(start, ends.get(partition, 0))}
         found |= runs_between(tx, uid, bounds, limit=limit + 1)
+        limit = max(0, limit - len(found[partition]))
+    return found
+
+
+def whole_runs_slice(
+    tx: ReadTransaction,
+    uid: str,
+    starts: Mapping[int, int],
+    *,
+    number: int,
+    snapshot: "Snapshot",
+    limit: int,
+) -> Runs:
+    """Return the same of the batches numbered up to `number`, each wholly."""
+    found: dict[int, Sequence[Interval]] = {}
+    for partition, start in sorted(starts.items()):
+        stable, end = snapshot.stable.get(partition, 0), snapshot.visible_end.get(partition, 0)
+        below = runs_between(tx, uid, {partition: Interval(start, stable)}, limit=limit + 1)
+        above = {}
+        if max(start, stable) < end:
+            values = {"uid": uid, "partition": partition, "least": max(start, stable) + 1}
+            values |= {"end": end, "number": number, "most": limit + 1}
+            above[partition] = _intervals(tx.execute(_BATCH_RUNS, values))
+        found |= snapshot_runs(below, above, snapshot.stable)
         limit = max(0, limit - len(found[partition]))
     return found
 
@@ -283,6 +328,12 @@ def replace_runs(tx: WriteTransaction, uid: str, *, removed: Runs, added: Runs) 
     gone = list(_run_rows(uid, removed))
     require_held(tx.run_each(_REMOVE_RUN, gone) == len(gone), "ledger")
     tx.run_each(_ADD_RUN, list(_run_rows(uid, added)))
+
+
+def keep_batch_runs(tx: WriteTransaction, ledger: Ledger, runs: Runs) -> None:
+    """Store runs of the batch with the ledger's number, which are above its `stable`."""
+    rows = [{**row, "number": ledger.number} for row in _run_rows(ledger.channel_uid, runs)]
+    tx.run_each(_ADD_BATCH_RUN, rows)
 
 
 def has_runs_below(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> bool:
@@ -320,12 +371,29 @@ def _intervals(rows: Iterable[Row[Any]]) -> list[Interval]:
     return [Interval(row.first_offset, row.end_offset) for row in rows]
 
 
-def snapshot(tx: ReadTransaction, uid: str, number: int) -> Mapping[int, int] | None:
-    """Return `stable` as it was after the end of this number."""
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The ends of a ledger's runs as of one number, by partition.
+
+    `visible_end` is `stable` where a gateway without snapshots of whole batches has stored it.
+    """
+
+    stable: Mapping[int, int]
+    visible_end: Mapping[int, int]
+
+
+def snapshot(tx: ReadTransaction, uid: str, number: int) -> Snapshot | None:
+    """Return the ends as they were after the end of this number; None if they are not kept."""
     table = ledger_snapshots.c
-    statement = select(table.stable).where(table.channel_uid == uid, table.number == number)
-    found = tx.execute(statement).scalar_one_or_none()
-    return None if found is None else numbers_of(found)
+    statement = select(table.stable, table.visible_end)
+    row = tx.execute(
+        statement.where(table.channel_uid == uid, table.number == number)
+    ).one_or_none()
+    if row is None:
+        return None
+    stable = numbers_of(row.stable)
+    ends = stable if row.visible_end is None else numbers_of(row.visible_end)
+    return Snapshot(stable=stable, visible_end=ends)
 
 
 def times_of(tx: ReadTransaction, uid: str, numbers: Collection[int]) -> Mapping[int, datetime]:
@@ -350,7 +418,8 @@ def committed_until(
     low, high = max(1 if oldest is None else oldest[0], ledger.repaired or 0), ledger.number
     while low < high:
         middle = (low + high) // 2
-        if offset < (snapshot(tx, uid, middle) or {}).get(partition, 0):
+        ends = snapshot(tx, uid, middle)
+        if ends is not None and offset < ends.stable.get(partition, 0):
             high = middle
         else:
             low = middle + 1

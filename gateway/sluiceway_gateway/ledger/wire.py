@@ -237,7 +237,9 @@ class VisibleOffsetsBody(BaseModel):
     known_at: datetime | None = Field(description="The time of `known`; null: it is unknown")
     stable: dict[str, int] = Field(description="By partition, the end of what readers read")
     visible_end: dict[str, int] = Field(description="By partition, the end of the last run")
-    runs: dict[str, list[list[int]]] = Field(description="By partition, [first, end] below stable")
+    runs: dict[str, list[list[int]]] = Field(
+        description="By partition, [first, end]; below stable, or of a snapshot below visible_end"
+    )
     truncated: dict[str, int] = Field(description="By partition, `from` of the next part")
     open: list[OpenBatchBody]
     halted: str | None = Field(description="The reason of the halt")

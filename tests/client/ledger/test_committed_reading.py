@@ -177,12 +177,59 @@ def test_an_open_batch_hides_later_commits_until_it_ends(
             early.write(readings(10))
             late.write(readings(10, 10))
             late.flush()
-            with channel.reader(until="now") as reader:
+            with channel.reader(until=None) as reader:
                 assert reader.end_offsets() == {0: 0}
                 assert reader.read(1, timeout=0.3) == []
                 assert not reader.finished
         with channel.reader(until="now") as reader:
             assert sorted(ids(reader)) == [*range(20)]
+
+
+@BOTH
+def test_reading_until_now_returns_whole_batches_and_waits_for_none(
+    new_ledgered: NewChannel,
+) -> None:
+    channel = new_ledgered(partitions=2)
+    start = {0: Position(offset=0), 1: Position(offset=0)}
+    with channel.writer() as first, channel.writer() as second:
+        with first.batch("first"):
+            first.write(readings(10))
+            first.flush()
+            with second.batch("second"):
+                second.write(readings(10, 10))
+            reader = channel.reader(until="now")
+            some = ids(reader.read(3, timeout=None))
+            first.write(readings(10, 20))
+        # The end of the other batch while it reads changes nothing.
+        assert sorted(some + ids(reader)) == [*range(10, 20)]
+        assert (reader.finished, reader.lag()) == (True, {0: 0, 1: 0})
+        # Another reader gets the rest only from the beginning of the batch that was open.
+        assert reader.position() == start
+        reader.close()
+    with channel.reader(until="now", start=start) as reader:
+        assert sorted(ids(reader)) == [*range(30)]
+        assert reader.position() != start
+
+
+def test_a_snapshot_has_whole_batches_of_interleaved_writers(new_ledgered: NewChannel) -> None:
+    channel = new_ledgered(partitions=2)
+    with channel.writer() as c, channel.writer(partition=0) as b, channel.writer() as d:
+        with d.batch("d"):
+            with c.batch("c"):
+                c.write(readings(10))
+                c.flush()
+                with b.batch("b"):
+                    b.write(readings(10, 10))
+                c.write(readings(10, 20))
+            number = {event.key: event.number for event in channel.commits().events}
+            with channel.reader(snapshot=number["b"]) as reader:
+                assert sorted(ids(reader)) == [*range(10, 20)]
+            with channel.reader(snapshot=number["c"]) as reader:
+                assert sorted(ids(reader)) == [*range(30)]
+            d.write(readings(10, 30))
+        # Runs have merged since.
+        with channel.reader(snapshot=number["b"]) as reader:
+            assert sorted(ids(reader)) == [*range(10, 20)]
 
 
 def test_latest_and_times_are_those_of_committed_records(new_ledgered: NewChannel) -> None:

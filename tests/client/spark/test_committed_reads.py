@@ -1,9 +1,8 @@
 """Reads of exactly-once channels without a Spark session: plan, pickle, read."""
 
 import pickle
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,10 +18,10 @@ from sluiceway.errors import (
     OffsetOutOfRange,
     OptionError,
     RecordsLost,
-    SluicewayTimeout,
 )
 from sluiceway.ledger.visibility import CommittedRuns
-from sluiceway.rest.ledger_models import Interval
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import Committed, Interval
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import InputSplit
 from sluiceway.spark.datasource import ChannelDataSource
@@ -132,53 +131,34 @@ def test_the_committed_records_are_requested_once_in_a_plan(
     fill(channel, range(4))
     reader = planned(minPartitions="4")
     requests: list[int] = []
-    request = CommittedRuns._request
+    request = LedgerCalls.committed
 
-    def counted(self: CommittedRuns, *arguments: Any, **named: Any) -> None:
+    def counted(self: LedgerCalls, *arguments: Any, **named: Any) -> Committed | None:
         requests.append(1)
-        request(self, *arguments, **named)
+        return request(self, *arguments, **named)
 
-    monkeypatch.setattr(CommittedRuns, "_request", counted)
+    monkeypatch.setattr(LedgerCalls, "committed", counted)
 
     assert tasks(reader) == [[0], [1], [2], [3]]
-    # Once when it is opened, and once for the end.
-    assert len(requests) == 2
+    assert len(requests) == 1
 
 
-def test_a_read_waits_for_records_committed_after_an_open_batch(
-    channel: Channel, read: Read
+def test_a_read_has_the_batches_that_are_committed_each_wholly(
+    channel: Channel, planned: Callable[..., DataSourceReader]
 ) -> None:
     fill(channel, range(3))
-    found: list[int] = []
-    with ExitStack() as stack:
-        writer = stack.enter_context(open_batch(channel))
+    with open_batch(channel) as writer:
         writer.write(rows(7))
         writer.flush()
         fill(channel, range(3, 5))
-        reading = threading.Thread(target=lambda: found.extend(read()))
-        reading.start()
-        reading.join(0.5)
-        assert reading.is_alive(), found
-    reading.join(180)
+        plan = planned()
+        splits = plan.partitions()
+        assert tasks(planned(endingOffsets='{"0": 3, "1": -2}')) == [[0, 1, 2]]
+        writer.write(rows(8))
 
-    assert found == [0, 1, 2, 7, 3, 4]
-
-
-@pytest.mark.usefixtures("patient_planning")
-def test_a_read_that_is_held_back_too_long_names_the_batch(channel: Channel, read: Read) -> None:
-    fill(channel, range(3))
-    with open_batch(channel):
-        fill(channel, range(3, 5))
-
-        with pytest.raises(SluicewayTimeout) as raised:
-            read(**{"kafkaConsumer.pollTimeoutMs": "1000"})
-
-        assert "the batch 'slow' of 'nightly', open since 20" in str(raised.value)
-        assert 'option("kafkaConsumer.pollTimeoutMs"' in str(raised.value)
-        # Readable records need no wait.
-        assert read(endingOffsets='{"0": 3, "1": -2}') == [0, 1, 2]
-        with pytest.raises(SluicewayTimeout):
-            read(endingOffsets='{"0": 4, "1": -1}', **{"kafkaConsumer.pollTimeoutMs": "1000"})
+    # The batch ended after the plan was made.
+    assert [each for ids in tasks_of(plan, *splits) for each in ids] == [0, 1, 2, 3, 4]
+    assert [each for ids in tasks(planned()) for each in ids] == [0, 1, 2, 7, 3, 4, 8]
 
 
 def test_an_end_past_the_committed_records_is_refused(channel: Channel, read: Read) -> None:

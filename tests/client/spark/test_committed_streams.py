@@ -19,9 +19,12 @@ from sluiceway.errors import (
     SluicewayTimeout,
 )
 from sluiceway.ledger.visibility import _LONG_POLL_S, CommittedRuns
-from sluiceway.spark.batch_reader import held_back
 from sluiceway.spark.datasource import ChannelDataSource
-from sluiceway.spark.microbatch import ChannelStreamReader, UnlimitedStreamReader
+from sluiceway.spark.microbatch import (
+    ChannelStreamReader,
+    UnlimitedStreamReader,
+    held_back,
+)
 from sluiceway.spark.offsets import StreamOffset
 from sluiceway.spark.types import struct_of
 from sluiceway.writer import ChannelWriter

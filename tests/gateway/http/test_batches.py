@@ -337,6 +337,58 @@ def test_a_snapshot_shows_the_channel_as_it_was(ledger: LedgerSite) -> None:
     assert (naive.status_code, code(naive)) == (422, "invalid_request")
 
 
+def test_a_snapshot_has_each_batch_wholly_or_not_at_all(ledger: LedgerSite) -> None:
+    first = ledger.open("c", "one", partitions=[0, 1])
+    ledger.commit(ledger.open("b", "two", partitions=[0]), {0: [(10, 20)]})
+    ledger.open("d", "three", partitions=[0, 1])
+    ledger.commit(first, {0: [(0, 10)], 1: [(0, 10)]})
+    ledger.commit(ledger.open("e", "two", partitions=[0, 1]), {0: [(20, 25)], 1: [(15, 20)]})
+
+    b, c, e = (whole_runs(ledger, number) for number in (1, 2, 3))
+    assert b == {0: [*range(10, 20)]}
+    assert c == {0: [*range(20)], 1: [*range(10)]}
+    assert e == {0: [*range(25)], 1: [*range(10), *range(15, 20)]}
+    held = ledger.committed(snapshot=2)
+    assert (held["stable"]["1"], held["visible_end"]["1"]) == (0, 10)
+
+
+def test_a_snapshot_after_growth_has_whole_batches(ledger: LedgerSite) -> None:
+    ledger.open("old", "one", partitions=[0])
+    ledger.commit(ledger.open("new", "two", partitions=[0, 1]), {0: [(4, 8)], 1: [(0, 4)]})
+
+    assert whole_runs(ledger, 1) == {0: [4, 5, 6, 7], 1: [0, 1, 2, 3]}
+    assert ledger.committed()["runs"] == {"0": [], "1": [[0, 4]], "2": [], "3": []}
+
+
+def test_a_snapshot_of_whole_batches_is_returned_in_parts(ledger: LedgerSite) -> None:
+    ledger.commit(ledger.open("first"), {0: [(0, 3)], 1: [(0, 1)]})
+    ledger.open("slow", "other", partitions=[0, 1])
+    apart = [(at, at + 1) for at in range(3, 23, 2)]
+    second = ledger.open("k2", "third")
+    ledger.commit(ledger.open("k1"), {0: apart, 1: apart})
+    ledger.commit(second, {0: [(30, 40)], 1: [(4, 5), (30, 40)]})
+
+    expected = {0: [0, 1, 2, *range(3, 23, 2)], 1: [0, *range(3, 23, 2)]}
+    assert whole_runs(ledger, 2) == expected
+    assert whole_runs(ledger, 2, limit=1) == expected
+    assert whole_runs(ledger, 2, limit=7) == expected
+    assert whole_runs(ledger, 3)[1] == sorted([*expected[1], 4, *range(30, 40)])
+
+
+def whole_runs(ledger: LedgerSite, snapshot: int, *, limit: int = 1000) -> dict[int, list[int]]:
+    """Return the offsets of a snapshot by partition, from responses with up to `limit` runs."""
+    offsets: dict[int, list[int]] = {}
+    left = {str(partition): 0 for partition in range(4)}
+    while left:
+        starts = ",".join(f"{partition}:{start}" for partition, start in left.items())
+        part = ledger.committed(**{"from": starts, "limit": limit, "snapshot": snapshot})
+        for partition, runs in part["runs"].items():
+            for first, end in runs:
+                offsets.setdefault(int(partition), []).extend(range(first, end))
+        left = part["truncated"]
+    return offsets
+
+
 def test_a_batch_is_refused_if_the_previous_commit_of_its_writer_is_missing(
     ledger: LedgerSite,
 ) -> None:

@@ -102,6 +102,26 @@ def test_a_pruned_snapshot_is_distinguished_from_an_unknown_one(
     assert "no commit 4" in ledger.get_committed(snapshot=4).json()["detail"]
 
 
+def test_runs_of_batches_stay_while_a_snapshot_needs_them(
+    ledger: LedgerSite, pruner: LedgerPruner
+) -> None:
+    slow = ledger.open("slow", "slow")
+    ledger.commit(ledger.open("k1"), {0: [(5, 10)]})
+    ledger.commit(ledger.open("k2"), {0: [(10, 15)]})
+    assert rows(ledger, "batch_runs") == 2
+    later(ledger)
+    assert (pruner.run_once().snapshots, rows(ledger, "batch_runs")) == (1, 2)
+    assert ledger.committed(snapshot=2)["runs"]["0"] == [[5, 15]]
+
+    ledger.commit(slow, {0: [(0, 5)]})
+    assert ledger.committed(snapshot=2)["runs"]["0"] == [[5, 10], [10, 15]]
+    assert rows(ledger, "batch_runs") == 2
+    later(ledger)
+    counts = pruner.run_once()
+    assert (counts.snapshots, counts.runs, rows(ledger, "batch_runs")) == (1, 2, 0)
+    assert ledger.committed(snapshot=3)["runs"]["0"] == [[0, 15]]
+
+
 def test_the_last_snapshot_stays(ledger: LedgerSite, pruner: LedgerPruner) -> None:
     ledger.commit(ledger.open("k1"), {0: [(0, 5)]})
     later(ledger)

@@ -121,7 +121,8 @@ def test_stored_ends_and_numbers_never_fall(database: Database, ledger: Ledger) 
         store.save(tx, replace(later, number=2), was=ledger, now=NOW)
     with database.read() as tx:
         assert store.find(tx, ledger.channel_uid) == later
-        assert store.snapshot(tx, ledger.channel_uid, 1) == {0: 7}
+        ends = store.Snapshot(stable={0: 7}, visible_end={0: 9})
+        assert store.snapshot(tx, ledger.channel_uid, 1) == ends
 
 
 def test_an_owners_numbers_never_fall(database: Database, ledger: Ledger) -> None:
