@@ -111,7 +111,8 @@ class MessageSender:
             try:
                 for name, channel in self._attached.items():
                     channel.report()
-                    if channel.batches is None and self.deliveries.producers:
+                    at_least_once = channel.connection.delivery == "at_least_once"
+                    if at_least_once and self.deliveries.producers:
                         # Batches have the partitions with which they opened.
                         producer = self.deliveries.producers[-1]
                         channel.discover_partitions(producer, channel.handle.partitions)
