@@ -156,6 +156,7 @@ class ChannelReader(ChannelEndpoint):
             connection, config, timeout_s=timeout_s, grouped=grouped, shared=share_connection
         )
         self._stream: PartitionStream = stream
+        self._visibility = visibility
         if visibility is not None:
             self._stream = CommittedStream(stream, visibility)
         self._visibility = visibility
@@ -468,6 +469,9 @@ class ChannelReader(ChannelEndpoint):
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+        if self._visibility is not None:
+            # Also before the records that are fetched already.
+            self._visibility.require_current()
         self._follow_growth()
         while not self._fetcher.fetch(self._next_check_s(deadline_s), holding=holding):
             if self._fetcher.finished and self._stop_condition.verify_complete():

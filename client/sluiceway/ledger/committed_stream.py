@@ -90,6 +90,7 @@ class CommittedStream:
         if failure is not None:
             raise failure
         deadline_s = time.monotonic() + wait_s
+        self._visibility.require_current()
         if self._waiting:
             everything = len(self._waiting) == len(self._next)
             self._visibility.wait(self._number, wait_s if everything else 0.0)
@@ -103,6 +104,8 @@ class CommittedStream:
         polled = self._stream.poll(min(limit, left), left_s)
         before = dict(self._next)
         try:
+            # Another reader may have got it meanwhile.
+            self._visibility.require_current()
             return self._visible(polled)
         except BaseException:
             # The polled messages are fetched again by a later call.

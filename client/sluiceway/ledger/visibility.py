@@ -50,7 +50,8 @@ class Visibility(ABC):
         self.visible_end: Mapping[int, int] = {}
         self.users = 0
         self.outdated = False
-        """True once a repair, or a restore of the database, has removed some of these runs."""
+        """True once a response said that some of these runs are lost: by a halt, a repair, or a
+        restore of the database."""
         self._repaired: int | None = None
 
     def acquire(self) -> None:
@@ -64,6 +65,14 @@ class Visibility(ABC):
     @abstractmethod
     def refresh(self) -> None:
         """Request all commits until now. Raises GatewayError, TopicGone."""
+
+    def require_current(self) -> None:
+        """Raise the Conflict of these runs if any reader of this process has got it.
+
+        Raises GatewayError, TopicGone.
+        """
+        if self.outdated:
+            self.refresh()
 
     @abstractmethod
     def wait(self, number: int, timeout_s: float) -> bool:
@@ -105,6 +114,7 @@ class Visibility(ABC):
                 "again; positions in the old topic are invalid in this one"
             )
         if response.halted is not None:
+            self.outdated = self.number >= 0
             raise Conflict(
                 f"the channel {self.channel!r} is halted: it cannot be read or written before a "
                 f"repair. {response.halted} `sluiceway channels repair {self.channel}` shows the "
@@ -399,6 +409,7 @@ class CommittedRuns(Visibility):
                 self._held_back_by = _holder(response)
                 self.number, self._etag = response.number, response.etag
                 self._at = response.at
+            self.outdated = False
             self._changed.notify_all()
 
     def _restored(self, known: KnownCommit) -> Conflict:

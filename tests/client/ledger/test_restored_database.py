@@ -134,6 +134,31 @@ def test_readers_and_writers_notice_that_their_commits_are_missing(
         assert ids(whole) == [*range(10), *range(100, 120), *range(10, 20)]
 
 
+def test_no_reader_of_the_process_returns_lost_commits_once_one_has_noticed(
+    restorable: RestorableGateway, gateway: Gateway
+) -> None:
+    channel = new_channel(gateway, "shared", partitions=1, delivery="exactly_once")
+    with channel.writer() as writer:
+        writer.write(readings(10))
+    restorable.back_up()
+    with channel.writer() as writer:
+        writer.write(readings(10, 10))
+    ahead, begun, opened = (channel.reader(until=None) for _ in range(3))
+    assert ids(ahead.read(20, timeout=None)) == [*range(20)]
+    assert ids(begun.read(5, timeout=None)) == [*range(5)]
+    restorable.restore()
+    with pytest.raises(Conflict, match="does not know the commit 2"):
+        ahead.read(1, timeout=None)
+    for reader in (opened, begun):
+        with pytest.raises(Conflict) as caught:
+            reader.read(20, timeout=None)
+        assert caught.value.code == "ledger_restored"
+    for reader in (ahead, begun, opened):
+        reader.close()
+    with channel.reader(until="now") as again:
+        assert ids(again) == [*range(10)]
+
+
 def test_readers_and_writers_of_the_backup_continue_and_later_ones_are_closed(
     restorable: RestorableGateway, gateway: Gateway
 ) -> None:

@@ -95,6 +95,15 @@ def test_no_batch_ends_because_the_clock_was_set(
     assert ledger.committed()["open"][0]["key"] == "k1"
 
 
+def test_a_clock_that_was_set_back_holds_readers_by_as_much_longer(
+    ledger: LedgerSite, clocks: Clocks, reap: Callable[[float], int]
+) -> None:
+    ledger.open("lost", lease_ms=10_000)
+    clocks.wall.advance(-60)
+    assert reap(60) == 0
+    assert reap(12) == 1
+
+
 def test_writers_can_renew_after_an_outage_of_the_gateway(
     ledger: LedgerSite, clocks: Clocks, reap: Callable[[float], int]
 ) -> None:
