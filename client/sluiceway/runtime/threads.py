@@ -19,6 +19,7 @@ T = TypeVar("T")
 _Task = Callable[[], object]
 
 _MAX_IDLE = 4
+_WAIT_S = 0.2
 # The queues of idle threads. No lock: signal handlers and garbage collection may interrupt a
 # thread that holds it, and then need it themselves. A deque's operations are atomic.
 _idle: deque["SimpleQueue[_Task]"] = deque()
@@ -66,7 +67,9 @@ class _Call(Generic[T]):
 
     def result(self) -> T:
         """Wait for the end, and return the result or raise the error."""
-        self._ended.acquire()
+        # In parts: a signal right before a thread blocks does not wake it.
+        while not self._ended.acquire(timeout=_WAIT_S):
+            pass
         error, self._error = self._error, None
         if error is None:
             return self._outcome[0]
