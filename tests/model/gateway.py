@@ -17,6 +17,7 @@ from sluiceway_gateway.ledger.model import (
     Ledger,
     Manifest,
     Owner,
+    Runs,
 )
 from sluiceway_gateway.ledger.repairing import RepairRequest
 
@@ -33,6 +34,15 @@ class Response:
     visible_end: Mapping[int, int]
     runs: Mapping[int, tuple[Interval, ...]]
     truncated: Mapping[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The ends of the runs after one number, and its time."""
+
+    stable: Mapping[int, int]
+    visible_end: Mapping[int, int]
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +63,17 @@ class Gateway:
         self.owners: dict[str, Owner] = {}
         self.batches: dict[str, Batch] = {}
         self.runs: dict[int, tuple[Interval, ...]] = {}
-        self.snapshots: dict[int, Mapping[int, int]] = {}
+        self.snapshots: dict[int, Snapshot] = {}
+        self.above: dict[int, Runs] = {}
+        """By number, the runs of a batch that were above `stable` at its commit."""
+        self.manifests: dict[int, Manifest] = {}
+        """By number, what a batch committed; the truth, which no gateway keeps."""
+        self.given_up: dict[int, Mapping[int, int]] = {}
+        """By number of a repair, the first lost offsets by partition."""
         self.positions: dict[str, int] = {}
         self.slices: dict[str, dict[int, Manifest]] = {}
         self.fenced: set[tuple[str, str]] = set()
+        self.kept_snapshots = world.random.choice([3, 50])
         self.over: set[str] = set()
         """Instances whose drivers have ended."""
 
@@ -127,6 +144,8 @@ class Gateway:
             self.runs[at] = tuple(sorted(remaining | set(runs)))
         self.batches[batch.id] = decision.batch
         self.owners[batch.owner] = decision.owner
+        self.above[decision.ledger.number] = decision.runs_above
+        self.manifests[decision.ledger.number] = request.manifest
         self._write_ledger(decision.ledger, number_moved=True)
         return decision.batch
 
@@ -171,6 +190,47 @@ class Gateway:
     def more(self, starts: Mapping[int, int], limit: int, first: Response) -> Response:
         """Return the next slice after a first response."""
         return self._response(starts, limit, first.stable)
+
+    def whole(self, number: int | None, starts: Mapping[int, int], limit: int) -> Response:
+        """Return runs of the batches up to a number, by default the present one."""
+        model.require_intact(self.ledger)
+        number = self.ledger.number if number is None else number
+        if number and number not in self.snapshots:
+            raise NotFound("The snapshot was pruned.")
+        none = Snapshot(stable={}, visible_end={}, seconds=0)
+        ends = self.snapshots.get(number, none)
+        above: dict[int, list[Interval]] = {}
+        for at_number, runs in self.above.items():
+            for at, intervals in runs.items():
+                above.setdefault(at, []).extend(intervals if at_number <= number else ())
+        runs = model.snapshot_runs(self.runs, above, ends.stable)
+        part = model.slice_runs(runs, ends.visible_end, starts, limit)
+        return Response(
+            number=number,
+            stable=ends.stable,
+            visible_end=ends.visible_end,
+            runs=part.runs,
+            truncated=part.truncated,
+        )
+
+    def committed_up_to(self, number: int) -> set[tuple[int, int]]:
+        """Return what the batches up to a number committed, by partition and offset."""
+        return {
+            (at, offset)
+            for commit, manifest in self.manifests.items()
+            if commit <= number
+            for at, intervals in manifest.items()
+            for offset in offsets(intervals)
+        }
+
+    def is_given_up(self, number: int) -> bool:
+        """Return whether a later repair gave up records of a snapshot, which is refused then."""
+        ends = {} if number not in self.snapshots else self.snapshots[number].visible_end
+        return any(
+            repair > number and first < ends.get(at, 0)
+            for repair, lost_from in self.given_up.items()
+            for at, first in lost_from.items()
+        )
 
     def _response(
         self, starts: Mapping[int, int], limit: int, stable: Mapping[int, int]
@@ -237,6 +297,7 @@ class Gateway:
         for at, runs in decision.runs_removed.items():
             remaining = {*self.runs.get(at, ())} - {*runs}
             self.runs[at] = tuple(sorted(remaining | {*decision.runs_added[at]}))
+        self.given_up[decision.ledger.number] = dict(ledger.lost_from)
         self._write_ledger(decision.ledger, number_moved=True)
 
     def prune(self) -> None:
@@ -244,6 +305,19 @@ class Gateway:
         for each in [*self.batches.values()]:
             if each.state is BatchState.COMMITTED and not self.needed(each):
                 del self.batches[each.id]
+        for number in [*self.snapshots][: -self.kept_snapshots]:
+            del self.snapshots[number]
+        self.prune_above()
+
+    def prune_above(self) -> None:
+        """Delete runs of batches that are below `stable` of each snapshot that is kept."""
+        if self.snapshots:
+            oldest = self.snapshots[min(self.snapshots)]
+            for number, runs in self.above.items():
+                self.above[number] = {
+                    at: [each for each in intervals if each.end > oldest.stable.get(at, 0)]
+                    for at, intervals in runs.items()
+                }
 
     def needed(self, batch: Batch) -> bool:
         """Return whether a replay may still need a committed batch."""
@@ -300,9 +374,11 @@ class Gateway:
         if number_moved:
             self.snapshots[ledger.number] = self.snapshot_of(ledger)
 
-    def snapshot_of(self, ledger: Ledger) -> Mapping[int, int]:
-        """Return by partition the offset up to which a snapshot of this commit is read."""
-        return ledger.stable
+    def snapshot_of(self, ledger: Ledger) -> Snapshot:
+        """Return what is stored of a number."""
+        return Snapshot(
+            stable=ledger.stable, visible_end=ledger.visible_end, seconds=self.world.seconds
+        )
 
     # --- properties of single transactions
 

@@ -15,7 +15,7 @@ from tests.model.gateway import Gateway, Move
 from tests.model.jobs import BatchJob, DeliveryReports, PlainWriter, Work
 from tests.model.readers import StreamReader
 from tests.model.schedule import Outcome, run_schedule
-from tests.model.world import Record, Steps
+from tests.model.world import Record, Steps, World
 
 from sluiceway_gateway.errors import PositionMoved
 from sluiceway_gateway.ledger import batches, model, repairing
@@ -26,6 +26,8 @@ from sluiceway_gateway.ledger.model import (
     BatchState,
     Ending,
     Ledger,
+    Runs,
+    slice_runs,
     stable_of,
 )
 from sluiceway_gateway.ledger.model import halt as model_halt
@@ -423,9 +425,62 @@ def _() -> list[Patch]:
     return [(Gateway, "clip", clip)]
 
 
-@mutant("snapshots store the visible ends")
+@mutant("a snapshot is a prefix by offsets, up to stable")
 def _() -> list[Patch]:
-    return [(Gateway, "snapshot_of", lambda _, ledger: ledger.visible_end)]
+    def prefix(runs: Runs, _above: Runs, stable: Mapping[int, int]) -> Runs:
+        return slice_runs(runs, stable, dict.fromkeys(runs, 0), 10_000).runs
+
+    return [(model, "snapshot_runs", prefix)]
+
+
+@mutant("a snapshot is a prefix by offsets, up to the visible ends")
+def _() -> list[Patch]:
+    return [(model, "snapshot_runs", lambda runs, *_: runs)]
+
+
+@mutant("runs of a batch above stable are not kept, so they merge with later ones")
+def _() -> list[Patch]:
+    return [(batches, "runs_above", lambda *_: {})]
+
+
+@mutant("runs of a batch are kept as long as the batch's own snapshot only")
+def _() -> list[Patch]:
+    def prune(gateway: Gateway) -> None:
+        for number in gateway.above.keys() - gateway.snapshots.keys():
+            del gateway.above[number]
+
+    return [(Gateway, "prune_above", prune)]
+
+
+@mutant("a read until now waits for open batches, and ends at an offset in each partition")
+def _() -> list[Patch]:
+    def prefix(world: World, gateway: Gateway, *_: Any) -> Steps:
+        every = dict.fromkeys(range(gateway.ledger.partitions), 0)
+        first = yield from world.call("committed", lambda: gateway.committed(every, 10_000, None))
+        while True:
+            last = yield from world.call(
+                "committed", lambda: gateway.committed(every, 10_000, None)
+            )
+            if all(last.stable.get(at, 0) >= end for at, end in first.visible_end.items()):
+                break
+            yield
+        part = slice_runs(last.runs, first.visible_end, every, 10_000)
+        return first, readers.places_of(part.runs)
+
+    return [(readers, "read_whole", prefix)]
+
+
+@mutant("a read of whole batches misses partitions that were added meanwhile")
+def _() -> list[Patch]:
+    return [(readers, "added_partitions", lambda *_: 0)]
+
+
+@mutant("positions of a read of whole batches are not lowered to stable")
+def _() -> list[Patch]:
+    def ends(first: Any) -> Mapping[int, int]:
+        return {at: first.visible_end.get(at, 0) for at in range(10)}
+
+    return [(readers, "resumable", ends)]
 
 
 @mutant("aborts and reaps have no number, so that readers do not wake")

@@ -1,10 +1,15 @@
 """Readers: streams with checkpoints, bounded reads, snapshots."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tests.model.gateway import Gateway, Response
-from tests.model.world import Steps, Violation, World, offsets
+from tests.model.world import Steps, Violation, World, offsets, pause
+
+from sluiceway_gateway.errors import NotFound
+
+_PARTITIONS = 10
+"""More than any schedule has."""
 
 
 def fetch(world: World, partition: int, offset: int) -> tuple[Any, ...] | None:
@@ -129,7 +134,7 @@ class StreamReader:
 
 
 def bounded_read(world: World, gateway: Gateway) -> Steps:
-    """Read all records committed at the start: wait until `stable` reaches `visible_end`."""
+    """Read as a group does: a prefix up to `visible_end` of the start, once `stable` is there."""
     first = yield from world.call("committed", lambda: gateway.committed({}, 10_000, None))
     expected = {
         (at, offset)
@@ -159,24 +164,85 @@ def bounds(first: Response) -> Mapping[int, int]:
     return first.visible_end
 
 
+def read_whole(world: World, gateway: Gateway, number: int | None, limit: int) -> Steps:
+    """Read the batches up to a number, in slices; return the first response and the places."""
+    partitions = gateway.ledger.partitions
+    while True:
+        starts = dict.fromkeys(range(partitions), 0)
+        first = yield from world.call("snapshot", _further(gateway, number, starts, limit))
+        added = added_partitions(first, partitions)
+        if not added:
+            break
+        partitions += added
+    places = places_of(first.runs)
+    rest = dict(first.truncated)
+    while rest:
+        part = yield from world.call("snapshot", _further(gateway, first.number, rest, limit))
+        places |= places_of(part.runs)
+        rest = dict(part.truncated)
+    return first, places
+
+
+def added_partitions(first: Response, partitions: int) -> int:
+    """Return how many partitions were added between the connection and the response."""
+    return max(0, max(first.visible_end, default=-1) + 1 - partitions)
+
+
+def _further(
+    gateway: Gateway, number: int | None, starts: Mapping[int, int], limit: int
+) -> Callable[[], Response]:
+    return lambda: gateway.whole(number, starts, limit)
+
+
+def places_of(runs: Mapping[int, Iterable[tuple[int, int]]]) -> set[tuple[int, int]]:
+    """Return the partitions and offsets of runs."""
+    return {(at, offset) for at, intervals in runs.items() for offset in offsets(intervals)}
+
+
+def require_whole(
+    world: World, gateway: Gateway, number: int, places: set[tuple[int, int]]
+) -> None:
+    """Raise unless the places are those of the batches up to a number that Kafka still has."""
+    starts = world.log.starts
+    different = {
+        place for place in gateway.committed_up_to(number) ^ places if place[1] >= starts[place[0]]
+    }
+    if different:
+        raise Violation("lost", f"the batches up to {number} are divided: {sorted(different)[:3]}")
+
+
+def present_read(world: World, gateway: Gateway) -> Steps:
+    """Read the batches that are committed now, each wholly, then continue where it ended."""
+    limit = world.random.choice([1, 3, 10_000])
+    try:
+        first, places = yield from read_whole(world, gateway, None, limit)
+    except NotFound:
+        return
+    require_whole(world, gateway, first.number, places)
+    positions = resumable(first)
+    yield from pause(world, 200)
+    following = {place for place in places_of(gateway.runs) if place[1] >= positions[place[0]]}
+    if skipped := places_of(gateway.runs) - places - following:
+        raise Violation("lost", f"a read from the reported positions skips {sorted(skipped)[:3]}")
+
+
+def resumable(first: Response) -> Mapping[int, int]:
+    """Return the positions that a read of whole batches reports, by partition."""
+    return {at: first.stable.get(at, 0) for at in range(_PARTITIONS)}
+
+
 def repeated_snapshot(world: World, gateway: Gateway) -> Steps:
-    """Read one snapshot repeatedly; no records may be added to it."""
+    """Read one snapshot repeatedly, until it is pruned; it has whole batches each time."""
     while not gateway.snapshots:
         if world.calm:
             return
         yield
     number = world.random.choice([*gateway.snapshots])
-    first: set[tuple[int, int]] | None = None
     for _ in range(4):
         yield from (None for _ in range(world.random.randint(5, 80)))
-        stable = gateway.snapshots[number]
-        current = {
-            (at, offset)
-            for at, runs in gateway.runs.items()
-            for offset in offsets(runs)
-            if offset < stable.get(at, 0)
-        }
-        if first is None:
-            first = current
-        if added := current - first:
-            raise Violation("lost", f"snapshot {number} has {sorted(added)[:3]} only later")
+        try:
+            _, places = yield from read_whole(world, gateway, number, 3)
+        except NotFound:
+            return
+        if not gateway.is_given_up(number):
+            require_whole(world, gateway, number, places)

@@ -6,10 +6,20 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tests.model.gateway import Gateway
+from tests.model.gateway import LEASE, Gateway
 from tests.model.jobs import BatchJob, Identity, Job, PlainWriter, Stream, Transaction
-from tests.model.readers import StreamReader, bounded_read, repeated_snapshot
-from tests.model.world import Log, Steps, Violation, World, offsets, pause
+from tests.model.readers import (
+    StreamReader,
+    bounded_read,
+    present_read,
+    read_whole,
+    repeated_snapshot,
+    require_whole,
+)
+from tests.model.world import Log, Record, Steps, Violation, World, offsets, pause
+
+from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
+from sluiceway_gateway.ledger.model import Batch, Interval, Manifest, digest_of
 
 CALM_STEPS = 30_000
 """Steps within which everything must finish after the faults have ended."""
@@ -118,6 +128,7 @@ class Schedule:
         for number, reader in enumerate(self.readers):
             self.world.spawn(f"reader {number}", reader.read())
         self.world.spawn("bounded", self._later(bounded_read(self.world, self.gateway)))
+        self.world.spawn("bounded now", self._later(present_read(self.world, self.gateway)))
         for _ in range(2):
             self.world.spawn("snapshot", self._later(repeated_snapshot(self.world, self.gateway)))
         if self.random.random() < 0.5:
@@ -242,7 +253,7 @@ class Schedule:
                 f"reader at {at}" for at, end in ends.items() if reader.positions.get(at, 0) < end
             ]
         names = {each.name for each in self.world.processes}
-        return left + sorted(names & {"bounded", "snapshot"})
+        return left + sorted(name for name in names if name.startswith(READING[1:]))
 
     def _stable(self, at: int) -> int:
         return self.gateway.ledger.stable.get(at, 0)
@@ -302,6 +313,46 @@ class Schedule:
 def offsets_of(gateway: Gateway, at: int) -> set[int]:
     """Return the visible offsets of a partition."""
     return set(offsets(gateway.runs.get(at, ())))
+
+
+def interleaved_batches() -> None:
+    """Commit C between B and D, and read the snapshot of each commit.
+
+    C begins first, B commits behind it in partition 0, and D opens while C still writes: an offset
+    in each partition cannot separate C from D.
+    """
+    world = World(random.Random(0), Log(2))  # noqa: S311 - not for secrets
+    world.calm = True
+    gateway = Gateway(world, 2)
+
+    def open_(name: str) -> Batch:
+        request = OpenRequest(key=name, owner=name, instance=name, lease=LEASE)
+        return gateway.open(request)
+
+    def commit(batch: Batch, manifest: Manifest) -> None:
+        counts = {at: len([*offsets(intervals)]) for at, intervals in manifest.items()}
+        request = CommitRequest(
+            batch=batch.id,
+            instance=batch.instance,
+            digest=digest_of(manifest),
+            manifest=manifest,
+            records=sum(counts.values()),
+            counts=counts,
+        )
+        gateway.commit(request)
+
+    c, b = open_("c"), open_("b")
+    for partition, name in ((0, "c"), (0, "b"), (1, "c")):
+        for row in range(10):
+            world.log.append(partition, Record((name, partition, row), name))
+    commit(b, {0: (Interval(10, 20),)})
+    open_("d")
+    commit(c, {0: (Interval(0, 10),), 1: (Interval(0, 10),)})
+    for number in (1, 2):
+        process = world.spawn("snapshot", read_whole(world, gateway, number, 3))
+        while not process.over:
+            world.step()
+        require_whole(world, gateway, number, process.result[1])
 
 
 def run_schedule(seed: int, *, keep_trace: bool = True) -> Outcome:

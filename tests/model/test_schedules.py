@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from tests.model.__main__ import main, summary
 from tests.model.mutants import MUTANTS, Mutant, noticed
-from tests.model.schedule import run_schedule
+from tests.model.schedule import interleaved_batches, run_schedule
+from tests.model.world import Violation
 
 ROOT = Path(__file__).parents[2]
 CLEAN = {"lost": 0, "duplicated": 0, "stuck": 0, "stable_back": 0, "not_fenced": 0}
@@ -24,6 +25,14 @@ def report() -> dict[str, Any]:
 
 def test_schedules_lose_duplicate_and_block_no_records(report: dict[str, Any]) -> None:
     assert {name: report[name] for name in CLEAN} == CLEAN, report["violations"]
+
+
+@pytest.mark.parametrize("name", ["up to stable", "up to the visible ends", "merge with later"])
+def test_a_snapshot_between_interleaved_commits_has_whole_batches(name: str) -> None:
+    interleaved_batches()
+    (mutant,) = [each for each in MUTANTS if name in each.name]
+    with mutant.applied(), pytest.raises(Violation, match="are divided"):
+        interleaved_batches()
 
 
 def test_the_command_reports_its_schedules(
