@@ -16,6 +16,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gateways import Rig, code, until_ready
 from processes import restored_logging
+from sluiceway_gateway.auth.model import OwnershipMode
+from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.leases import Leader
@@ -183,7 +185,10 @@ def test_an_error_after_the_start_of_a_response_cuts_the_connection(
 
     sent: list[str] = []
     parts = rig.app.state.parts
-    observation = Observation(begun, metrics=parts.metrics, tokens=parts.tokens)
+    ownership = Ownership(rig.database, mode=OwnershipMode.ENFORCE)
+    observation = Observation(
+        begun, metrics=parts.metrics, tokens=parts.tokens, ownership=ownership
+    )
     with pytest.raises(DatabaseUnavailable):
         asyncio.run(observation({"type": "http", "method": "GET"}, receive, send))
     assert sent == ["http.response.start"]

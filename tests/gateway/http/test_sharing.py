@@ -152,30 +152,6 @@ def test_a_late_sync_changes_nothing(flights: Site) -> None:
     assert flights.sync(first, epoch=99).json()["code"] == "fenced"
 
 
-def test_new_partitions_are_assigned_without_a_new_generation(
-    flights: Site,
-) -> None:
-    from sluiceway_gateway.channels.model import Phase
-
-    first, second = flights.join(), flights.join()
-    shares(flights, first, second)
-    flights.rig.put(flights.name, partitions=6)
-    flights.rig.observe(flights.name, Phase.READY)
-    assert flights.sync(first).json()["partitions"] == [0, 2, 4]
-    assert flights.sync(second).json() | {"positions": []} == {
-        "generation": second["generation"],
-        "taken": True,
-        "has": second["generation"],
-        "index": 1,
-        "size": 2,
-        "partitions": [1, 3, 5],
-        "pending": [],
-        "held": [1, 3, 5],
-        "positions": [],
-        "total": 6,
-    }
-
-
 def test_more_members_than_partitions_do_not_grow_the_channel(flights: Site) -> None:
     members = [flights.join() for _ in range(6)]
     assert shares(flights, *members) == [[0], [1], [2], [3], [], []]
