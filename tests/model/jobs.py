@@ -5,7 +5,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.model.gateway import LEASE, Gateway, Move
-from tests.model.world import JobFailed, JobRefused, Process, Record, Steps, Violation, World, pause
+from tests.model.world import (
+    Interrupted,
+    JobFailed,
+    JobRefused,
+    Process,
+    Record,
+    Steps,
+    Violation,
+    World,
+    pause,
+)
 
 from sluiceway_gateway.errors import (
     BatchKeyTaken,
@@ -127,6 +137,8 @@ class Work:
             keyed = world.random.random() < 0.2
             partition = world.random.choice([*batch.begin]) if keyed else default_partition
             yield
+            while world.kafka_away:
+                yield
             if world.fault("record not written", 0.02):
                 reports.failed()
                 continue
@@ -401,18 +413,30 @@ class Transaction(Job):
     inputs: list[Identity] = field(default_factory=list)
 
     def drive(self, instance: str) -> Steps:
-        count = 0
+        count, suspended = 0, False
         while True:
+            if suspended:
+                # The reader refuses a call, as retriable, until it could go back.
+                yield
+                suspended = not self.rewound()
+                continue
             start = yield from self.world.call("position", self._position)
             end = min(start + self.world.random.randint(1, 4), len(self.inputs))
             if start == end:
                 return
             count += 1
             yield
+            if self.world.fault("block failed", 0.5 if self.world.kafka_away else 0.05):
+                suspended = not self.rewound()
+                continue
             move = Move(reader=self.owner, start=start, end=end)
             tasks = [self.inputs[start:end]]
             key = f"{instance}:{count}"
             yield from self.work(key, instance, tasks, takeover=True, move=move).perform()
+
+    def rewound(self) -> bool:
+        """Return whether the reader went back to its position, which needs Kafka."""
+        return not self.world.kafka_away
 
     def _position(self) -> int:
         return self.gateway.positions.get(self.owner, 0)
@@ -434,3 +458,46 @@ class PlainWriter(Job):
             key = f"{instance}:{at}"
             yield from self.work(key, instance, [self.flushes[at]], owner=instance).perform()
             self.acknowledged.add(at)
+
+
+@dataclass
+class BlockWriter(Job):
+    """A writer whose blocks may be interrupted; it then goes on with a flush.
+
+    In a block, a flush commits nothing: the block does, at its end.
+    """
+
+    units: list[tuple[list[Identity], list[Identity]]] = field(default_factory=list)
+    """The records of each block, and those of the flush after it."""
+    begun: int = 0
+    entered: set[str] = field(default_factory=set)
+    """Instances that are in a block."""
+    acknowledged: set[int] = field(default_factory=set)
+
+    def drive(self, instance: str) -> Steps:
+        run = self.runs
+        while run == self.runs and self.begun < len(self.units):
+            at = self.begun
+            self.begun += 1
+            in_block, flushed = self.units[at]
+            try:
+                yield from self._block(f"{instance}:block {at}", instance, in_block)
+            except Interrupted:
+                self.world.note(f"{instance} goes on")
+            self.leave_interrupted(instance)
+            if instance not in self.entered:
+                key = f"{instance}:{at}"
+                yield from self.work(key, instance, [flushed], owner=instance).perform()
+            self.acknowledged.add(at)
+
+    def _block(self, key: str, instance: str, records: list[Identity]) -> Steps:
+        yield
+        self.entered.add(instance)
+        yield
+        yield from self.work(key, instance, [records], owner=instance).perform()
+        yield
+        self.entered.discard(instance)
+
+    def leave_interrupted(self, instance: str) -> None:
+        """Leave a block whose end was interrupted, as the writer's next call does."""
+        self.entered.discard(instance)

@@ -12,7 +12,7 @@ from unittest import mock
 
 from tests.model import readers
 from tests.model.gateway import Gateway, Move
-from tests.model.jobs import BatchJob, DeliveryReports, PlainWriter, Work
+from tests.model.jobs import BatchJob, BlockWriter, DeliveryReports, PlainWriter, Transaction, Work
 from tests.model.readers import StreamReader
 from tests.model.schedule import Outcome, run_schedule
 from tests.model.world import Record, Steps, World
@@ -358,6 +358,22 @@ def _() -> list[Patch]:
         gateway.positions[request.reader] = request.end
 
     return [(Gateway, "_move", move)]
+
+
+@mutant("a transaction's reader that could not go back refuses for ever")
+def _() -> list[Patch]:
+    def rewound(job: Transaction) -> bool:
+        if job.world.kafka_away:
+            suspended.add(id(job))
+        return id(job) not in suspended
+
+    suspended: set[int] = set()
+    return [(Transaction, "rewound", rewound)]
+
+
+@mutant("an interrupted block stays open, so that a flush commits nothing")
+def _() -> list[Patch]:
+    return [(BlockWriter, "leave_interrupted", nothing)]
 
 
 # --- delivery reports

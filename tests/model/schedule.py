@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.model.gateway import LEASE, Gateway
-from tests.model.jobs import BatchJob, Identity, Job, PlainWriter, Stream, Transaction
+from tests.model.jobs import BatchJob, BlockWriter, Identity, Job, PlainWriter, Stream, Transaction
 from tests.model.readers import (
     StreamReader,
     bounded_read,
@@ -86,6 +86,12 @@ class Schedule:
         if rng.random() < 0.5:
             flushes = [[("flush", at, row) for row in range(3)] for at in range(rng.randint(1, 4))]
             jobs.append(PlainWriter(world, gateway, "plain", flushes=flushes))
+        if rng.random() < 0.3:
+            units = [
+                ([("block", at, row) for row in range(3)], [("after", at, row) for row in range(2)])
+                for at in range(rng.randint(1, 3))
+            ]
+            jobs.append(BlockWriter(world, gateway, "blocks", units=units))
         if rng.random() < 0.15:
             # One key is used by two owners, or twice by one owner.
             tasks = [[("thief", row) for row in range(2)]]
@@ -183,6 +189,12 @@ class Schedule:
             job = rng.choice(self.jobs)
             if job.current is not None:
                 job.current.declared_dead = True
+        if world.fault("interrupt", 0.01):
+            drivers = [job.current for job in self.jobs if job.current and not job.current.over]
+            if drivers:
+                world.interrupt(rng.choice(drivers))
+        if world.fault("Kafka unreachable", 0.003):
+            world.away_until = world.seconds + rng.randint(5, 40)
         if world.fault("foreign record", 0.01):
             world.log.append(rng.randrange(len(world.log.records)), None)
         if len(world.log.records) < 5 and world.fault("growth", 0.003):
@@ -292,6 +304,12 @@ class Schedule:
                 for at, flush in enumerate(job.flushes):
                     needed = at in job.acknowledged
                     self._require_all(f"flush {at}", flush, visible, needed=needed)
+                continue
+            if isinstance(job, BlockWriter):
+                for at, (in_block, flushed) in enumerate(job.units):
+                    needed = at in job.acknowledged
+                    self._require_all(f"block {at}", in_block, visible, needed=False)
+                    self._require_all(f"flush after {at}", flushed, visible, needed=needed)
                 continue
             assert isinstance(job, Stream | BatchJob)
             for key, identities in job.keys().items():

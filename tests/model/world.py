@@ -15,6 +15,10 @@ Steps = Generator[None, None, Any]
 """The steps of a process, which may be interrupted or killed at each `yield`."""
 
 
+class Interrupted(Exception):
+    """A signal, which reaches a driver between two of its steps."""
+
+
 class Record(NamedTuple):
     """A record in Kafka; all attempts write a logical record with the same `identity`."""
 
@@ -82,11 +86,18 @@ class World:
     trace: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     ids: int = 0
+    away_until: float = 0
+    """Time until which Kafka is unreachable for clients."""
 
     @property
     def now(self) -> datetime:
         """The clock of the gateway."""
         return START + timedelta(seconds=self.seconds)
+
+    @property
+    def kafka_away(self) -> bool:
+        """Whether clients cannot reach Kafka."""
+        return not self.calm and self.seconds < self.away_until
 
     def new_id(self, prefix: str) -> str:
         """Return a unique id."""
@@ -116,6 +127,10 @@ class World:
         process.over = True
         process.error = JobFailed("killed")
         process.steps.close()
+
+    def interrupt(self, process: Process) -> None:
+        """Raise Interrupted in a process, at its current step."""
+        self._advance(process, lambda: process.steps.throw(Interrupted()))
 
     def send(self, name: str, handle: Callable[[], Any]) -> list[Any]:
         """Send a request, which may be lost; return the list that will receive its response."""
@@ -176,13 +191,16 @@ class World:
         if process.over:
             self.processes.remove(process)
 
-    def _advance(self, process: Process) -> None:
+    def _advance(self, process: Process, step: Callable[[], None] | None = None) -> None:
         try:
-            next(process.steps)
+            if step is None:
+                next(process.steps)
+            else:
+                step()
         except StopIteration as end:
             process.over = True
             process.result = end.value
-        except (SluicewayGatewayError, TimeoutError, JobFailed) as error:
+        except (SluicewayGatewayError, TimeoutError, JobFailed, Interrupted) as error:
             process.over = True
             process.error = error
             self.note(f"{process.name} failed: {type(error).__name__}")
