@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from tests.model.world import Violation, World, offsets
 
-from sluiceway_gateway.errors import NotFound, PositionMoved
+from sluiceway_gateway.errors import BeyondWatermark, ManifestConflict, NotFound, PositionMoved
 from sluiceway_gateway.ledger import batches, model, repairing
 from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
 from sluiceway_gateway.ledger.model import (
@@ -23,6 +23,10 @@ from sluiceway_gateway.ledger.repairing import RepairRequest
 
 MAX_AGE = timedelta(seconds=400)
 LEASE = timedelta(seconds=60)
+CONFIRM_S = 30
+"""Time after which a low watermark means lost records."""
+TOLERANCE_S = 2
+"""Time by which the clocks of brokers and of the gateway may differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +77,13 @@ class Gateway:
         self.positions: dict[str, int] = {}
         self.slices: dict[str, dict[int, Manifest]] = {}
         self.fenced: set[tuple[str, str]] = set()
+        self.behind_since: dict[int, float] = {}
+        """By partition, the first pass of those in which its watermark was low."""
+        self.lost: dict[int, range] = {}
+        """By partition, offsets that Kafka has lost without a halt so far: the truth."""
+        self.suspicious = False
+        """Whether a loss has shown: by a low watermark in a pass or a commit, or by a conflict."""
+        self.committed_keys: dict[int, str] = {}
         self.kept_snapshots = world.random.choice([3, 50])
         self.over: set[str] = set()
         """Instances whose drivers have ended."""
@@ -120,20 +131,28 @@ class Gateway:
         batch = self._batch(request.batch)
         if slices:
             request = replace(request, manifest=self._assembled(request))
-        if batch.state is BatchState.OPEN:
-            batches.require_written(request.manifest, self.world.log.watermarks())
-        decision = batches.commit_batch(
-            ledger,
-            self.owners[batch.owner],
-            batch,
-            self.open_batches(),
-            {
-                at: [each for each in runs if each.end >= batch.begin.get(at, 0)]
-                for at, runs in self.runs.items()
-            },
-            request,
-            self.world.now,
-        )
+        try:
+            if batch.state is BatchState.OPEN:
+                batches.require_written(request.manifest, self.world.log.watermarks())
+            decision = batches.commit_batch(
+                ledger,
+                self.owners[batch.owner],
+                batch,
+                self.open_batches(),
+                {
+                    at: [each for each in runs if each.end >= batch.begin.get(at, 0)]
+                    for at, runs in self.runs.items()
+                },
+                request,
+                self.world.now,
+            )
+        except BeyondWatermark:
+            self.note_low_ends()
+            raise
+        except ManifestConflict as conflict:
+            self.judge_conflict(conflict.disputed)
+            self._check_judged(conflict.disputed)
+            raise
         if decision.repeated:
             return decision.batch
         if move is not None:
@@ -146,6 +165,7 @@ class Gateway:
         self.owners[batch.owner] = decision.owner
         self.above[decision.ledger.number] = decision.runs_above
         self.manifests[decision.ledger.number] = request.manifest
+        self.committed_keys[decision.ledger.number] = batch.key
         self._write_ledger(decision.ledger, number_moved=True)
         return decision.batch
 
@@ -221,6 +241,10 @@ class Gateway:
             if commit <= number
             for at, intervals in manifest.items()
             for offset in offsets(intervals)
+            if not any(
+                commit < repair <= number and offset >= lost_from.get(at, offset + 1)
+                for repair, lost_from in self.given_up.items()
+            )
         }
 
     def is_given_up(self, number: int) -> bool:
@@ -257,8 +281,7 @@ class Gateway:
 
     def grow(self) -> None:
         """Add a partition."""
-        self.world.log.records.append([])
-        self.world.log.starts.append(0)
+        self.world.log.add_partition()
         self.ledger = model.grow(self.ledger, len(self.world.log.records))
 
     def clip(self) -> None:
@@ -266,11 +289,65 @@ class Gateway:
         for at, start in enumerate(self.world.log.starts):
             self.runs[at] = model.clip(self.runs.get(at, ()), start)
 
-    def watch(self) -> None:
-        """Halt the channel if Kafka lost committed records."""
-        lost = model.reused_offsets(self.ledger, self.world.log.watermarks())
+    def compare(self) -> None:
+        """Compare the ledger with Kafka's watermarks, which are low after a loss."""
+        if self.ledger.halted is not None:
+            return
+        behind = self.note_low_ends()
+        now = self.world.seconds
+        self.behind_since = {at: self.behind_since.get(at, now) for at in behind}
+        low = self.ledger.low_end
+        lasting = {at: low[at] for at in behind if now - self.behind_since[at] >= CONFIRM_S}
+        suspected = {at: end for at, end in low.items() if at not in behind}
+        lost = lasting | self.reused_before(lasting) | self.reused(suspected)
+        self.ledger = model.clear_low_ends(self.ledger, suspected.keys() - lost.keys())
+        self.halt(lost)
+
+    def note_low_ends(self) -> Mapping[int, int]:
+        """Store low watermarks, and return them."""
+        ends = self.world.log.watermarks()
+        behind = model.reused_offsets(self.ledger, ends)
+        self.suspicious |= bool(behind)
+        self.ledger = model.note_low_ends(self.ledger, ends)
+        return behind
+
+    def judge_conflict(self, disputed: Mapping[int, int]) -> None:
+        """Halt the channel after a conflict if Kafka uses the offsets again."""
+        self.halt(self.reused(disputed))
+        model.require_intact(self.ledger)
+
+    def halt(self, lost_from: Mapping[int, int]) -> None:
+        """Halt the channel if committed offsets are lost."""
+        lost = model.reused_offsets(self.ledger, lost_from)
         if lost:
             self.ledger = model.halt(self.ledger, lost)
+
+    def reused_before(self, low_ends: Mapping[int, int]) -> dict[int, int]:
+        """Return the same for low ends: others may have written before the first pass."""
+        return self.reused({at: end - 1 for at, end in low_ends.items() if end})
+
+    def reused(self, disputed: Mapping[int, int]) -> dict[int, int]:
+        """Return the first offset up to a committed one that was appended after its commit."""
+        log, lost = self.world.log, dict[int, int]()
+        for at, offset in disputed.items():
+            after = self._committed_until(at, offset) + TOLERANCE_S
+            later = (
+                each
+                for each in range(log.starts[at], min(offset + 1, len(log.records[at])))
+                if log.appended[at][each] > after
+            )
+            first = next(later, None)
+            if first is not None:
+                lost[at] = first
+        return lost
+
+    def _committed_until(self, at: int, offset: int) -> float:
+        numbers = [each for each in self.snapshots if each >= (self.ledger.repaired or 0)]
+        covering = (
+            each for each in numbers if offset < self.snapshots[each].visible_end.get(at, 0)
+        )
+        number = next(covering, self.ledger.number)
+        return self.snapshots[number].seconds if number in self.snapshots else self.world.seconds
 
     def repair(self) -> None:
         """Repair the halted channel, as an operator does."""
@@ -396,6 +473,12 @@ class Gateway:
             if each.key == request.key and each.id not in aborted
         ]:
             raise Violation("fenced", f"{request.key} is open twice")
+
+    def _check_judged(self, disputed: Mapping[int, int]) -> None:
+        """Raise if a conflict at an offset that Kafka uses again has not halted the channel."""
+        for at, offset in disputed.items():
+            if offset in self.lost.get(at, ()):
+                raise Violation("lost", f"a conflict at the lost {offset} of {at} changed nothing")
 
     def _check_final(self, added: Mapping[int, Sequence[Interval]]) -> None:
         """Raise if any added run starts below `stable`."""

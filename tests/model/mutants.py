@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 from tests.model import readers
-from tests.model.gateway import Gateway, Move
+from tests.model.gateway import Gateway, Move, Snapshot
 from tests.model.jobs import BatchJob, BlockWriter, DeliveryReports, PlainWriter, Transaction, Work
 from tests.model.readers import StreamReader
 from tests.model.schedule import Outcome, run_schedule
@@ -552,7 +552,7 @@ def _() -> list[Patch]:
 
 @mutant("the channel is not halted after Kafka lost committed records")
 def _() -> list[Patch]:
-    return [(model, "reused_offsets", lambda *_: {}), (Gateway, "repair", nothing)]
+    return [(Gateway, "halt", nothing), (Gateway, "repair", nothing)]
 
 
 def _repaired(change: Callable[[RepairDecision, Ledger], RepairDecision]) -> list[Patch]:
@@ -560,6 +560,33 @@ def _repaired(change: Callable[[RepairDecision, Ledger], RepairDecision]) -> lis
         return change(repair_ledger(ledger, *rest), ledger)
 
     return [(repairing, "repair_ledger", repair)]
+
+
+@mutant("a conflict is refused without a look at Kafka")
+def _() -> list[Patch]:
+    return [(Gateway, "judge_conflict", nothing)]
+
+
+@mutant("a low watermark is forgotten once it has caught up")
+def _() -> list[Patch]:
+    def forget(gateway: Gateway, disputed: Mapping[int, int]) -> Mapping[int, int]:
+        return {}
+
+    return [(Gateway, "reused", forget)]
+
+
+@mutant("the time of a commit is unknown while an open batch holds back stable")
+def _() -> list[Patch]:
+    def snapshot(gateway: Gateway, ledger: Ledger) -> Snapshot:
+        ends = {"stable": ledger.stable, "visible_end": ledger.stable}
+        return Snapshot(**ends, seconds=gateway.world.seconds)
+
+    return [(Gateway, "snapshot_of", snapshot), (readers, "require_whole", nothing)]
+
+
+@mutant("records that others wrote before the first low watermark stay visible")
+def _() -> list[Patch]:
+    return [(Gateway, "reused_before", lambda *_: {})]
 
 
 @mutant("a repair leaves batches open")

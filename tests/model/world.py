@@ -31,12 +31,28 @@ class Log:
 
     def __init__(self, partitions: int) -> None:
         self.records: list[list[Record | None]] = [[] for _ in range(partitions)]
+        self.appended: list[list[float]] = [[] for _ in range(partitions)]
+        """By partition, the broker's times of the records."""
         self.starts = [0] * partitions
+        self.seconds: float = 0
 
     def append(self, partition: int, record: Record | None) -> int:
         """Append a record, and return its offset."""
         self.records[partition].append(record)
+        self.appended[partition].append(self.seconds)
         return len(self.records[partition]) - 1
+
+    def add_partition(self) -> None:
+        """Add an empty partition."""
+        self.records.append([])
+        self.appended.append([])
+        self.starts.append(0)
+
+    def lose(self, partition: int, start: int) -> dict[int, Record | None]:
+        """Lose the records from an offset on, and return them by offset."""
+        lost = dict(enumerate(self.records[partition][start:], start))
+        del self.records[partition][start:], self.appended[partition][start:]
+        return lost
 
     def watermarks(self) -> dict[int, int]:
         """Return the offset after the last record, by partition."""
@@ -176,6 +192,7 @@ class World:
             self.seconds += self.random.randint(1, 5)
         if self.fault("clock ahead", 0.003):
             self.seconds += self.random.randint(30, 90)
+        self.log.seconds = self.seconds
         waiting = len(self.network)
         if not waiting and not self.processes:
             return

@@ -217,6 +217,9 @@ class LedgerComparer:
             return False
         self._check.note(uid, behind)
         lost = {at: min(end, ledger.low_end.get(at, end)) for at, end in lasting.items()}
+        # Others may have written below the lowest end before it was seen.
+        before = {at: end - 1 for at, end in lost.items() if end}
+        lost |= self._check.reused(ledger, topic, before)
         # Watermarks that have caught up: by late replication, or by other records.
         lost |= self._check.reused(ledger, topic, suspected)
         if cleared := suspected.keys() - lost:

@@ -410,8 +410,9 @@ def committed_until(
 ) -> datetime | None:
     """Return a time by which a committed offset was written and committed, None if unknown.
 
-    It is the time of the first number that is kept with the offset below `stable`, or of the last
-    number. Offsets that a repair may have filled count as written by the last one.
+    It is the time of the first number that is kept with the offset below `visible_end`, or of the
+    last number: what is below a committed offset was written before its commit. Offsets that a
+    repair may have filled count as written by the last one.
     """
     uid = ledger.channel_uid
     oldest = oldest_snapshot(tx, uid)
@@ -419,7 +420,7 @@ def committed_until(
     while low < high:
         middle = (low + high) // 2
         ends = snapshot(tx, uid, middle)
-        if ends is not None and offset < ends.stable.get(partition, 0):
+        if ends is not None and offset < ends.visible_end.get(partition, 0):
             high = middle
         else:
             low = middle + 1

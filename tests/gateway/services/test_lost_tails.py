@@ -82,6 +82,17 @@ def test_an_overlap_with_replaced_records_halts_the_channel(site: LedgerSite) ->
     assert lost_from(site) == {0: 0}
 
 
+def test_an_open_batch_hides_no_loss(site: LedgerSite) -> None:
+    site.rig.clock.now = datetime.now(UTC) + AN_HOUR_AGO
+    site.open("slow", "slow")
+    site.commit(site.open("before"), {0: [(0, 10)]})
+    assert site.committed()["stable"]["0"] == 0
+    site.rig.clock.advance(timedelta(hours=2))
+    site.post_abort(site.open("later"))
+    assert code(site.post_commit(site.open("after"), {0: [(7, 12)]})) == "ledger_halted"
+    assert lost_from(site) == {0: 0}
+
+
 def test_a_faulty_clients_conflict_is_refused_counted_and_audited(site: LedgerSite) -> None:
     # The clocks differ by as much as is tolerated.
     site.rig.clock.now = datetime.now(UTC) - CLOCK_TOLERANCE + timedelta(seconds=1)
@@ -194,6 +205,20 @@ def test_a_watermark_that_caught_up_by_other_records_halts_the_channel(
     assert compare() == 1
     assert lost_from(replaced) == {0: 0}
     assert low_ends(replaced) == {}
+
+
+def test_records_below_a_low_watermark_that_lasts_are_lost_too(
+    replaced: LedgerSite, trailing: Trailing
+) -> None:
+    passes_s = iter((0.0, 60.0))
+    comparer = LedgerComparer(
+        database=replaced.rig.database,
+        kafka=trailing,
+        clock=replaced.rig.clock,
+        monotonic=lambda: next(passes_s),
+    )
+    assert [comparer.run_once().halted for _ in range(2)] == [0, 1]
+    assert lost_from(replaced) == {0: 0}
 
 
 def test_later_commits_do_not_hide_a_loss(
