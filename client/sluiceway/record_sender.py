@@ -225,14 +225,14 @@ class RecordSender:
         # Arrow imports pandas when it is first used, under a lock. A process that is forked while
         # the other thread does so would find it held, and wait forever.
         pa.array(())
-        self._lingering = True
         try:
             threading.Thread(target=self._send_lingering, daemon=True).start()
         except RuntimeError:  # no more threads
-            self._lingering = False
             self._send_rows_now()
 
     def _send_lingering(self) -> None:
+        # Set by the thread that clears it: an interrupt before its start leaves nothing behind.
+        self._lingering = True
         sends = -1
         while sends != self._sends_of_rows:
             # Rows that were added after the last send have not waited as long.

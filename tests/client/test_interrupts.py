@@ -19,6 +19,7 @@ from sluiceway.records.row_buffer import RowBuffer
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
+from waiting import until
 
 
 def written(topics: Topics, format_: str, count: int) -> Connection:
@@ -94,6 +95,19 @@ def test_a_writer_interrupted_while_it_sends_earlier_records_fails(
                 writer.flush()
     with pytest.raises(EndpointClosed, match="KeyboardInterrupt interrupted a writer"):
         writer.close()
+
+
+def test_single_records_are_sent_after_an_interrupt_that_kept_their_thread_from_starting(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = topics.connect("avro", partitions=1)
+    with ChannelWriter(connection) as writer:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", interrupting(KeyboardInterrupt()))
+            with pytest.raises(KeyboardInterrupt):
+                writer.write(readings(1)[0])
+        writer.write(readings(1, 1)[0])
+        until(lambda: writer.end_offsets() == {0: 2})
 
 
 def test_a_writer_interrupted_between_encoding_and_sending_fails(

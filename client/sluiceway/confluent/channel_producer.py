@@ -1,12 +1,11 @@
 """Channel producer: a Producer's endpoint, validation, callbacks and batches for one channel."""
 
 import collections
-import contextlib
 import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -69,8 +68,8 @@ class ChannelProducer(WriterEndpoint):
         # Readers ignore a writer that fails before its first message.
         self.handle.pristine = True
         self.topic = self.connection.topic_name
-        # While a thread holds it, other threads neither open nor end batches, nor produce.
-        self.held = False
+        # While a call has the turn, other threads neither open nor end batches, nor produce.
+        self.turn: object | None = None
         self.failure: SluicewayError | None = None
         # Whether the channel's existence is certain, or requested at the moment.
         self._existence_checked = False
@@ -273,8 +272,8 @@ class TransactionAborted(SluicewayError, code="transaction_aborted", public=True
 class BatchCommits:
     """Opens and ends the batches of a producer's exactly-once channels.
 
-    One thread at a time holds a channel; meanwhile none of its messages are passed to librdkafka.
-    Raises SluicewayTimeout if another thread holds it for too long.
+    One thread at a time has a channel's turn; meanwhile none of its messages are passed to
+    librdkafka. Raises SluicewayTimeout if another thread has it for too long.
     """
 
     _deliveries: Deliveries
@@ -310,7 +309,9 @@ class BatchCommits:
         """
         batches = channel.batches
         assert batches is not None  # noqa: S101 - the channel is exactly_once
-        with self._holding(channel, timeout_s):
+        turn = object()
+        try:
+            self._take(channel, turn, timeout_s)
             if not self.transactional:
                 self._require_whole(channel)
             if not batches.admitted and positions is None:
@@ -324,6 +325,11 @@ class BatchCommits:
                 if not self.transactional:
                     channel.failure = error
                 raise
+        finally:
+            # No call before this, in which a signal's handler could raise.
+            if channel.turn is turn:
+                channel.turn = None
+            self._notify()
 
     def open(self, channel: ChannelProducer, wanted: Callable[[], bool]) -> bool:
         """Open a channel's next batch if it is still `wanted`; False if it has to wait.
@@ -332,7 +338,9 @@ class BatchCommits:
         """
         batches = channel.batches
         assert batches is not None  # noqa: S101 - the channel is exactly_once
-        with self._holding(channel, _TIMEOUT_S):
+        turn = object()
+        try:
+            self._take(channel, turn, _TIMEOUT_S)
             if batches.current is not None:
                 # The state of the batch is unknown; `flush` resolves it.
                 return batches.is_open
@@ -343,6 +351,10 @@ class BatchCommits:
                 batches.abort(TransactionAborted("its messages were dropped"))
                 return True
             batch = batches.current
+        finally:
+            if channel.turn is turn:
+                channel.turn = None
+            self._notify()
         if self._deliveries.producers:
             channel.discover_partitions(self._deliveries.producers[-1], batches.partitions)
         if not self.transactional:
@@ -359,31 +371,38 @@ class BatchCommits:
         batches = channel.batches
         if batches is None:
             return True
-        with self._holding(channel, timeout_s):
+        turn = object()
+        try:
+            self._take(channel, turn, timeout_s)
             if batches.resolve():
                 return False
             for each in self._deliveries.producers:
                 each.purge(in_queue=True, in_flight=False, blocking=False)
             self._wait_reported(batches, timeout_s)
             batches.abort(TransactionAborted("the transaction was aborted by its producer"))
+        finally:
+            if channel.turn is turn:
+                channel.turn = None
+            self._notify()
         return True
 
-    @contextlib.contextmanager
-    def _holding(self, channel: ChannelProducer, timeout_s: float) -> Iterator[None]:
-        """Exclude other threads from the batch of a channel. Raises SluicewayTimeout."""
+    def _take(self, channel: ChannelProducer, turn: object, timeout_s: float) -> None:
+        """Exclude other threads from the batch of a channel. Raises SluicewayTimeout.
+
+        The caller gives the turn back in a `finally` around this call and all that follows: a
+        context manager would keep it after an interrupt between its lines and the block.
+        """
         deadline_s = time.monotonic() + timeout_s
         with self._deliveries.lock:
-            while channel.held:
+            while channel.turn is not None:
                 if time.monotonic() > deadline_s:
                     raise SluicewayTimeout("another thread opens or commits the batch: try again")
                 self._deliveries.changed.wait(SHORT_WAIT_S)
-            channel.held = True
-        try:
-            yield
-        finally:
-            with self._deliveries.lock:
-                channel.held = False
-                self._deliveries.changed.notify_all()
+            channel.turn = turn
+
+    def _notify(self) -> None:
+        with self._deliveries.lock:
+            self._deliveries.changed.notify_all()
 
     def _wait_reported(self, batches: MessageBatches, timeout_s: float) -> None:
         """Wait until Kafka has reported all messages of a batch. Raises SluicewayTimeout."""

@@ -298,7 +298,7 @@ class MessageSender:
     def _send_queued(self, name: str, channel: ChannelProducer) -> bool:
         """Pass messages to librdkafka; return False if none is left or it has to stop."""
         with self.lock:
-            if self._switching or channel.held:
+            if self._switching or channel.turn is not None:
                 self._changed.wait(SHORT_WAIT_S)
                 return True
             opens = unreported = False

@@ -1,10 +1,12 @@
 """sluiceway.confluent.Producer on exactly-once channels: commits at flush, and transactions."""
 
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import httpx
@@ -483,6 +485,46 @@ def test_an_interrupted_flush_is_repeated_by_the_next(
         with failing_call(LedgerCalls, "commit", KeyboardInterrupt(), arrives=arrives):
             producer.flush()
         assert producer.flush() == 0
+        producer.produce(name, "2")
+        assert producer.flush() == 0
+    assert values(site, name) == [b"1", b"2"]
+
+
+def raising_after_call(number: int, work: Callable[[], object]) -> bool:
+    """Run `work` with an interrupt where its n-th call begins or ends; False if it has fewer."""
+    calls = 0
+
+    def profile(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        # A signal's handler runs when a function begins, and after a call.
+        calls += event in ("call", "return", "c_return")
+        if calls == number:
+            calls += 1
+            raise KeyboardInterrupt
+
+    sys.setprofile(profile)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+def test_a_commit_that_is_interrupted_at_any_call_does_not_hold_back_the_next(
+    site: Facade, name: str
+) -> None:
+    with site.producer() as producer:
+        producer.produce(name, "1")
+        assert producer.flush() == 0
+        commits, channel = producer._sender.commits, producer._sender.attached(name)
+        assert channel is not None
+        number = 1
+        while raising_after_call(number, partial(commits.end, channel, 10)):
+            commits.end(channel, 10)
+            number += 1
+        assert number > 5
         producer.produce(name, "2")
         assert producer.flush() == 0
     assert values(site, name) == [b"1", b"2"]
