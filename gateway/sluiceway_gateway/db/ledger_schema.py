@@ -195,7 +195,7 @@ ledger_snapshots = Table(
     Column("at", UtcTime, nullable=False),
     # By partition, the stable offset after it.
     Column("stable", Document, nullable=False),
-    # By partition, the end of the last run after it; NULL in rows of gateways without batch_runs.
+    # By partition, the end of the last run after it; NULL if it is stable.
     Column("visible_end", OptionalDocument),
     CheckConstraint("number >= 1", name="number"),
     Index(None, "channel_uid", "at", "number"),

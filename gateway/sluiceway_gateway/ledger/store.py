@@ -172,7 +172,7 @@ def keep_snapshots(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: da
             "number": number,
             "at": now,
             "stable": ledger.stable,
-            "visible_end": ledger.visible_end,
+            "visible_end": None if ledger.visible_end == ledger.stable else ledger.visible_end,
         }
         for number in range(was.number + 1, ledger.number + 1)
     ]
@@ -373,10 +373,7 @@ def _intervals(rows: Iterable[Row[Any]]) -> list[Interval]:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The ends of a ledger's runs as of one number, by partition.
-
-    `visible_end` is `stable` where a gateway without snapshots of whole batches has stored it.
-    """
+    """The ends of a ledger's runs as of one number, by partition."""
 
     stable: Mapping[int, int]
     visible_end: Mapping[int, int]

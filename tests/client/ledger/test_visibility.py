@@ -18,8 +18,9 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.ledger.visibility import CommittedRuns, Visibility, visibility_of
+from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import Committed
+from sluiceway.rest.ledger_models import Committed, Interval
 from sluiceway.rest.models import Connection
 
 UID = "0" * 32
@@ -318,6 +319,56 @@ def test_a_snapshot_is_final(script: Script, calls: LedgerCalls, connection: Con
     assert not found.wait(1, 60.0)
     assert found.visible_end == {0: 10, 1: 0}
     assert len(script.requests) == 1
+
+
+HELD = {"stable": {"0": 10, "1": 0}, "visible_end": {"0": 10, "1": 8}}
+WHOLE = {**HELD, "runs": {"0": [[0, 10]], "1": [[3, 5], [5, 8]]}}
+
+
+def test_the_present_has_whole_batches_above_stable(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    script.response(200, body(1, **HELD))
+    script.response(200, body(1, **WHOLE))
+    found = visibility_of(calls, connection, grace_s=60.0, present=True)
+    assert found is not None
+    assert ["snapshot=1" in path for _, path, _ in script.requests] == [False, True]
+    assert found.visible_end == {0: 10, 1: 8}
+    assert found.runs.between(1, 0, 100) == (Interval(3, 8),)
+    # Others may begin below the end, so a successor starts where everything is final.
+    assert found.resumable(1, Position(offset=8)) == Position(offset=0)
+    assert found.resumable(0, Position(offset=7, records=2)) == Position(offset=7, records=2)
+    assert found.resumable(0, Position(offset=10, records=2)) == Position(offset=10)
+
+
+def test_the_present_without_open_batches_is_one_request(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    found = opened(script, calls, connection, present=True)
+    assert found.visible_end == {0: 10, 1: 0}
+    assert len(script.requests) == 1
+
+
+def test_a_present_that_the_gateway_lists_in_part_is_refused(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    script.response(200, body(1, **HELD))
+    script.response(200, body(1))
+    with pytest.raises(IncompatibleGateway, match="only a part of the commit 1"):
+        visibility_of(calls, connection, grace_s=60.0, present=True)
+
+
+def test_a_snapshot_has_partitions_that_were_added_after_the_connection(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    ends = {"0": 10, "1": 0, "2": 4}
+    grown = {"stable": ends, "visible_end": ends}
+    script.response(200, body(1, **grown))
+    script.response(200, body(1, **grown, runs={"0": [[0, 10]], "1": [], "2": [[0, 4]]}))
+    found = visibility_of(calls, connection, grace_s=60.0, snapshot=1)
+    assert found is not None
+    assert "from=0%3A0%2C1%3A0%2C2%3A0" in script.requests[1][1]
+    assert (found.partitions, found.runs.stable_of(2)) == (3, 4)
 
 
 def test_a_snapshot_can_be_given_by_time(
