@@ -29,3 +29,15 @@ def test_tail_prints_committed_records_only(command: Command, channel: Channel) 
 
             result = command("tail", channel.name, "--no-follow")
             assert [json.loads(line)["id"] for line in result.out.splitlines()] == [0, 1, 2]
+
+
+def test_tail_without_follow_waits_for_no_open_batch(command: Command, channel: Channel) -> None:
+    with channel.writer() as early, channel.writer() as late, early.batch("early"):
+        early.write([{"id": 9}])
+        early.flush()
+        with late.batch("late"):
+            late.write([{"id": 7}])
+
+        result = command("tail", channel.name, "--no-follow")
+        printed = [json.loads(line)["id"] for line in result.out.splitlines()]
+        assert (7 in printed, 9 in printed) == (True, False)

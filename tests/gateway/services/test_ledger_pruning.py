@@ -3,11 +3,12 @@
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import func, select
+from alembic.script import ScriptDirectory
+from sqlalchemy import func, select, text
 
 from gateways import code
 from ledger_sites import LedgerSite
-from sluiceway_gateway.db import schema
+from sluiceway_gateway.db import revision, schema
 from sluiceway_gateway.ledger import pruning
 from sluiceway_gateway.ledger.pruning import LedgerPruneCounts, LedgerPruner
 
@@ -120,6 +121,25 @@ def test_runs_of_batches_stay_while_a_snapshot_needs_them(
     counts = pruner.run_once()
     assert (counts.snapshots, counts.runs, rows(ledger, "batch_runs")) == (1, 2, 0)
     assert ledger.committed(snapshot=3)["runs"]["0"] == [[0, 15]]
+
+
+def test_a_migration_keeps_the_runs_that_later_snapshots_need(ledger: LedgerSite) -> None:
+    ledger.commit(ledger.open("first"), {0: [(0, 3)]})
+    slow, other = ledger.open("slow", "slow"), ledger.open("other", "other")
+    ledger.commit(ledger.open("k1"), {0: [(3, 5), (7, 9)], 1: [(0, 4)]})
+    script = ScriptDirectory.from_config(revision._config())
+    migration = script.get_revision("0010").module
+    with ledger.rig.database.write() as tx:
+        tx.execute(text("DELETE FROM batch_runs"))
+        tx.execute(text(migration.KEEP_RUNS_ABOVE_STABLE))
+        tx.execute(text("UPDATE ledger_snapshots SET visible_end = NULL"))
+
+    # A snapshot of the earlier version is a prefix; later ones have all batches wholly.
+    ledger.commit(other, {0: [(5, 6)]})
+    ledger.commit(slow, {0: [(6, 7)]})
+    assert ledger.committed(snapshot=2)["runs"]["0"] == [[0, 3]]
+    later = ledger.committed(snapshot=3)
+    assert later["runs"] == {"0": [[0, 3], [3, 5], [5, 6], [7, 9]], "1": [[0, 4]], "2": [], "3": []}
 
 
 def test_the_last_snapshot_stays(ledger: LedgerSite, pruner: LedgerPruner) -> None:
