@@ -26,6 +26,7 @@ from sluiceway.spark.microbatch import (
     held_back,
 )
 from sluiceway.spark.offsets import StreamOffset
+from sluiceway.spark.readable_offsets import ReadableOffsets
 from sluiceway.spark.types import struct_of
 from sluiceway.writer import ChannelWriter
 from spark_tasks import SCHEMA, fill
@@ -246,6 +247,23 @@ def test_an_available_now_query_waits_for_all_committed_records(
     waiting.join(180)
 
     assert found == [{0: 5, 1: 0}]
+
+
+def test_an_available_now_query_ends_at_the_last_commit_before_its_start(
+    channel: Channel, new_query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(channel, range(3))
+    query = new_query()
+    await_stable = ReadableOffsets.await_stable
+
+    def commit_meanwhile(readable: ReadableOffsets, *ends: Any, **options: Any) -> None:
+        fill(channel, range(3, 5))
+        readable.refresh()
+        await_stable(readable, *ends, **options)
+
+    monkeypatch.setattr(ReadableOffsets, "await_stable", commit_meanwhile)
+
+    assert dict(query.planner.final_end(held_back).next_offsets) == {0: 3, 1: 0}
 
 
 @pytest.mark.usefixtures("patient_planning")
