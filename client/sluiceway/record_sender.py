@@ -1,6 +1,5 @@
 """Record sender: validates, accumulates and produces records in the order of the writes."""
 
-import contextlib
 import logging
 import threading
 import time
@@ -18,7 +17,6 @@ from sluiceway.errors import (
     EndpointClosed,
     Fenced,
     KafkaFailure,
-    KafkaUnavailable,
     SluicewayError,
 )
 from sluiceway.kafka.accumulator import Messages, certain_row_bytes, record_accumulator
@@ -37,7 +35,6 @@ __all__ = ["PreparedRecords", "RecordSender"]
 
 LOGGER = logging.getLogger("sluiceway.writer")
 
-_IDENTITY_MAX_AGE_S = 30.0
 _GROWTH_RETRY_S = 1.0
 _LINGER_S = 0.005
 """The time that single records wait for others before they are produced."""
@@ -99,6 +96,8 @@ class RecordSender:
         self._lingering = False
         self._sends_of_rows = 0
         self._batch_records = 0
+        # The number of delivered records whose topic was certainly the channel's.
+        self._confirmed_records = 0
         self._growth_due_s = 0.0
 
     @property
@@ -297,9 +296,12 @@ class RecordSender:
         try:
             with self.turn:
                 self.producer.flush(self._require_endpoint)
-            # Everything is acknowledged, so an unavailable broker makes no difference here.
-            with contextlib.suppress(KafkaUnavailable):
-                self.identity.verify(timeout_s=self._timeout_s, max_age_s=_IDENTITY_MAX_AGE_S)
+                delivered = self.producer.accepted_records
+            # A topic that was created again acknowledges like the old one.
+            if delivered != self._confirmed_records and self.identity.confirm_delivery(
+                timeout_s=self._timeout_s
+            ):
+                self._confirmed_records = delivered
         except KafkaFailure as error:
             self._fail(error)
             raise

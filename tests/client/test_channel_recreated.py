@@ -7,8 +7,18 @@ from typing import NoReturn
 import pytest
 
 from sluiceway import Channel, Gateway
-from sluiceway.errors import ChannelNotFound, Conflict, EndpointClosed, Fenced, KafkaFailure
-from topics import DEFINITION, readings
+from sluiceway.errors import (
+    ChannelNotFound,
+    Conflict,
+    EndpointClosed,
+    Fenced,
+    KafkaFailure,
+    KafkaUnavailable,
+    TopicGone,
+)
+from sluiceway.kafka.topic import TopicIdentity
+from sluiceway.writer import ChannelWriter
+from topics import DEFINITION, Topics, readings
 
 NewChannel = Callable[..., Channel]
 
@@ -117,3 +127,56 @@ def test_a_superseded_writer_is_fenced_and_does_not_end_its_successor(
             old.close()
         states = [(each.id, each.state) for each in channel.endpoints()]
         assert states == [(new.endpoint_id, "opened")]
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("method", ["flush", "close"])
+def test_records_in_a_topic_that_was_created_again_are_not_acknowledged(
+    new_channel: NewChannel, topics: Topics, method: str, delivery: str
+) -> None:
+    channel = new_channel(delivery=delivery)
+    writer = channel.writer()
+    if delivery == "at_least_once":
+        # Batches would notice by themselves that offsets go back.
+        writer.write(readings(3))
+        writer.flush()
+    topics.create_again(writer.connection.topic_name, writer.connection.partitions)
+    writer.write(readings(3))
+    with pytest.raises(TopicGone, match="is not the one that was opened"):
+        getattr(writer, method)()
+    with contextlib.suppress(TopicGone):
+        writer.close()
+    assert [each.state for each in channel.endpoints()] == ["error"]
+    if delivery == "exactly_once":
+        assert "commit" not in [event.kind for event in channel.commits().events]
+
+
+def test_a_flush_asks_for_the_topic_once_after_each_delivery(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[str] = []
+    describe = TopicIdentity._describe
+    answers = True
+
+    def counted(identity: TopicIdentity, timeout_s: float) -> object:
+        requests.append("describe")
+        if not answers:
+            raise KafkaUnavailable("Kafka is away; try again when it is back")
+        return describe(identity, timeout_s)
+
+    with ChannelWriter(topics.connect()) as writer:
+        monkeypatch.setattr(TopicIdentity, "_describe", counted)
+        writer.flush()
+        assert len(requests) == 0
+        writer.write(readings(3))
+        for _ in range(2):
+            writer.flush()
+        assert len(requests) == 1
+        # Delivered records are not lost, so the next call asks instead.
+        writer.write(readings(3))
+        answers = False
+        writer.flush()
+        answers = True
+        for _ in range(2):
+            writer.flush()
+        assert len(requests) == 3

@@ -115,6 +115,10 @@ class Topics:
 
         until(is_unknown)
 
+    def create_again(self, name: str, partitions: int) -> None:
+        self.delete(name)
+        self.create(name, partitions)
+
     def grow(self, name: str, partitions: int) -> None:
         self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(30)
 

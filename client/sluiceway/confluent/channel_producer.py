@@ -317,11 +317,14 @@ class BatchCommits:
             if not batches.admitted and positions is None:
                 return
             self._wait_reported(batches, timeout_s)
+            limit_s = min(_TIMEOUT_S, max(_LEAST_S, timeout_s))
             try:
-                batches.commit(positions, timeout_s=min(_TIMEOUT_S, max(_LEAST_S, timeout_s)))
+                channel.confirm_delivery(timeout_s=limit_s)
+                batches.commit(positions, timeout_s=limit_s)
             except CommitUnknown:
                 raise
             except SluicewayError as error:
+                batches.abort(error)
                 if not self.transactional:
                     channel.failure = error
                 raise

@@ -173,15 +173,16 @@ class Producer:
         """Wait until all messages are delivered or have failed; return the number left.
 
         If none is left, those of exactly-once channels are committed, per channel all or none, but
-        not within a transaction. Raises KafkaException if nothing was committed; it is retriable if
-        the outcome is unknown: flush again.
+        not within a transaction. Raises KafkaException if nothing was committed, retriable if the
+        outcome is unknown: flush again; and UNKNOWN_TOPIC_OR_PART if the channel's topic was
+        created again, so that messages which were reported as delivered may be in another topic.
         """
         self._require_open()
         deadline_s = time.monotonic() + min(_limit_s(timeout), _LONGEST_S)
         left = self._deliveries.flush(_limit_s(timeout))
         if not left and self._transactions is None:
             with kafka_exceptions():
-                self._sender.commits.commit(max(_LEAST_COMMIT_S, deadline_s - time.monotonic()))
+                self._sender.commit(max(_LEAST_COMMIT_S, deadline_s - time.monotonic()))
         return left
 
     def init_transactions(self, timeout: float = -1) -> None:

@@ -32,6 +32,7 @@ LOGGER = logging.getLogger("sluiceway.confluent")
 _FIRST_PROBE_S: Final = 1.0
 _LAST_PROBE_S: Final = 30.0
 _RETRY_S: Final = 0.25
+_CONFIRM_TIMEOUT_S: Final = 30.0
 _LEAST_DETACH_S: Final = 2.0
 CLOSE_TIMEOUT_S: Final = 10.0
 _MAX_SENT: Final = 1000
@@ -120,6 +121,25 @@ class MessageSender:
             finally:
                 self.lock.release()
 
+    def commit(self, timeout_s: float) -> None:
+        """Confirm the topics of delivered messages, and commit those of exactly-once channels.
+
+        Raises SluicewayError, TopicGone for a topic that was created again.
+        """
+        first: SluicewayError | None = None
+        for name, channel in list(self._attached.items()):
+            if channel.batches is not None or channel.failure is not None:
+                continue
+            try:
+                channel.confirm_delivery(timeout_s=min(_CONFIRM_TIMEOUT_S, timeout_s))
+            except SluicewayError as error:
+                if isinstance(error, TopicGone):
+                    self._end_deleted(name, channel, error)
+                first = first or error
+        self.commits.commit(timeout_s)
+        if first is not None:
+            raise first
+
     def close(self, error: BaseException | None, *, timeout_s: float) -> KafkaError | None:
         """Flush, and report the end offsets, or `error`; return the first failure.
 
@@ -134,7 +154,7 @@ class MessageSender:
             left_s = timeout_s - idle_s
             if error is None and failure is None and self._settings.transactional_id is None:
                 try:
-                    self.commits.commit(max(_LEAST_DETACH_S, left_s))
+                    self.commit(max(_LEAST_DETACH_S, left_s))
                 except SluicewayError as uncommitted:
                     failure = kafka_error(uncommitted)
                 except KafkaException as uncommitted:

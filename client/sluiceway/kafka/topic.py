@@ -1,6 +1,7 @@
 """Topic identity: detects that a channel's topic was deleted or created again."""
 
 import contextlib
+import logging
 import threading
 import time
 import weakref
@@ -34,6 +35,8 @@ from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Backoff
 
 __all__ = ["EARLIEST", "LATEST", "TopicIdentity"]
+
+LOGGER = logging.getLogger("sluiceway.kafka")
 
 T = TypeVar("T")
 
@@ -120,14 +123,7 @@ class TopicIdentity:
                 found = self._describe_shared(timeout_s, since_s)
             else:
                 found = self._describe(timeout_s)
-        actual = found.topic_id.translate(_URL_SAFE)
-        expected = self._connection.topic_id and self._connection.topic_id.translate(_URL_SAFE)
-        if expected is not None and actual != expected:
-            raise TopicGone(
-                f"the topic {name} is not the one that was opened: its id was {expected} and is "
-                f"{actual} now. Open the channel again; positions in the old topic are invalid in "
-                "this one"
-            )
+        self._require_same(found)
         if found.leaderless:
             raise KafkaUnavailable(
                 f"partition {min(found.leaderless)} of the topic {name} has no leader; "
@@ -135,6 +131,18 @@ class TopicIdentity:
             )
         self._verified = True
         return found.partitions
+
+    def confirm_delivery(self, *, timeout_s: float) -> bool:
+        """Raise TopicGone unless messages that were delivered before this call are in the topic.
+
+        Returns False if Kafka does not answer: the delivery counts, and its topic is not known yet.
+        """
+        try:
+            self._require_same(self._describe(timeout_s))
+        except KafkaUnavailable as error:
+            LOGGER.info("the topic of delivered messages is checked later: %s", error)
+            return False
+        return True
 
     def leaderless(self, *, timeout_s: float) -> frozenset[int]:
         """Return the partitions without a leader. Raises TopicGone and KafkaUnavailable."""
@@ -233,6 +241,18 @@ class TopicIdentity:
                 "try again when its broker is back"
             )
         return offsets
+
+    def _require_same(self, description: _Description) -> None:
+        """Raise TopicGone for another topic of this name."""
+        name = self._connection.topic_name
+        actual = description.topic_id.translate(_URL_SAFE)
+        expected = self._connection.topic_id and self._connection.topic_id.translate(_URL_SAFE)
+        if expected is not None and actual != expected:
+            raise TopicGone(
+                f"the topic {name} is not the one that was opened: its id was {expected} and is "
+                f"{actual} now. Open the channel again; positions in the old topic are invalid in "
+                "this one"
+            )
 
     def _describe_shared(self, timeout_s: float, since_s: float) -> _Description:
         """Return a description requested after `since_s`, shared by concurrent callers."""

@@ -220,6 +220,8 @@ class WriterEndpoint:
     ) -> None:
         self.records = 0
         self.failures = 0
+        # The number of `records` whose topic was certainly the channel's.
+        self._confirmed_records = 0
         self._reason = ""
         self.handle = EndpointHandle(
             control,
@@ -251,6 +253,17 @@ class WriterEndpoint:
         """Count a message that was not delivered."""
         self._reason = self._reason or reason
         self.failures += 1
+
+    def confirm_delivery(self, *, timeout_s: float) -> None:
+        """Raise TopicGone if delivered messages may be in a topic that was created again.
+
+        Call it after the delivery reports. Without new messages there is no request.
+        """
+        records = self.records
+        if records != self._confirmed_records and self.identity.confirm_delivery(
+            timeout_s=timeout_s
+        ):
+            self._confirmed_records = records
 
     def report(self) -> None:
         """Include the number of messages in heartbeats."""

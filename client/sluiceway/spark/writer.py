@@ -120,6 +120,7 @@ class TaskWriter:
                     records += batch.num_rows
                 producer.send(accumulator.drain())
                 producer.flush()
+                pooled.identity.confirm_delivery(timeout_s=_VERIFY_TIMEOUT_S)
             except DeliveryFailed as error:
                 raise DeliveryFailed(
                     partition=error.partition,

@@ -6,6 +6,7 @@ import pytest
 
 from confluent_facade import BEAT, Facade, KafkaError, codes, error_code_of, poll_messages
 from sluiceway.confluent import Message, Producer, TopicPartition
+from topics import Topics
 from waiting import until
 
 GONE = KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -79,6 +80,23 @@ def test_the_next_batch_of_a_recreated_channel_fails_at_once(site: Facade) -> No
     assert error_code_of(producer.flush, 30) == GONE
     assert codes(reported[1:]) == [GONE]
     assert error_code_of(producer.close) == GONE
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("method", ["flush", "close"])
+def test_messages_in_a_topic_that_was_created_again_raise(
+    site: Facade, topics: Topics, method: str, delivery: str
+) -> None:
+    name = site.channel(delivery=delivery)
+    producer = site.producer()
+    producer.produce(name, b"0")
+    assert producer.flush(30) == 0
+    connection = site.gateway.channel(name).connection("write")
+    topics.create_again(connection.topic_name, connection.partitions)
+    producer.produce(name, b"1")
+    assert error_code_of(getattr(producer, method)) == GONE
+    assert error_code_of(producer.close) == GONE
+    assert [each.state for each in site.gateway.channel(name).endpoints()] == ["error"]
 
 
 @pytest.mark.long
