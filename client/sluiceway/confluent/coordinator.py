@@ -126,7 +126,7 @@ class ConsumerCoordinator:
             if self.closed or self.assignment.in_callback:
                 return
             self.assignment.record_positions()
-            if self.assignment.subscription or self._steps.active:
+            if self.assignment.subscription or self.assignment.members or self._steps.active:
                 with kafka_exceptions():
                     self._steps.advance(self._rebalance, wait_s)
 
@@ -233,20 +233,26 @@ class ConsumerCoordinator:
             self._steps.finish(steps, deadline_s)
 
     def _rebalance(self) -> Steps[None]:
-        """Join new channels, release revoked partitions, and take assigned ones."""
+        """Join new channels, release revoked partitions, and take assigned ones.
+
+        Channels whose topic was created again are lost, also those that the caller assigned.
+        """
         assignment = self.assignment
         for each in assignment.group_members:
             if not assignment.subscription.includes(each.channel):
                 yield from self._leave(each)
         for name, error in (yield from assignment.join()):
             self.events.append(error_event(name, kafka_error(error)))
-        for member in assignment.group_members:
+        for member in list(assignment.members.values()):
             try:
-                member.handle.check()
+                if isinstance(member, SubscribedConsumer):
+                    member.handle.check()
+                member.require_topic(self._settings.kafka)
             except SluicewayError as error:
                 yield from self._lose(member, error)
             else:
-                yield from self._follow(member)
+                if isinstance(member, SubscribedConsumer):
+                    yield from self._follow(member)
 
     def _follow(self, member: SubscribedConsumer) -> Steps[None]:
         """Apply the gateway's assignment."""
@@ -278,7 +284,7 @@ class ConsumerCoordinator:
                 self.events.extend(e for e in events if (e.topic(), e.partition()) not in started)
 
     def _revoke(
-        self, member: SubscribedConsumer, lost: Collection[int], callback: str
+        self, member: ChannelMember, lost: Collection[int], callback: str
     ) -> Steps[BaseException | None]:
         """Release partitions after commits and callback; return the callback's exception."""
         partitions = dict.fromkeys(((member.channel, p) for p in lost), OFFSET_INVALID)
@@ -299,8 +305,8 @@ class ConsumerCoordinator:
         member.held = tuple(p for p in member.held if p not in lost)
         return failure
 
-    def _lose(self, member: SubscribedConsumer, error: SluicewayError) -> Steps[None]:
-        """Close a membership that the gateway has ended, and do not join its channel again."""
+    def _lose(self, member: ChannelMember, error: SluicewayError) -> Steps[None]:
+        """Close an endpoint that cannot go on, and do not join its channel again."""
         static = self._settings.instance is not None
         event = error_event(member.channel, kafka_error(error, fatal=True, static=static))
         failure = yield from self._revoke(member, member.held, "lost")

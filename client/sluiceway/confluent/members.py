@@ -1,5 +1,8 @@
 """Endpoints of a consumer at its channels: members of groups, manual consumers."""
 
+import functools
+import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 
@@ -7,17 +10,22 @@ from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.endpoint.assignment import PartitionAssignment
 from sluiceway.endpoint.committer import OffsetCommitter, StandaloneCommitter
 from sluiceway.endpoint.handle import EndpointHandle
-from sluiceway.errors import CommitBeyondRead, StaleGeneration
+from sluiceway.errors import CommitBeyondRead, SluicewayError, StaleGeneration, TopicGone
+from sluiceway.kafka.config import MaskedProperties
+from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.visibility import visibility_of
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import HeartbeatResult, Position
 from sluiceway.rest.ledger_models import PositionAdvance
-from sluiceway.runtime.threads import Signal
+from sluiceway.runtime.threads import Background, Signal
 
 __all__ = ["ChannelMember", "ManualConsumer", "SubscribedConsumer"]
 
+LOGGER = logging.getLogger("sluiceway.confluent")
 
 _TIMEOUT_S = 30.0
+_TOPIC_CHECK_S = 5.0
+"""Time between comparisons of the topic's id with the channel's."""
 _ASSIGN_TIMEOUT_S = 10.0
 """Timeout of `assign` while the gateway does not answer."""
 
@@ -55,6 +63,10 @@ class ChannelMember(ABC):
                 control.ledger, self.connection, grace_s=control.grace_s
             )
         self.held: tuple[int, ...] = ()
+        self._identity: TopicIdentity | None = None
+        self._gone: TopicGone | None = None
+        self._topic_due_s = 0.0
+        self._checking = Background()
         self._done = 0
         self._starts: dict[int, int] = {}
         self._progress: tuple[int, Mapping[int, Position]] = (0, {})
@@ -64,6 +76,28 @@ class ChannelMember(ABC):
     def channel(self) -> str:
         """The channel's name."""
         return self.handle.channel
+
+    def require_topic(self, config: MaskedProperties) -> None:
+        """Raise TopicGone if the topic is gone or was created again; no call waits for Kafka.
+
+        `config` has the Kafka properties of the consumer.
+        """
+        if self._gone is not None:
+            raise self._gone
+        now_s = time.monotonic()
+        if now_s >= self._topic_due_s:
+            self._topic_due_s = now_s + _TOPIC_CHECK_S
+            self._checking.run(functools.partial(self._check_topic, config))
+
+    def _check_topic(self, config: MaskedProperties) -> None:
+        try:
+            if self._identity is None:
+                self._identity = TopicIdentity(self.connection, config)
+            self._identity.verify(timeout_s=_TOPIC_CHECK_S, max_age_s=_TOPIC_CHECK_S / 2)
+        except TopicGone as error:
+            self._gone = error
+        except SluicewayError as error:
+            LOGGER.info("the topic of %s is checked later: %s", self.channel, error)
 
     def add(self, offsets: Mapping[int, int]) -> None:
         """Add partitions with their start offsets."""

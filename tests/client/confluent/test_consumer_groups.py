@@ -18,10 +18,12 @@ from confluent_facade import (
     poll_messages,
     poll_until,
 )
-from sluiceway.confluent import OFFSET_BEGINNING, Consumer, TopicPartition
+from sluiceway.confluent import OFFSET_BEGINNING, Consumer, TopicPartition, members
+from topics import Topics
 from waiting import until
 
 Heard = list[tuple[str, list[tuple[str, int]]]]
+GONE = KafkaError.UNKNOWN_TOPIC_OR_PART
 EARLIEST = {"auto.offset.reset": "earliest"}
 
 
@@ -174,6 +176,41 @@ def test_a_removed_member_loses_its_partitions(
     assert event
     assert received == [("lost", [(name, 0), (name, 1)])]
     assert reader.assignment() == []
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("subscribed", [True, False])
+def test_a_consumer_loses_a_topic_that_is_created_again(
+    consumer: Callable[..., Consumer],
+    site: Facade,
+    topics: Topics,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    subscribed: bool,
+    delivery: str,
+) -> None:
+    monkeypatch.setattr(members, "_TOPIC_CHECK_S", 0.2)
+    name = site.channel(delivery=delivery)
+    received: Heard = []
+    with site.producer() as producer:
+        producer.produce(name, b"old", partition=0)
+    reader = consumer()
+    if subscribed:
+        reader.subscribe([name], on_lost=hearing(received, "lost"))
+    else:
+        reader.assign([at(name, partition, 0) for partition in (0, 1)])
+    assert [message.value() for message in poll_messages(reader, 1)] == [b"old"]
+    connection = site.gateway.channel(name).connection("read")
+    topics.create_again(connection.topic_name, connection.partitions)
+
+    def lost() -> bool:
+        # librdkafka has errors of its own while the topic is away.
+        error = message.error() if (message := reader.poll(0.1)) else None
+        return error is not None and error.fatal() and error.code() == GONE
+
+    until(lost)
+    assert reader.assignment() == []
+    assert received == ([("lost", [(name, 0), (name, 1)])] if subscribed else [])
 
 
 def test_after_a_stale_generation_reading_continues_at_the_committed_offset(
