@@ -23,6 +23,7 @@ from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.writer import ChannelDataWriter, PooledProducer, TaskWriter
 from sluiceway_gateway.embedded import free_ports
 from spark_tasks import SCHEMA, Measure, all_ids, connection_at, ids_in
+from topics import Topics
 
 
 @pytest.fixture(params=["avro", "arrow"])
@@ -138,6 +139,17 @@ def test_tasks_reuse_a_producer(channel: Channel) -> None:
 
     assert len(after - before) == 1
     assert all_ids(channel) == [1, 2]
+
+
+def test_a_task_whose_records_are_in_a_topic_that_was_created_again_fails(channel: Channel) -> None:
+    connection = channel.connection("write")
+    writer_ = writer(connection)
+    writer_.write(iter([batch(1)]))
+    topics = Topics(connection.kafka["bootstrap.servers"])
+    topics.create_again(connection.topic_name, connection.partitions)
+
+    with pytest.raises(TopicGone, match="is not the one that was opened"):
+        writer_.write(iter([batch(2)]))
 
 
 def test_a_deleted_topic_fails_a_write(gateway: Gateway, name: str) -> None:
