@@ -250,7 +250,7 @@ def test_the_lag_is_that_of_the_partitions_before_another_thread_adds_one(
 ) -> None:
     with ChannelReader(written(count=10), until=None) as reader:
         before = {0: reader.position()[0]}
-        monkeypatch.setattr(reader, "position", lambda: before)
+        monkeypatch.setattr(reader._fetcher, "position", lambda: before)
         assert reader.lag() == {0: reader.end_offsets()[0]}
 
 
