@@ -93,7 +93,9 @@ class Ownership:
                         new={use.action: outcome},
                     )
         except DatabaseUnavailable as error:
-            _log.warning("uses by other labels are not in the audit trail", **reason_of(error))
+            # A later request writes them.
+            self._pending.extendleft(reversed(uses))
+            _log.warning("uses by other labels are not in the audit trail yet", **reason_of(error))
 
     def _note(self, principal: Principal, owned: Owned, action: str) -> None:
         self._count(action)

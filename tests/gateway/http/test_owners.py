@@ -1,5 +1,6 @@
 """Owners of groups, batches and keys: what tokens of other labels may do with them."""
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,9 @@ from endpoints import TOPIC_ID, Site, fresh_id, report, site
 from gateways import Rig, code, running
 from ledger_sites import LedgerSite, WrittenTopic, ledger_site
 from shared_kafka import SharedKafka
+from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.errors import InvalidRequest
+from sluiceway_gateway.errors import DatabaseUnavailable, InvalidRequest
 from waiting import until
 
 OWNER = "job"
@@ -284,6 +286,26 @@ def audited(database: Database, database_url: str) -> Iterator[Site]:
         flights = site(rig, partitions=4)
         become(rig, OWNER, "read", "write")
         yield flights
+
+
+def test_a_refused_use_is_audited_once_the_database_is_back(
+    owned: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flights = owned.flights
+    failed = threading.Event()
+    add = audit_store.add
+
+    def failing(*args: Any, **options: Any) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise DatabaseUnavailable("for this test")
+        add(*args, **options)
+
+    become(flights.rig, OTHER, "read", "write")
+    monkeypatch.setattr(audit_store, "add", failing)
+    refused(flights.resize(2, owned.reader["generation"]))
+    assert failed.wait(30)
+    until(lambda: changes(flights, "foreign_use") != [])
 
 
 def test_uses_by_other_labels_can_be_permitted_and_audited(audited: Site) -> None:
