@@ -21,7 +21,7 @@ ACTIONS = (
 def upgrade() -> None:
     op.add_column("endpoint_groups", sa.Column("owner", sa.Text()))
     op.add_column("batch_owners", sa.Column("label", sa.Text()))
-    actions = f"action IN ({', '.join(repr(each) for each in ACTIONS)})"
+    actions = f"action IN ({', '.join(repr(action) for action in ACTIONS)})"
     if op.get_bind().dialect.name == "postgresql":
         op.drop_constraint("ck_audit_entries_action", "audit_entries")
         op.create_check_constraint("action", "audit_entries", actions)
