@@ -185,11 +185,14 @@ class Application:
         with self._reporting:
             if self._closed:
                 return
+            # The last ends arrive before it is over. If that happens from here on, they are
+            # reported by the next run.
+            over = self._over
             self.queries.advance()
             ends = self._to_detach
             while ends:
                 self._detach(*ends.popleft())
-            if self._over:
+            if over:
                 self._close()
 
     def _running(self) -> list[str]:
@@ -220,6 +223,8 @@ class Application:
     def _close(self) -> None:
         if not self._ending:
             self.queries.stop_listening()
+        # Those whose ends were not reported become lost.
+        self.queries.drop()
         atexit.unregister(self.end)
         self.session.remove_extension(self)
         self._closed = True

@@ -278,6 +278,46 @@ def test_renewals_do_not_wait_for_other_requests(
         proceed.set()
 
 
+def test_the_last_ends_are_reported_after_earlier_ones_that_take_long(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, proceed = Event(), Event()
+    detached: list[str] = []
+
+    def hold(_: EndpointCalls, channel: str, id_: str, *args: object, **options: object) -> None:
+        waiting.set()
+        assert proceed.wait(60)
+        detached.append(id_)
+
+    monkeypatch.setattr(EndpointCalls, "detach", hold)
+    application._last_reports["reading"] = (None, -math.inf)
+    application.on_response(JsonNode(KEPT))
+    assert waiting.wait(60)
+    application._ending = True
+    application.on_response(JsonNode(KEPT))
+    proceed.set()
+    until(lambda: application._closed)
+
+    assert detached == ["reading", "reading", "writing"]
+
+
+def test_queries_whose_ends_cannot_be_reported_become_lost(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise GatewayUnavailable("no response")
+
+    ended: list[str] = []
+    endpoint = SimpleNamespace(end=lambda: ended.append("run"))
+    application.queries._runs["run"].endpoints["spec"] = endpoint  # type: ignore[index, assignment]
+    monkeypatch.setattr(queries.Queries, "_update_endpoints", fail)
+    application._ending = True
+    application.on_response(JsonNode({"kept": []}))
+    until(lambda: application._closed)
+
+    assert ended == ["run"]
+
+
 def test_an_end_that_the_heartbeat_thread_reports_first_is_no_warning(
     application: Application, caplog: pytest.LogCaptureFixture
 ) -> None:
