@@ -292,7 +292,8 @@ def _record_end(tx: WriteTransaction, reader: Endpoint, through: int) -> None:
     """Store that a closed reader's place has read the writers up to a number to their end.
 
     Of a dynamic group only its last member stores it, because the others left their partitions to
-    it. A reset of the group in the meantime counts more.
+    it. A reset of the place in the meantime counts more: it took the share of a dynamic member, and
+    left a fixed one behind its group's generation.
     """
     place = reader.place
     if place.group == ANONYMOUS:
@@ -302,7 +303,8 @@ def _record_end(tx: WriteTransaction, reader: Endpoint, through: int) -> None:
     if reader.is_dynamic:
         key = reader.channel_uid, place.group
         is_last = not endpoints_store.live_members(tx, [key])[key]
-        ended = is_last and not endpoints_store.left_unfinished(tx, reader)
+        has_share = reader.share is not None
+        ended = has_share and is_last and not endpoints_store.left_unfinished(tx, reader)
     else:
         group = groups_store.find(tx, reader.channel_uid, Role.READER, place.group)
         ended = group is not None and group.generation == reader.generation

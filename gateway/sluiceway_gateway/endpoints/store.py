@@ -469,6 +469,12 @@ def release_shares(
         tx.execute(update(endpoints).where(endpoints.c.id.in_(part)).values(columns))
 
 
+def set_generation(tx: WriteTransaction, ids: Collection[str], generation: int) -> None:
+    """Set the generation of these endpoints, which the caller has locked."""
+    for part in chunks(sorted(ids)):
+        tx.execute(update(endpoints).where(endpoints.c.id.in_(part)).values(generation=generation))
+
+
 _LEFT_UNFINISHED = select(
     exists().where(
         endpoints.c.channel_uid == bindparam("channel_uid"),

@@ -251,6 +251,14 @@ class Offsets:
         groups_store.forget_finished(tx, channel.uid, group, member=None if whole else member)
         following = found.next_generation(now)
         groups_store.save(tx, following)
+        if not whole:
+            # They have not been reset, so the end that they reach counts.
+            others = [
+                each.id
+                for each in held
+                if each.place.index != member and each.generation == found.generation
+            ]
+            endpoints_store.set_generation(tx, others, following.generation)
         # The status has the group's generation.
         endpoints_store.revise(tx, [channel.uid])
         line = Event(

@@ -117,6 +117,26 @@ def test_a_reset_of_one_broadcast_member_leaves_the_ends_of_others(flights: Site
     assert place(flights, 0, 2, mode="broadcast")[1] == number
 
 
+def test_a_reset_of_one_broadcast_member_leaves_the_ends_that_running_others_reach(
+    flights: Site,
+) -> None:
+    number = finished_writer(flights)
+    first, second = (place(flights, index, 2, mode="broadcast")[0] for index in (0, 1))
+    assert flights.reset(index=1, force=True).status_code == 200
+    for member in (second, first):
+        flights.detach(member, finished_through=number)
+    assert place(flights, 0, 2, mode="broadcast")[1] == number
+    second, through = place(flights, 1, 2, mode="broadcast")
+    assert through == 0, "its reset came after it had read"
+    # A reset of all counts for each of them, also if one is reset again.
+    first, _ = place(flights, 0, 2, mode="broadcast")
+    for one in ({}, {"index": 1}):
+        assert flights.reset(force=True, **one).status_code == 200
+    for member in (second, first):
+        flights.detach(member, finished_through=number)
+    assert [place(flights, index, 2, mode="broadcast")[1] for index in (0, 1)] == [0, 0]
+
+
 def test_another_size_has_the_end_that_all_places_have_reached(flights: Site) -> None:
     numbers = [finished_writer(flights), finished_writer(flights)]
     for index in (1, 0):
@@ -157,3 +177,19 @@ def test_members_that_leave_a_dynamic_group_one_after_the_other_reach_its_end(
     flights.detach(second, finished_through=number)
     assert flights.post_attach(group="d", dynamic=True).json()["finished_through"] == number
     assert flights.post_attach(group="d", index=0, size=2).status_code == 409
+
+
+def test_a_reset_moves_the_end_of_an_open_dynamic_member_back(flights: Site) -> None:
+    number = finished_writer(flights)
+    member = flights.join()
+    generation = flights.sync(member).json()["generation"]
+    assert flights.sync(member, take=generation).json()["taken"]
+    assert flights.reset(group="d", force=True).status_code == 200
+    flights.detach(member, finished_through=number)
+    again = flights.post_attach(group="d", dynamic=True).json()
+    assert again["finished_through"] == 0
+    # Once it has taken its share again, it has read what the reset gave it.
+    generation = flights.sync(again["endpoint"]).json()["generation"]
+    assert flights.sync(again["endpoint"], take=generation).json()["taken"]
+    flights.detach(again["endpoint"], finished_through=number)
+    assert flights.post_attach(group="d", dynamic=True).json()["finished_through"] == number
