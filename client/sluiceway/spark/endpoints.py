@@ -342,6 +342,7 @@ class QueryEndpoint:
         self._calls = calls
         self._attached: AttachResult | None = None
         self._ended = self._closing = False
+        self._partitions = 0
         self._acknowledged: Mapping[int, int] = {}
         self._reporting: Mapping[int, int] = {}
 
@@ -386,6 +387,7 @@ class QueryEndpoint:
             self.end()
         else:
             self._acknowledged = self._reporting
+            self._partitions = result.partitions or 0
 
     def close(self, *, cause: str | None, kafka: Mapping[str, str]) -> None:
         """Report the query's end, in error if there is a `cause`.
@@ -401,8 +403,9 @@ class QueryEndpoint:
         connection = attached.connection
 
         def ends() -> Mapping[int, int]:
-            identity = TopicIdentity(connection, kafka)
-            return identity.ends(range(connection.partitions), timeout_s=_TIMEOUT_S)
+            # The channel may have grown, and the query writes to added partitions.
+            least = max(connection.partitions, self._partitions)
+            return TopicIdentity(connection, kafka).all_ends(timeout_s=_TIMEOUT_S, least=least)
 
         body = _end_json(cause, ends if self._spec.role == "writer" else None)
         body |= {"uid": self._spec.uid, "epoch": attached.epoch}

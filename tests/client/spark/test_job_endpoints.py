@@ -25,7 +25,7 @@ from sluiceway.rest.endpoints import Endpoint
 from sluiceway.spark.driver import Application
 from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint
 from sluiceway.spark.queries import _QueryRun, public_cause
-from spark_tasks import SCHEMA, fill
+from spark_tasks import SCHEMA, fill, ids_in
 from waiting import until
 
 SHORT = Heartbeat(interval_ms=100, timeout_ms=30_000)
@@ -308,6 +308,41 @@ def test_a_restarted_query_takes_its_place_as_reader_and_writer(
     assert sum((seen(sink, "writer", is_closed).ends or {}).values()) == 10
 
 
+@pytest.mark.long
+def test_readers_get_the_records_of_a_query_in_partitions_that_were_added_while_it_ran(
+    spark: SparkSession,
+    channel: Channel,
+    sink: Channel,
+    start: Callable[..., StreamingQuery],
+) -> None:
+    frame = spark.readStream.format("channel").load(channel.name)
+    query = start(frame.repartition(4), sink)
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        fill(channel, range(written, written + 40))
+        written += 40
+        query.processAllAvailable()
+
+    write()
+    seen(sink, "writer", lambda each: each.state == "started")
+    sink.update(partitions=4)
+
+    def uses_added_partitions() -> bool:
+        write()
+        return set(ids_in(sink)) == {0, 1, 2, 3}
+
+    until(uses_added_partitions, TIMEOUT_S)
+    query.stop()
+    # Before its first heartbeat, a reader knows no end, and reads all partitions.
+    ends = seen(sink, "writer", is_closed).ends
+    assert ends is not None
+    assert sum(ends.values()) == written
+    with sink.reader(timeout_s=TIMEOUT_S) as reader:
+        assert sorted(record["id"] for record in reader) == [*range(written)]
+
+
 def test_the_cause_of_a_failed_query_contains_no_record(
     spark: SparkSession,
     gateway_url: str,
@@ -367,6 +402,23 @@ def test_a_public_cause_is_the_exceptions_type_and_error_class(
     exception: str, error_class: str | None, cause: str
 ) -> None:
     assert public_cause(exception, error_class) == cause.replace("…", "org.apache.spark.")
+
+
+def test_the_end_of_a_query_covers_partitions_that_were_added_while_it_ran(
+    spark_session: SparkSession, gateway_url: str, channel: Channel
+) -> None:
+    application = Application(spark_session, gateway_url)
+    spec = EndpointSpec(
+        channel=channel.name, uid=channel.uid, role="writer", group="g", job=application.job
+    )
+    endpoint = QueryEndpoint(spec, application.session, application._control.endpoints)
+    endpoint.attach()
+    channel.update(partitions=4)
+    fill(channel, range(5), partition=3)
+
+    endpoint.close(cause=None, kafka={})
+
+    assert [each.ends for each in channel.endpoints() if each.id == endpoint.id] == [{3: 5}]
 
 
 def test_an_application_rejected_by_the_gateway_keeps_no_query_alive(
