@@ -151,11 +151,14 @@ class TopicIdentity:
     def all_ends(self, *, timeout_s: float, least: int) -> dict[int, int]:
         """Return `ends` of all current partitions, at least `least` of them.
 
-        A broker may not know the latest partitions yet.
+        A broker may not know the latest partitions yet. Raises TopicGone for a topic that was
+        created again, whose ends are others.
         """
 
         def request(left_s: float) -> dict[int, int]:
-            partitions = range(max(least, self._describe(left_s).partitions))
+            description = self._describe(left_s)
+            self._require_same(description)
+            partitions = range(max(least, description.partitions))
             return self._list(dict.fromkeys(partitions, LATEST), left_s, committed=False)
 
         return self.with_retries(request, timeout_s=timeout_s)
