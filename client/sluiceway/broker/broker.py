@@ -279,7 +279,8 @@ class Broker:
 
         With `required_acks=0` it returns None without waiting. A partition's messages are
         validated before any of them is sent. Codes: InvalidMessageError, MessageSizeTooLarge,
-        UnknownTopicOrPartition, InvalidTopic for a closed channel, RequestTimedOut.
+        UnknownTopicOrPartition, also if the topic was created again since the first request,
+        InvalidTopic for a closed channel, RequestTimedOut.
         """
         with self._request() as requests:
             response = requests.produces.produce(produce_request)

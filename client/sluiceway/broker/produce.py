@@ -175,7 +175,8 @@ class ProduceRequests:
                 failures.append(outage)
             except SluicewayError as failure:
                 writer.handle.fail(failure)
-                # Without the topic, there are no messages and no readers that wait for them.
+                # Without its topic, there are no messages and no readers that wait for them. Those
+                # in a topic that was created again were refused.
                 if not isinstance(failure, TopicGone):
                     failures.append(failure)
         self._control.close()
@@ -241,6 +242,8 @@ class ProduceRequests:
         batches = self._open_batches(parts)
         try:
             self._send_parts(parts, timeout_ms, wait=wait)
+            if wait:
+                _confirm_delivery(parts, timeout_ms / 1000)
             for each, own in batches.items():
                 _commit(each, own)
         except BaseException as error:
@@ -355,6 +358,19 @@ def _produce(producer: Any, part: _Part, message: Any, timeout_s: float) -> bool
         else:
             part.pending += 1
             return True
+
+
+def _confirm_delivery(parts: Collection[_Part], timeout_s: float) -> None:
+    """Refuse the parts whose messages are in a topic that was created again."""
+    delivered: dict[WriterEndpoint, list[_Part]] = {}
+    for part in parts:
+        if part.refusal is None:
+            delivered.setdefault(part.writer, []).append(part)
+    for writer, own in delivered.items():
+        try:
+            writer.confirm_delivery(timeout_s=timeout_s)
+        except SluicewayError as error:
+            _refuse(own, topic_refusal(error))
 
 
 def _commit(batches: MessageBatches, parts: Collection[_Part]) -> None:

@@ -498,3 +498,36 @@ def test_lost_messages_without_acknowledgement_fail_the_writer(
         (writer,) = channel.endpoints()
         assert writer.state == "error"
         assert "MSG_SIZE_TOO_LARGE" in str(writer.cause)
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_messages_in_a_topic_that_was_created_again_are_not_acknowledged(
+    gateway_url: str, new_channel: NewChannel, topics: Topics, delivery: str
+) -> None:
+    channel = new_channel(delivery=delivery)
+    sent = encode(channel, 1)
+    with broker_at(gateway_url) as broker:
+        assert produce_values(broker, channel, sent).err == 0
+        connection = channel.connection("write")
+        topics.create_again(connection.topic_name, connection.partitions)
+        for _ in range(2):
+            response = produce_values(broker, channel, sent)
+            assert response.err == UnknownTopicOrPartition.ERROR_CODE
+        assert "is not the one that was opened" in response.reason
+    (writer,) = channel.endpoints()
+    assert (writer.state, writer.ends) == ("error", None)
+    if delivery == "exactly_once":
+        assert [event.kind for event in channel.commits().events].count("commit") == 1
+
+
+def test_the_end_of_messages_without_acknowledgement_is_not_that_of_another_topic(
+    gateway_url: str, channel: Channel, topics: Topics
+) -> None:
+    with broker_at(gateway_url) as broker:
+        produce_values(broker, channel, encode(channel, 1))
+        connection = channel.connection("write")
+        topics.create_again(connection.topic_name, connection.partitions)
+        produce_values(broker, channel, encode(channel, 3), required_acks=0)
+    (writer,) = channel.endpoints()
+    assert (writer.state, writer.ends) == ("error", None)
+    assert "is not the one that was opened" in str(writer.cause)
