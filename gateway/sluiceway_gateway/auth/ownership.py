@@ -19,7 +19,8 @@ from sluiceway_gateway.errors import DatabaseUnavailable, Forbidden
 
 _log = structlog.get_logger(__name__)
 
-#: A label's uses of one kind are audited once in this time, so that they displace no other entries.
+#: A label's uses of one kind of a group or writer are audited and logged once in this time, so that
+#: they displace no other entries.
 _AUDITED_EVERY_S = 3600.0
 _MOST_REMEMBERED = 10_000
 _MOST_PENDING = 1_000
@@ -99,7 +100,7 @@ class Ownership:
 
     def _note(self, principal: Principal, owned: Owned, action: str) -> None:
         self._count(action)
-        key = (owned.channel_uid, owned.kind, action, principal.subject)
+        key = (owned.channel_uid, owned.kind, owned.name, action, principal.subject)
         now_s = time.monotonic()
         with self._lock:
             last_s = self._audited.get(key)

@@ -205,8 +205,8 @@ def upsert(
 ) -> PreparedDml:
     """Return the INSERT of whole rows, which updates the row with the same `keys`, if there is one.
 
-    Columns of `kept` keep their value where the new one is NULL. `where` gets the columns of the
-    new row; where it is false, nothing changes.
+    Columns of `kept` are set where they are NULL, and keep their value otherwise. `where` gets the
+    columns of the new row; where it is false, nothing changes.
     """
     columns = [each.name for each in table.columns]
 
@@ -216,7 +216,7 @@ def upsert(
         updated: Insert = statement.on_conflict_do_update(
             index_elements=keys,
             set_={
-                name: func.coalesce(new[name], table.c[name]) if name in kept else new[name]
+                name: func.coalesce(table.c[name], new[name]) if name in kept else new[name]
                 for name in columns
                 if name not in keys
             },

@@ -187,7 +187,7 @@ class GroupService:
             found = require_group(tx, channel, group, role=role)
             transferred = replace(found, owner=owner)
             if transferred != found:
-                groups_store.save(tx, transferred)
+                groups_store.transfer(tx, found, owner)
                 endpoints_store.revise(tx, [channel.uid])
                 audit_store.add(
                     tx,

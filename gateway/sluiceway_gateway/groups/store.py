@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, bindparam, delete, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, Update, and_, bindparam, delete, select, tuple_, update
 
 from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import AuditedAction
@@ -29,20 +29,17 @@ _FIND = PreparedSelect(
 )
 
 
-# A commit may claim a group that another transaction has read without an owner.
+# A commit may claim a group that another transaction has read without an owner: the first stays.
 _SAVE = upsert(endpoint_groups, _KEY, kept=("owner",))
 
 
-_CLAIM = (
-    update(endpoint_groups)
-    .where(
-        endpoint_groups.c.channel_uid == bindparam("uid"),
-        endpoint_groups.c.role == bindparam("of_role"),
-        endpoint_groups.c.name == bindparam("group"),
-        endpoint_groups.c.owner.is_(None),
-    )
-    .values(owner=bindparam("label"))
+_OF_KEY = (
+    endpoint_groups.c.channel_uid == bindparam("uid"),
+    endpoint_groups.c.role == bindparam("of_role"),
+    endpoint_groups.c.name == bindparam("group"),
 )
+_GIVE = update(endpoint_groups).where(*_OF_KEY).values(owner=bindparam("label"))
+_CLAIM = _GIVE.where(endpoint_groups.c.owner.is_(None))
 
 
 def find(tx: ReadTransaction, channel_uid: str, role: Role, name: str) -> Group | None:
@@ -71,7 +68,7 @@ def of_readers(tx: ReadTransaction, channel_uids: Collection[str]) -> dict[Group
 
 
 def save(tx: WriteTransaction, *groups: Group) -> None:
-    """Insert groups, or update them."""
+    """Insert groups, or update them; stored owners stay."""
     rows = [vars(each) | {"role": str(each.role), "mode": str(each.mode)} for each in groups]
     tx.run_each(_SAVE, rows)
 
@@ -83,8 +80,7 @@ def claim(
     owner = principal.subject
     if group.owner is not None or owner is None or group.name == ANONYMOUS:
         return
-    keys = {"uid": group.channel_uid, "of_role": str(group.role), "group": group.name}
-    if tx.execute(_CLAIM, {**keys, "label": owner}).rowcount == 1:
+    if _set_owner(tx, _CLAIM, group, owner):
         audit_store.add(
             tx,
             audit_store.ChannelName(channel, group.channel_uid),
@@ -95,6 +91,16 @@ def claim(
             old={"owner": None},
             new={"owner": owner},
         )
+
+
+def transfer(tx: WriteTransaction, group: Group, owner: str) -> None:
+    """Make a label the owner of a stored group, whoever had it."""
+    _set_owner(tx, _GIVE, group, owner)
+
+
+def _set_owner(tx: WriteTransaction, statement: Update, group: Group, owner: str) -> bool:
+    key = {"uid": group.channel_uid, "of_role": str(group.role), "group": group.name}
+    return tx.execute(statement, key | {"label": owner}).rowcount == 1
 
 
 def of_its_group() -> ColumnElement[bool]:

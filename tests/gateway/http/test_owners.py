@@ -279,6 +279,16 @@ def test_transfers_and_refused_uses_are_audited(owned: Owned) -> None:
     assert 'sluiceway_foreign_uses_total{action="resize"} 3.0' in metrics
 
 
+def test_uses_of_each_foreign_group_are_audited(owned: Owned) -> None:
+    flights = owned.flights
+    flights.member(group="h")
+    become(flights.rig, OTHER, "read", "write")
+    for group in ("g", "h", "h"):
+        refused(flights.resize(2, 1, group=group))
+    until(lambda: len(changes(flights, "foreign_use")) >= 2)
+    assert [each["target"] for each in changes(flights, "foreign_use")] == ["h", "g"]
+
+
 @pytest.fixture
 def audited(database: Database, database_url: str) -> Iterator[Site]:
     """A channel of a gateway that permits uses by other labels."""

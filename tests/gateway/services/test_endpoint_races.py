@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from endpoints import PARTITIONS, Services
+from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.idempotency import StoredResponse
@@ -22,6 +23,7 @@ from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Health, Role, State
 from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.errors import Conflict, Fenced, GoesBack, StaleGeneration
+from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.offsets.model import Commit, Position
 from sluiceway_gateway.offsets.service import Reset
 
@@ -180,6 +182,25 @@ def test_a_forced_reset_and_a_commit_are_serialized(crowd: Crowd) -> None:
         # The reset wins in either order.
         assert committed is None or isinstance(committed, StaleGeneration)
         assert crowd.offsets() == {0: turn}
+
+
+def test_a_group_stays_with_the_label_that_claims_it_first(crowd: Crowd) -> None:
+    crowd.attach()
+    channel, now = crowd.name, crowd.services.clock()
+    database = crowd.services.database
+    with database.read() as tx:
+        read = groups_store.find(tx, crowd.uid, Role.READER, "g")
+    assert read is not None
+    assert read.owner is None
+    # A commit claims the group after an attach of another label has read it.
+    for label in ("first", "second"):
+        principal = Principal(id=label, scopes=(), subject=label)
+        joined = replace(read, owner=label, epoch=read.epoch + 1)
+        with database.write() as tx:
+            groups_store.claim(tx, read, principal, channel=channel, now=now)
+            groups_store.save(tx, joined)
+            stored = groups_store.find(tx, crowd.uid, Role.READER, "g")
+        assert stored == replace(joined, owner="first")
 
 
 def test_of_concurrent_commits_of_one_endpoint_the_highest_remains(crowd: Crowd) -> None:
