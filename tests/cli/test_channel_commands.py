@@ -176,6 +176,23 @@ def test_warnings_of_libraries_are_no_differences(
     command("channels", "create", name, "--schema", schema_file).succeeded()
 
 
+def test_an_update_reports_a_field_that_may_be_renamed_in_one_line(
+    command: Command, tmp_path: Path, name: str
+) -> None:
+    def schema_with(field: str) -> str:
+        fields = [{"name": field, "type": ["null", "long"], "default": None}]
+        path = tmp_path / f"{field}.json"
+        path.write_text(json.dumps(SCHEMA | {"fields": fields}))
+        return str(path)
+
+    command("channels", "create", name, "--schema", schema_with("a")).succeeded()
+    run = command("channels", "update", name, "--schema", schema_with("b"))
+    assert (run.status, run.out) == (0, f"channel {name} is at generation 2\n")
+    (line,) = run.errors.splitlines()
+    assert line.startswith(f"sluiceway: the channel {name!r}: field 'b' is new")
+    assert 'add "aliases": ["a"] to it' in line
+
+
 def test_delete_asks_for_confirmation(
     command: Command, schema_file: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

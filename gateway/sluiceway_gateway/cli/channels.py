@@ -2,7 +2,8 @@
 
 import json
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import datetime
 from typing import IO, Any
@@ -94,6 +95,15 @@ def list_(selector: str | None, as_json: bool, url: str | None) -> None:
     )
 
 
+@contextmanager
+def _channel_warnings() -> Iterator[list[warnings.WarningMessage]]:
+    """Collect warnings about a channel; those of libraries, such as DeprecationWarning, are not."""
+    with warnings.catch_warnings(record=True) as collected:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UserWarning)
+        yield collected
+
+
 @channels.command()
 @click.argument("name")
 @gateway_option
@@ -179,13 +189,10 @@ def create(
     if retention_ms is not None or retention_bytes is not None:
         retention = Retention(ms=retention_ms, bytes=retention_bytes)
     with (
-        warnings.catch_warnings(record=True) as differences,
+        _channel_warnings() as differences,
         Gateway(url, timeout_s=entry.TIMEOUT_S) as gateway,
         waiting_for(f"{gateway_at(url)} to make the channel {name} ready"),
     ):
-        # Warnings of libraries, such as DeprecationWarning, are not about the channel.
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("always", UserWarning)
         channel = gateway.channel(
             name,
             _text_of(schema),
@@ -238,13 +245,15 @@ def update(
 ) -> None:
     """Change the channel NAME; a new schema becomes its newest version."""
     with open_channel(name, url) as channel:
-        with waiting_for(gateway_at(url)):
+        with _channel_warnings() as renames, waiting_for(gateway_at(url)):
             channel.update(
                 schema=_text_of(schema),
                 heartbeat=_heartbeat(patience, interval, channel.heartbeat),
                 labels=_pairs(labels, "--label"),
                 **spec,
             )
+        for rename in renames:
+            click.echo(f"sluiceway: {rename.message}", err=True)
         click.echo(f"channel {name} is at generation {channel.generation}")
 
 

@@ -293,7 +293,7 @@ class AttachBatch:
         by = candidate.principal.id
         if occupant is not None:
             at = f"{self.now:%Y-%m-%d %H:%M:%S} UTC"
-            reason = f"the instance {endpoint.id} took that place at {at}"
+            reason = f"another instance took that place at {at}"
             self._supersede(occupant, endpoint, reason, by=by)
         for each in displaced:
             self._supersede(each, endpoint, "the group changed its size or its mode", by=by)

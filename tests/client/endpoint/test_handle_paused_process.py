@@ -178,8 +178,8 @@ def test_a_paused_reader_that_was_replaced_is_fenced_with_the_reason(
     write(channel, 20)
     reader = elsewhere.channel(channel.name).reader(group="g", until=None)
     records_of(reader, 5)
-    with lost(channel, reader.handle), channel.reader(group="g", until=None) as other:
-        taken_by = f"the instance {other.endpoint_id} took that place"
+    with lost(channel, reader.handle), channel.reader(group="g", until=None):
+        taken_by = "another instance took that place"
         with pytest.raises(Fenced, match=taken_by):
             reader.commit()
     with pytest.raises(Fenced, match=taken_by):
@@ -206,8 +206,8 @@ def test_a_paused_writer_that_was_replaced_is_fenced_with_the_reason(
 ) -> None:
     place: dict[str, Any] = {"group": "w", "index": 0, "size": 1}
     writer = elsewhere.channel(channel.name).writer(**place)
-    with lost(channel, writer.handle), channel.writer(**place) as other:
-        taken_by = f"the instance {other.endpoint_id} took that place"
+    with lost(channel, writer.handle), channel.writer(**place):
+        taken_by = "another instance took that place"
     until(lambda: writer.handle._failure is not None)
     with pytest.raises(Fenced, match=taken_by):
         writer.write(readings(1))
@@ -237,7 +237,7 @@ def test_a_paused_port_whose_reader_was_replaced_is_fenced_with_the_reason(
     port = InputPort(elsewhere.channel(channel.name), group="g")
     with lost(channel, port.reader.handle):
         other = channel.reader(group="g")
-    with other, pytest.raises(Fenced, match=f"the instance {other.endpoint_id} took that place"):
+    with other, pytest.raises(Fenced, match="another instance took that place"):
         port.wait()
 
 
