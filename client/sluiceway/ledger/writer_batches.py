@@ -29,6 +29,11 @@ __all__ = ["BatchedWriter", "Block", "KeyedBlock", "WriterBatches"]
 LOGGER = logging.getLogger("sluiceway.ledger.writer_batches")
 
 _MAX_NAME_CHARACTERS = 200
+_OUTCOMES = {
+    True: "its records are written, as it was committed before",
+    False: "none of its records are written",
+    None: "whether its records are written is unknown, as the gateway does not answer",
+}
 
 
 class BatchedWriter(Protocol):
@@ -181,12 +186,14 @@ class WriterBatches:
 
     def end_abandoned(self) -> None:
         """Abort the current block if an interrupt has abandoned it."""
-        block = self._block
-        if block.abandoned:
-            LOGGER.warning(
-                "an interrupt ended a batch of a writer; none of its records are written"
-            )
+        if not self._block.abandoned:
+            return
+        with self._turn:
+            block = self._block
+            if not block.abandoned:
+                return
             self.abort(block, EndpointClosed("an interrupt ended the block of the batch"))
+            LOGGER.warning("an interrupt ended a batch of a writer; %s", _OUTCOMES[block.committed])
 
     def block(self, key: str, *, owner: str | None = None) -> "KeyedBlock":
         """Return a `with` block of a batch with this key."""

@@ -7,12 +7,21 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from ledger_view import LedgerView
 from sluiceway import Channel, ChannelWriter
-from sluiceway.errors import Conflict, DeliveryFailed, EndpointClosed, OptionError, ReplayMismatch
+from sluiceway.errors import (
+    Conflict,
+    DeliveryFailed,
+    EndpointClosed,
+    GatewayUnavailable,
+    OptionError,
+    ReplayMismatch,
+)
+from sluiceway.rest.ledger import LedgerCalls
 from topics import Topics, readings
 from waiting import until
 
@@ -399,3 +408,50 @@ def test_a_writer_of_a_connection_needs_the_gateway(new_ledgered: NewChannel) ->
     connection = pickle.loads(pickle.dumps(new_ledgered().connection("write")))  # noqa: S301
     with pytest.raises(OptionError, match=r"open it with channel\.writer\(\)"):
         ChannelWriter(connection)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_block_that_an_interrupt_has_ended_is_logged_by_its_outcome(
+    channel: Channel,
+    ledger: LedgerView,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    committed: bool,
+    answered: bool,
+) -> None:
+    commit = LedgerCalls.commit
+
+    def commit_and_interrupt(*args: Any, **options: Any) -> None:
+        commit(*args, **options)
+        raise KeyboardInterrupt
+
+    def fail(*_: object, **__: object) -> None:
+        raise GatewayUnavailable("no response")
+
+    with channel.writer() as writer:
+        manager = writer.batches.block("k")
+        # As a `with` statement does.
+        statement = manager.__exit__
+        manager.__enter__()
+        writer.write(readings(10))
+        if committed:
+            with monkeypatch.context() as patched:
+                patched.setattr(LedgerCalls, "commit", commit_and_interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    writer.batches.commit(manager._block)
+        del statement
+        with monkeypatch.context() as patched:
+            if not answered:
+                patched.setattr(LedgerCalls, "abort", fail)
+            writer.flush()
+
+    (message,) = (each for each in caplog.messages if "an interrupt ended a batch" in each)
+    if not committed:
+        assert "none of its records are written" in message
+    elif answered:
+        assert "its records are written" in message
+    else:
+        assert "is unknown" in message
+    if answered:
+        assert ledger.ids(channel) == (numbers((0, 10)) if committed else [])
