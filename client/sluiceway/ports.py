@@ -268,7 +268,11 @@ class InputPort(ClosesOnExit):
         attached = [each for each in writers if self._policy.counts(each)]
         closes = self._channel.refresh().status.phase in _CLOSES
         if len(attached) < self._wanted and not closes:
-            others = [each for each in writers if not self._policy.was_read(each)]
+            others = [
+                writer
+                for writer in writers
+                if not self._policy.was_read(writer) and not self._policy.is_settled(writer)
+            ]
             names = missing_endpoints(others, "writer", self._wanted, "opened")
             return [*names, *([already_read(", ".join(read[:_MAX_NAMED]))] if read else [])]
         over = not self._sequential or writers_outcome(

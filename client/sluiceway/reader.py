@@ -141,7 +141,7 @@ class ChannelReader(ChannelEndpoint):
         self.schema = Schema.parse(connection.schema_definition)
         grouped = False
         chosen = offsets.chosen_partitions(partitions, connection.partitions)
-        has_all = len(chosen) == connection.partitions
+        has_all = partitions is None
         self._owns: Callable[[int], bool] = frozenset(chosen).__contains__
         if handle is not None and handle.membership is not None:
             grouped, chosen, self._owns = True, handle.attached.partitions, handle.owns
@@ -494,10 +494,9 @@ class ChannelReader(ChannelEndpoint):
 
     def _follow_growth(self) -> None:
         """Read added partitions, as of the last heartbeat, or of Kafka without an endpoint."""
-        now_s = time.monotonic()
-        if not self._follows_growth or now_s < self._growth_due_s:
+        if not self._follows_growth or time.monotonic() < self._growth_due_s:
             return
-        self._growth_due_s = now_s + _GROWTH_CHECK_S
+        pause_s = _GROWTH_CHECK_S
         try:
             if self._handle is not None:
                 known = self._handle.partitions
@@ -510,7 +509,9 @@ class ChannelReader(ChannelEndpoint):
         except KafkaUnavailable as error:
             # The partitions at hand are read on; added ones follow when Kafka answers.
             LOGGER.info("added partitions are looked for later: %s", error)
-            self._growth_due_s = time.monotonic() + _DESCRIPTION_MAX_AGE_S
+            pause_s = _DESCRIPTION_MAX_AGE_S
+        # After the request, which may take longer than the pause.
+        self._growth_due_s = time.monotonic() + pause_s
 
     def _read_added_partitions(self) -> tuple[int, ...]:
         present = self._fetcher.partitions

@@ -154,18 +154,20 @@ class RecordSender:
 
         `total` is the channel's number of partitions. Call it with the turn held.
         """
-        partitioning, now_s = self._partitioning, time.monotonic()
+        partitioning = self._partitioning
         if total <= partitioning.partitions or not partitioning.follows_growth:
             return
-        if now_s < self._growth_due_s:
+        if time.monotonic() < self._growth_due_s:
             return
-        self._growth_due_s = now_s + _GROWTH_RETRY_S
         try:
             known = min(total, self.producer.discover_partitions())
         except KafkaFailure as error:
             # The partitions at hand are used on; a later write tries again.
             LOGGER.info("added partitions are used later: %s", error)
             return
+        finally:
+            # After the request, which may take longer than the pause.
+            self._growth_due_s = time.monotonic() + _GROWTH_RETRY_S
         if known > partitioning.partitions:
             if self.intervals is not None:
                 self.intervals.grow(known)

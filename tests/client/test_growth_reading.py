@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
@@ -121,6 +121,30 @@ def test_every_reader_gets_the_first_records_of_added_partitions(
             writer.write([{"v": value} for value in range(RECORDS)])
             writer.flush()
         assert_all_read(readers, expected_of(readers, {2: RECORDS, 3: RECORDS}))
+
+
+@pytest.mark.parametrize("stop", [None, "finished"])
+def test_chosen_partitions_stay_the_same_also_if_they_were_all(
+    growing: Callable[..., Channel], stop: Literal["finished"] | None
+) -> None:
+    """Another process may read the added ones."""
+    channel = growing()
+    with (
+        channel.writer() as writer,
+        channel.reader(partitions=[0, 1], until=stop) as chosen,
+        channel.reader(until=stop) as all_,
+    ):
+        channel.update(partitions=4)
+        until(lambda: writer.handle.partitions == 4)
+        for partition in range(4):
+            with channel.writer(partition=partition) as pinned:
+                pinned.write([{"v": partition}])
+        writer.close()
+        assert sorted(record["v"] for record in all_.read(4, timeout=WITHIN_S)) == [0, 1, 2, 3]
+        assert sorted(record["v"] for record in chosen.read(2, timeout=WITHIN_S)) == [0, 1]
+        assert chosen.discover_partitions() == ()
+        if stop == "finished":
+            assert list(chosen) == list(all_) == []
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])

@@ -1,13 +1,16 @@
 """Writers that are open while their channel grows."""
 
+import time
 import uuid
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sluiceway import Channel, ChannelWriter, Gateway, Heartbeat
+from sluiceway import Channel, ChannelWriter, Gateway, Heartbeat, record_sender
 from sluiceway.confluent import Producer
+from sluiceway.errors import KafkaUnavailable
 from waiting import until
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "v", "type": "long"}]}
@@ -60,6 +63,33 @@ def test_records_without_a_key_go_to_added_partitions_and_are_in_the_end_offsets
             assert [sorted(each or {}) for each in ends] == [[0, 1, 2, 3]]
         assert sorted(record["v"] for record in reader) == list(range(24))
     assert all(written(channel, 24).values())
+
+
+def test_a_slow_request_for_added_partitions_is_not_repeated_at_once(
+    growing: Callable[..., Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = growing()
+    now_s, requests = time.monotonic(), 0
+    clock = SimpleNamespace(monotonic=lambda: now_s, sleep=time.sleep)
+    monkeypatch.setattr(record_sender, "time", clock)
+
+    def time_out() -> int:
+        nonlocal now_s, requests
+        now_s, requests = now_s + 2, requests + 1
+        raise KafkaUnavailable("no response")
+
+    with channel.writer() as writer:
+        channel.update(partitions=4)
+        learn_of_growth(writer, 4)
+        monkeypatch.setattr(writer.sender.producer, "discover_partitions", time_out)
+        for value in range(3):
+            writer.write({"v": value})
+            writer.flush()
+        assert requests == 1
+        now_s += 2
+        writer.write({"v": 3})
+        writer.flush()
+        assert requests == 2
 
 
 def test_a_batch_that_is_open_while_the_channel_grows_uses_the_partitions_that_it_has(

@@ -22,6 +22,7 @@ from sluiceway.errors import (
     SluicewayTimeout,
     WriterFailed,
 )
+from sluiceway.rest.endpoints import Endpoint
 from topics import readings
 
 NewChannel = Callable[..., Channel]
@@ -228,6 +229,23 @@ def test_a_writer_that_failed_before_writing_does_not_count_as_attached(channel:
             port.read(1)
         write(channel, 10)
         assert len(list(port)) == 10
+
+
+def test_a_lost_writer_that_left_nothing_undone_does_not_count_as_attached(
+    channel: Channel,
+) -> None:
+    lost = Endpoint(
+        id="1" * 32,
+        role="writer",
+        group=None,
+        index=0,
+        size=1,
+        state="started",
+        health="lost",
+        settled="all",
+    )
+    with InputPort(channel) as port:
+        assert port._missing([lost]) == ["writers: 0 of 1 opened (1 never attached)"]
 
 
 def test_a_port_stops_waiting_when_its_channel_closes(channel: Channel) -> None:

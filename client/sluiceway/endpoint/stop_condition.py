@@ -295,6 +295,9 @@ class WhenFinished(StopCondition):
                 writers=self._writers,
                 complete=complete,
             )
+            if len(self._counted()) >= self._writers:
+                # The wait begins again once one of them fails.
+                self._open_since_s = None
             self._ends = None if found is None else self._own_ends(found)
             self._outcome = found
             self._evaluated = present, complete

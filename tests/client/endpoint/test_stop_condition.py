@@ -1,5 +1,6 @@
 """Stop condition: the end of reading by the states of the writers."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,10 +8,11 @@ import pytest
 from sluiceway.endpoint.stop_condition import (
     LostWriterPolicy,
     OnLostWriter,
+    WhenFinished,
     WritersOutcome,
     writers_outcome,
 )
-from sluiceway.errors import WriterFailed, WriterLost
+from sluiceway.errors import SluicewayTimeout, WriterFailed, WriterLost
 from sluiceway.rest.endpoints import Endpoint
 
 PATIENCE_S = 60.0
@@ -247,6 +249,45 @@ def test_without_expected_writers_only_open_ones_are_awaited() -> None:
     reader = Reader(writers=0)
     assert reader.judges(writer(0, "started")) is None
     assert reader.judges() == WritersOutcome(ends={}, short=True)
+
+
+def test_the_wait_for_writers_begins_when_one_of_them_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+    clock = SimpleNamespace(monotonic=lambda: now_s)
+    monkeypatch.setattr("sluiceway.endpoint.stop_condition.time", clock)
+    handle: Any = SimpleNamespace(
+        attached=SimpleNamespace(
+            replacement_timeout_s=0.0, live_writers=frozenset(), finished_through=None
+        ),
+        session=SimpleNamespace(outage=None),
+        counterparts=(writer(0, "started"), writer(1, "started")),
+        channel="flights",
+        name="reader",
+        finish_requested=False,
+        subscribe=lambda _: None,
+        check=lambda: None,
+    )
+    stop = WhenFinished(
+        handle,
+        final_ends=dict,
+        owns=lambda _: True,
+        writers=2,
+        on_lost_writer="raise",
+        open_timeout_s=60.0,
+    )
+    assert stop.ends() is None
+    # It reads for a long time, and is never idle.
+    now_s = 100.0
+    handle.counterparts = (writer(0, "started"), writer(1, "error", ends={}))
+    assert stop.ends() is None
+    stop.on_idle()
+    now_s = 159.0
+    stop.on_idle()
+    now_s = 160.0
+    with pytest.raises(SluicewayTimeout, match="1 of 2 writers have attached"):
+        stop.on_idle()
 
 
 def test_a_failed_writer_whose_keys_are_committed_is_ignored() -> None:
