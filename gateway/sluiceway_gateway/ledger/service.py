@@ -6,7 +6,7 @@ transaction. Requests to Kafka come before.
 
 import contextlib
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -369,8 +369,7 @@ class Ledgers:
             due = batch_store.open_of_instances(tx, instances, before=before)
         for each in due:
             if principal.may(Action.WRITE, each.channel):
-                # A channel may be deleted at any time.
-                with contextlib.suppress(ChannelNotFound, ChannelNotReady, UidMismatch, Forbidden):
+                with _skipped("renewal", each.channel):
                     self.renew(
                         each.channel,
                         each.instances,
@@ -388,8 +387,7 @@ class Ledgers:
             found = batch_store.open_of_instances(tx, instances)
         for each in found:
             if principal.may(Action.WRITE, each.channel):
-                # A channel may be deleted at any time.
-                with contextlib.suppress(ChannelNotFound, ChannelNotReady, UidMismatch, Forbidden):
+                with _skipped("abort", each.channel):
                     self._abort_instances(each.channel, instances, each.uid, principal)
 
     def _abort_instances(
@@ -603,6 +601,15 @@ def require_ledger(tx: ReadTransaction, name: str, uid: str | None) -> Channel:
             "and read it without them, or make a channel with the delivery exactly_once."
         )
     return channel
+
+
+@contextlib.contextmanager
+def _skipped(action: str, channel: str) -> Iterator[None]:
+    """Log and skip an action on a channel that was deleted, or on another owner's batches."""
+    try:
+        yield
+    except (ChannelNotFound, ChannelNotReady, UidMismatch, Forbidden) as error:
+        _log.info(f"{action} of batches skipped", channel=channel, reason=str(error))
 
 
 def _require_writable(channel: Channel) -> None:
