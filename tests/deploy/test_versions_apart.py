@@ -113,6 +113,10 @@ ENDPOINT_CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
     "sync": (SHARE, {"channel": "a", "instance": ID, "body": {}}),
     "resize": ({"generation": 3}, {"channel": "a", "group": "g", "uid": ID, "size": 2}),
     "remove": (ENDPOINT, {"channel": "a", "instance": ID, "uid": ID}),
+    "transfer": (
+        {"owner": "etl"},
+        {"channel": "a", "group": "g", "uid": ID, "role": "reader", "owner": "etl", "reason": None},
+    ),
 }
 
 

@@ -34,7 +34,7 @@ class _Pending:
     def __init__(self, request: Request, done: Callable[[], None]) -> None:
         self._request = request
         self._done = done
-        self._finished = threading.Event()
+        self._finished = Signal()
         self._result: object = None
         self._error: BaseException | None = None
         threading.Thread(target=self._run, name="sluiceway-request", daemon=True).start()

@@ -18,6 +18,9 @@ __all__ = ["AsyncCommitter", "committed_partitions"]
 
 LOGGER = logging.getLogger("sluiceway.confluent")
 
+_SLICE_S = 0.2
+"""A signal right before a thread blocks does not wake it."""
+
 Report = tuple[KafkaError | None, list[TopicPartition]]
 
 
@@ -35,8 +38,9 @@ class AsyncCommitter:
         self._commit_channel = commit
         self._wakeup = wakeup
         self._lock = threading.Lock()
-        self._changed = threading.Condition()
+        self._queue_lock = threading.Lock()
         self._waiting: list[dict[Partition, Position]] = []
+        self._flushes: list[Signal] = []
         self.idle = True
         """True while no commit waits or runs."""
         self.reports: collections.deque[Report] = collections.deque()
@@ -54,7 +58,7 @@ class AsyncCommitter:
 
     def submit(self, offsets: Mapping[Partition, Position]) -> None:
         """Commit in the background, and report."""
-        with self._changed:
+        with self._queue_lock:
             self._waiting.append(dict(offsets))
             if self.idle:
                 # The thread ends with its work: a waiting one would keep an abandoned consumer
@@ -64,16 +68,22 @@ class AsyncCommitter:
 
     def flush(self) -> None:
         """Wait until no commit is waiting or running."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.idle)
+        idle = Signal()
+        with self._queue_lock:
+            if self.idle:
+                return
+            self._flushes.append(idle)
+        while not idle.wait(_SLICE_S):
+            pass
 
     def _run(self) -> None:
         while True:
-            with self._changed:
+            with self._queue_lock:
                 requests, self._waiting = self._waiting, []
                 if not requests:
                     self.idle = True
-                    self._changed.notify_all()
+                    while self._flushes:
+                        self._flushes.pop().set()
                     return
             try:
                 self._commit_together(requests)

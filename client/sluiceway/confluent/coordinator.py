@@ -88,7 +88,7 @@ class ConsumerCoordinator:
         self._steps = StepRunner(wakeup=self.wakeup)
         self._outage = False
         self._calling = 0
-        self._called = threading.Event()
+        self._called = Signal()
         self.events: collections.deque[Message] = collections.deque()
         self.stored: dict[Partition, Position] = {}
         self.callbacks: dict[str, OnPartitions | None] = {}
@@ -402,7 +402,7 @@ class ConsumerCoordinator:
         assignment, callback = self.assignment, self.callbacks.get(name)
         assignment.in_callback, assignment.started = True, set()
         assignment.assigning = frozenset(partitions if assigning else ())
-        self._calling, self._called = threading.get_ident(), threading.Event()
+        self._calling, self._called = threading.get_ident(), Signal()
         try:
             if callback is not None:
                 # AIOConsumer's callbacks call the consumer from other threads.

@@ -8,8 +8,9 @@ import collections
 import itertools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -34,8 +35,11 @@ from sluiceway.kafka.errors import create_client, handler_exception, with_retrie
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
+from sluiceway.runtime.threads import Signal
 
 __all__ = ["MessageFetcher"]
+
+T = TypeVar("T")
 
 _METADATA_TIMEOUT_S: Final = 30.0
 _LARGE_BATCH: Final = 64
@@ -64,7 +68,7 @@ class MessageFetcher:
         self._committed: dict[str, CommittedMessages] = {}
         self._turn = 0
         self._closed = False
-        self._requests = _Requests()
+        self._requests = RequestTurns()
         self._returned = ReturnedOffsets()
         # Threads that read the watermarks of a partition do not hold the consumer's lock.
         self._lock = threading.Lock()
@@ -107,7 +111,7 @@ class MessageFetcher:
     def poll(self, timeout_s: float) -> Message | None:
         """Return a message or an event, or None after `timeout_s`."""
         if (
-            self._requests.waiting
+            self._requests.running
             and (timeout_s := self._requests.wait_for_requests(timeout_s)) < 0
         ):
             return None
@@ -132,7 +136,7 @@ class MessageFetcher:
         if consumer is None:
             return []
         if (
-            self._requests.waiting
+            self._requests.running
             and (timeout_s := self._requests.wait_for_requests(timeout_s)) < 0
         ):
             return []
@@ -241,8 +245,8 @@ class MessageFetcher:
             requested = [each for each in requested if each[0] not in self._committed]
         if not requested or self._closed:
             return committed
-        with self._requests:
-            found = self._consumer.position([self._place(each) for each in requested])
+        places = [self._place(each) for each in requested]
+        found = self._requests.run(lambda: self._consumer.position(places))
         return committed | {
             key: each.offset for key, each in zip(requested, found, strict=True) if each.offset >= 0
         }
@@ -262,10 +266,9 @@ class MessageFetcher:
         place = self._place(partition)
 
         def request(left_s: float) -> tuple[int, int] | None:
-            with self._requests:
-                found: tuple[int, int] | None = self._consumer.get_watermark_offsets(
-                    place, timeout=left_s, cached=cached
-                )
+            found: tuple[int, int] | None = self._requests.run(
+                lambda: self._consumer.get_watermark_offsets(place, timeout=left_s, cached=cached)
+            )
             return found
 
         return with_retries(request, timeout_s=timeout_s)
@@ -282,8 +285,9 @@ class MessageFetcher:
         requested = [self._place(*each) for each in rest.items()]
 
         def request(left_s: float) -> dict[Partition, int]:
-            with self._requests:
-                found: list[Any] = self._consumer.offsets_for_times(requested, timeout=left_s)
+            found: list[Any] = self._requests.run(
+                lambda: self._consumer.offsets_for_times(requested, timeout=left_s)
+            )
             for each in found:
                 if each.error is not None:
                     raise KafkaException(each.error)
@@ -318,8 +322,7 @@ class MessageFetcher:
                     if number < self._committed[channel].discover_partitions():
                         return
             topic = connection.topic_name
-            with self._requests:
-                known = self._consumer.list_topics(topic, timeout=timeout_s)
+            known = self._requests.run(lambda: self._consumer.list_topics(topic, timeout=timeout_s))
             if number in known.topics[topic].partitions:
                 return
         raise refused(
@@ -407,34 +410,37 @@ class MessageFetcher:
         return TopicPartition(self.connections[channel].topic_name, number, offset)
 
 
-class _Requests:
-    """Precedence of requests over polls; enter it for a request.
+class RequestTurns:
+    """Precedence of requests over polls.
 
     confluent-kafka runs one call of a consumer at a time, in any order, so threads that poll all
     the time could delay a request forever.
     """
 
     def __init__(self) -> None:
-        self.waiting = 0
-        self._lock = threading.Lock()
-        self._none = threading.Event()
-        self._none.set()
+        self.running: dict[int, weakref.ref[Signal]] = {}
+        """The ends of running requests, by thread. One that an interrupt left here is None."""
+
+    def run(self, request: Callable[[], T]) -> T:
+        """Return the result of a request. Polls in other threads wait for it."""
+        thread, ended = threading.get_ident(), Signal()
+        try:
+            self.running[thread] = weakref.ref(ended)
+            return request()
+        finally:
+            self.running.pop(thread, None)
+            ended.set()
 
     def wait_for_requests(self, timeout_s: float) -> float:
         """Wait up to `timeout_s` for requests; return the remaining seconds, -1 after a timeout."""
         until_s = time.monotonic() + timeout_s
-        return max(0.0, until_s - time.monotonic()) if self._none.wait(timeout_s) else -1.0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self.waiting += 1
-            self._none.clear()
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self.waiting -= 1
-            if not self.waiting:
-                self._none.set()
+        while ended := next(filter(None, (end() for end in tuple(self.running.values()))), None):
+            left_s = until_s - time.monotonic()
+            if not ended.wait(min(_SLICE_S, left_s)) and left_s <= 0:
+                return -1.0
+            # Only the request refers to its end.
+            del ended
+        return max(0.0, until_s - time.monotonic())
 
 
 def _no_message(timeout_s: float) -> None:

@@ -15,6 +15,7 @@ from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import GATHER_S
 from sluiceway.kafka.errors import create_client, is_gone, is_unavailable, run_callbacks
 from sluiceway.records.to_python import gc_paused
+from sluiceway.runtime.threads import Signal
 
 __all__ = ["SharedConsumer", "SharedPartitionBuffer"]
 
@@ -129,7 +130,7 @@ class SharedConsumer:
         self._routes: dict[tuple[str, int], SharedPartitionBuffer] = {}
         # The id of each topic, and the number of its partitions that the consumer knows.
         self._topics: dict[str, tuple[str | None, int]] = {}
-        self._waiting: dict[SharedPartitionBuffer, threading.Event] = {}
+        self._waiting: dict[SharedPartitionBuffer, Signal] = {}
         self._polling = False
         # Whether an interrupt may have lost polled messages before they were buffered, or left a
         # change of the assignment half done.
@@ -268,7 +269,7 @@ class SharedConsumer:
         self._lock.acquire()
 
     def _wait(self, buffer: SharedPartitionBuffer, timeout_s: float) -> None:
-        self._waiting[buffer] = notified = threading.Event()
+        self._waiting[buffer] = notified = Signal()
         try:
             self._without_lock(notified.wait, timeout_s)
         finally:

@@ -8,6 +8,7 @@ from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import ChannelNotFound, Conflict, GatewayError
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import DEFAULT_LEASE_MS
+from sluiceway.runtime.threads import Signal, call
 
 __all__ = ["LeaseKeeper"]
 
@@ -41,7 +42,7 @@ class LeaseKeeper:
         self._lost: dict[str, str] = {}
         self._lock = threading.Lock()
         self._running = False
-        self._stop = threading.Event()
+        self._stop = Signal()
         self._fork_guard = ForkGuard()
 
     def hold(self, owner: object, batch_id: str, instance: str) -> Callable[[], object]:
@@ -50,11 +51,9 @@ class LeaseKeeper:
         finalizer = self._fork_guard.finalize(owner, self._release, batch_id)
         finalizer.atexit = False
         with self._lock:
-            if not self._running:
-                self._stop.clear()
-                threading.Thread(target=self._run, name="sluiceway-leases", daemon=True).start()
-                # Not before: without a new thread, the next batch tries again.
-                self._running = True
+            running = self._running
+        if not running:
+            call(self._start)
         return finalizer
 
     def lost(self, batch_id: str) -> str | None:
@@ -92,6 +91,14 @@ class LeaseKeeper:
         """Stop the thread, without waiting for it."""
         self._held.clear()
         self._stop.set()
+
+    def _start(self) -> None:
+        with self._lock:
+            if not self._running:
+                self._stop.clear()
+                threading.Thread(target=self._run, name="sluiceway-leases", daemon=True).start()
+                # Not before: without a new thread, the next batch tries again.
+                self._running = True
 
     def _release(self, batch_id: str) -> None:
         self._held.pop(batch_id, None)

@@ -25,6 +25,7 @@ from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import Committed, KnownCommit
 from sluiceway.rest.models import Connection
+from sluiceway.runtime.threads import Signal, call
 
 __all__ = ["CommittedRuns", "FixedVisibility", "Snapshot", "Visibility", "visibility_of"]
 
@@ -269,8 +270,11 @@ class CommittedRuns(Visibility):
         self._etag: str | None = None
         self._at: datetime | None = None
         self._held_back_by: str | None = None
-        self._changed = threading.Condition()
-        self._demand = threading.Event()
+        # The main thread only takes the lock: an interrupt in Python code of a Condition or an
+        # Event would leave them locked.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._demand = Signal()
         self._follows = False
         self._failure: Exception | None = None
         self._failing_since_s: float | None = None
@@ -278,7 +282,7 @@ class CommittedRuns(Visibility):
     @property
     def last_commit(self) -> KnownCommit | None:
         """The last commit of the known runs; None before the first one."""
-        with self._changed:
+        with self._lock:
             number, at = self.number, self._at
         return None if at is None else KnownCommit(number=number, at=at)
 
@@ -298,8 +302,24 @@ class CommittedRuns(Visibility):
 
     def wait(self, number: int, timeout_s: float) -> bool:
         """Wait for an event after `number`; False after the timeout."""
-        with self._changed:
+        with self._lock:
             self._demand.set()
+            follows = self._follows
+        if not follows:
+            call(self._follow)
+        if self.number == number and timeout_s:
+            call(lambda: self._await(number, timeout_s))
+        with self._lock:
+            failure = self._overdue
+            if failure is not None:
+                # The next wait tries again.
+                self._failure = None
+                raise failure
+            return self.number != number
+
+    def _follow(self) -> None:
+        """Start the waiting thread."""
+        with self._lock:
             if not self._follows:
                 threading.Thread(
                     target=_follow,
@@ -309,16 +329,12 @@ class CommittedRuns(Visibility):
                 ).start()
                 # Not before: without a new thread, the next wait tries again.
                 self._follows = True
-            if self.number == number and timeout_s:
-                self._changed.wait_for(
-                    lambda: self.number != number or self._overdue is not None, timeout_s
-                )
-            failure = self._overdue
-            if failure is not None:
-                # The next wait tries again.
-                self._failure = None
-                raise failure
-            return self.number != number
+
+    def _await(self, number: int, timeout_s: float) -> None:
+        with self._lock:
+            self._changed.wait_for(
+                lambda: self.number != number or self._overdue is not None, timeout_s
+            )
 
     def held_back_by(self) -> str | None:
         """Request the open batches, and return the one that `stable` waits for."""
@@ -328,12 +344,12 @@ class CommittedRuns(Visibility):
 
     def acquire(self) -> None:
         """Add a reader that may wait."""
-        with self._changed:
+        with self._lock:
             super().acquire()
 
     def release(self) -> None:
         """Remove a reader; after the last one, stop waiting for commits."""
-        with self._changed:
+        with self._lock:
             super().release()
             if not self.users:
                 self._demand.set()
@@ -346,7 +362,7 @@ class CommittedRuns(Visibility):
         except Exception as error:
             if isinstance(error, GatewayError):
                 clear_tracebacks(error)
-            with self._changed:
+            with self._lock:
                 self._failure = error
                 if self._failing_since_s is None:
                     self._failing_since_s = began_s
@@ -357,7 +373,7 @@ class CommittedRuns(Visibility):
 
     def leave(self) -> bool:
         """Whether the waiting thread may end because no reader waits."""
-        with self._changed:
+        with self._lock:
             self._follows = self.users > 0 and self._demand.is_set()
             return not self._follows
 
@@ -402,7 +418,7 @@ class CommittedRuns(Visibility):
             # The channel has grown: repeat the request with the new partitions.
             self._partitions = max(added) + 1
             seen, wait_s = None, 0.0
-        with self._changed:
+        with self._lock:
             self.runs.add(response)
             if response.number >= self.number:
                 self.visible_end = response.visible_end
@@ -425,9 +441,7 @@ class CommittedRuns(Visibility):
         )
 
 
-def _follow(
-    runs: "weakref.ref[CommittedRuns]", calls: LedgerCalls, demand: threading.Event
-) -> None:
+def _follow(runs: "weakref.ref[CommittedRuns]", calls: LedgerCalls, demand: Signal) -> None:
     """Wait for a channel's commits while readers wait; closes `calls` at the end."""
     try:
         while True:

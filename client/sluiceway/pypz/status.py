@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sluiceway.endpoint.handle import EndpointMetrics
 from sluiceway.rest.endpoints import Endpoint
+from sluiceway.runtime.threads import Signal
 
 __all__ = [
     "ChannelStatus",
@@ -192,8 +193,8 @@ class StatusLoop:
         self._turn = weakref.WeakMethod(turn)
         self._name = name
         self._interval_s = interval_s
-        self._ended = threading.Event()
-        self._left = threading.Event()
+        self._ended = Signal()
+        self._left = Signal()
         self._thread: threading.Thread | None = None
         self._future: Future[None] | None = None
         if executor is not None:

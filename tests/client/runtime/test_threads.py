@@ -16,8 +16,16 @@ import httpx
 import pytest
 
 from scripted_gateway import CHANNEL, Script
+from sluiceway.confluent.committer import AsyncCommitter
+from sluiceway.confluent.fetcher import RequestTurns
+from sluiceway.ledger.leases import LeaseKeeper
+from sluiceway.ledger.visibility import CommittedRuns
+from sluiceway.rest.endpoints import Position
+from sluiceway.rest.ledger_models import BatchLease, Committed
+from sluiceway.rest.models import Connection
 from sluiceway.runtime import threads
 from sluiceway.runtime.threads import Background, Signal, call
+from topics import DEFINITION
 from waiting import until
 
 
@@ -205,13 +213,17 @@ def test_background_work_goes_on_after_an_error_and_after_a_lack_of_threads(
     assert done.wait(60)
 
 
-def raising_at_step(step: int, work: Callable[[], object]) -> bool:
-    """Run `work` with an interrupt at its n-th step; return whether it had so many."""
+def raising_at_step(step: int, work: Callable[[], object], *, instructions: bool = True) -> bool:
+    """Run `work` with an interrupt at its n-th step; return whether it had so many.
+
+    A step is an instruction, or else a call or a return: a signal interrupts no lock's `with`
+    between its instructions, but a trace function would.
+    """
     steps = 0
 
     def trace(frame: Any, event: str, _: object) -> Any:
         nonlocal steps
-        frame.f_trace_opcodes = True
+        frame.f_trace_opcodes = frame.f_trace_lines = instructions
         if frame.f_code.co_name not in ("raising_at_step", "interrupting"):
             steps += 1
             if steps == step:
@@ -259,3 +271,121 @@ def test_a_signal_wakes_all_that_wait_and_stays_set_until_it_is_cleared() -> Non
     woken.clear()
     assert not woken.is_set()
     assert not woken.wait(0)
+
+
+class Renewals:
+    """A gateway whose batches stay open."""
+
+    def __init__(self) -> None:
+        self.renewed = threading.Event()
+
+    def renew(self, _channel: str, instances: Any, **_: Any) -> dict[str, BatchLease]:
+        self.renewed.set()
+        return {id_: BatchLease(id=id_, state="open", lease_until=None) for id_ in instances}
+
+
+class LeaseKeeping:
+    def __init__(self) -> None:
+        self._calls: Any = Renewals()
+        self._keeper = LeaseKeeper(self._calls, "flights", "uid", lease_ms=30)
+
+    def work(self) -> None:
+        self._keeper.hold(self, "1", "one")
+
+    def close(self) -> None:
+        self._calls.renewed.clear()
+        self._keeper.hold(self, "2", "two")
+        assert self._calls.renewed.wait(60)
+        self._keeper.close()
+
+
+class Following:
+    """A reader that waits for commits."""
+
+    def __init__(self) -> None:
+        connection = Connection(
+            channel_name="flights",
+            channel_uid="uid",
+            generation=1,
+            format="avro",
+            schema_id=1,
+            schema_definition=DEFINITION,
+            topic_name="t",
+            topic_id=None,
+            partitions=1,
+            max_message_bytes=1000,
+            kafka={},
+        )
+        calls: Any = self
+        self._runs = CommittedRuns(calls, connection, grace_s=60.0)
+        self._number = 0
+
+    def clone(self) -> "Following":
+        return self
+
+    def all_committed(self, _channel: str, **_: Any) -> Committed:
+        self._number += 1
+        return Committed(
+            uid="uid",
+            topic_id=None,
+            number=self._number,
+            stable={0: 1},
+            visible_end={0: 1},
+            runs={},
+        )
+
+    def work(self) -> None:
+        self._runs.acquire()
+        self._runs.wait(self._runs.number, 0.01)
+        self._runs.release()
+
+    def close(self) -> None:
+        self._runs.acquire()
+        until(lambda: self._runs.wait(self._runs.number, 1.0))
+        self._runs.users = 0
+        self._runs.release()
+
+
+class Committing:
+    def __init__(self) -> None:
+        self._committed: list[object] = []
+        self._committer = AsyncCommitter(
+            lambda _channel, positions: self._committed.append(positions), wakeup=Signal()
+        )
+
+    def work(self) -> None:
+        self._committer.submit({("flights", 0): Position(offset=1)})
+        self._committer.flush()
+
+    def close(self) -> None:
+        self._committed.clear()
+        self.work()
+        assert self._committed
+
+
+class Requesting:
+    def __init__(self) -> None:
+        self._turns = RequestTurns()
+
+    def work(self) -> None:
+        assert self._turns.run(lambda: 1) == 1
+
+    def close(self) -> None:
+        assert self._turns.wait_for_requests(60) > 0
+        self.work()
+
+
+@pytest.mark.parametrize("kind", [LeaseKeeping, Following, Committing, Requesting])
+def test_what_waits_is_usable_after_an_interrupt_at_any_step(kind: Any) -> None:
+    def is_usable_after(step: int) -> bool:
+        used = kind()
+        try:
+            interrupted = raising_at_step(step, used.work, instructions=False)
+        except RuntimeError as error:
+            # That of a Condition which an interrupt finds without its lock, as a thread starts.
+            interrupted = isinstance(error.__context__, KeyboardInterrupt)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(used.close).result(60)
+        return interrupted
+
+    assert next(step for step in itertools.count(1) if not is_usable_after(step)) > 3
