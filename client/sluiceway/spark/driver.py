@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -57,10 +57,11 @@ class Application:
     stops early: it is closed here when no task has reported for the heartbeat timeout. All
     endpoints end when Spark is stopped or the program exits.
 
-    Other requests than heartbeats are sent in the background, so that no heartbeat waits for them.
-    The heartbeats also renew the open batches of running jobs and queries. They list the instances
-    that may have batches: the endpoints of batch writes while Spark runs jobs, and runs of queries.
-    The batches of ended runs, and of all writes once Spark is stopped, are aborted.
+    Other requests than heartbeats are sent in the background, so that no heartbeat waits for them,
+    and Spark is asked for its jobs there, because its JVM may pause. The heartbeats also renew the
+    open batches of running jobs and queries. They list the instances that may have batches: the
+    endpoints of batch writes while Spark runs jobs, and runs of queries. The batches of ended runs,
+    and of all writes once Spark is stopped, are aborted.
     """
 
     def __init__(self, spark: SparkSession, gateway_url: str) -> None:
@@ -73,6 +74,8 @@ class Application:
         self._ending = self._retired = self._over = self._closed = False
         self._to_detach: deque[tuple[_KeptEndpoint, str, str]] = deque()
         self._background = Background()
+        self._sampling = Background()
+        self._jobs: Sequence[int] | None = None
         # Held while it reports, which the end of the program and the background do.
         self._reporting = threading.Lock()
         self._final_heartbeats = 0
@@ -195,9 +198,16 @@ class Application:
             if over:
                 self._close()
 
+    def _sample_jobs(self) -> None:
+        self._jobs = active_jobs(self._spark)
+
     def _running(self) -> list[str]:
-        """Return the instances of running writes; none once Spark's driver has ended."""
-        jobs = active_jobs(self._spark)
+        """Return the instances of running writes; none once Spark's driver has ended.
+
+        It may be those of the last heartbeat: a lease lasts for three of them.
+        """
+        self._sampling.run(self._sample_jobs)
+        jobs = self._jobs
         if jobs is None:
             return []
         # The end of a failed job may be unreported.
