@@ -20,6 +20,7 @@ from sluiceway_gateway.db.failures import reason_of
 from sluiceway_gateway.errors import DatabaseUnavailable, InvalidRequest, SluicewayGatewayError
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import NewMessage, Rejection
+from sluiceway_gateway.ledger import batch_store
 from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
 from sluiceway_gateway.ledger.model import (
     LEASE,
@@ -36,7 +37,7 @@ from sluiceway_gateway.messages.reading import require_same_topic
 _log = structlog.get_logger(__name__)
 
 OWNER = "sluiceway.messages"
-"""Owner of the batches of hand-written messages."""
+"""Owner of the batches of hand-written messages; a label's own has the label behind it."""
 _FRAMING_BYTES = 128
 """Kafka's overhead of a message."""
 
@@ -187,8 +188,7 @@ class MessageWrites:
             channel.name,
             OpenRequest(
                 key=request.batch_key or f"messages-{instance}",
-                # Keys belong to a label.
-                owner=OWNER if principal.subject is None else f"{OWNER} {principal.subject}",
+                owner=self._owner(channel, request.batch_key, principal),
                 instance=instance,
                 partitions=tuple(sorted({message.partition for message, _ in messages})),
                 own_key=own_key,
@@ -231,6 +231,19 @@ class MessageWrites:
                 )
             raise
         return replace(written, batch=committed.batch)
+
+    def _owner(self, channel: Channel, key: str | None, principal: Principal) -> str:
+        """Return the owner of the batches of the principal's label.
+
+        A key that was used by hand keeps its owner, which may have been transferred, and which had
+        no label in earlier versions and without tokens. The ledger refuses other labels.
+        """
+        if key is not None:
+            with self.database.read() as tx:
+                latest = batch_store.latest(tx, channel.uid, key)
+            if latest is not None and latest.owner.partition(" ")[0] == OWNER:
+                return latest.owner
+        return OWNER if principal.subject is None else f"{OWNER} {principal.subject}"
 
 
 def _commit_request(batch: Batch, instance: str, written: WrittenMessages) -> CommitRequest:

@@ -471,17 +471,38 @@ def test_without_tokens_batches_are_used_by_everybody(
     allowed(use(ledger, ledger.open()))
 
 
-def test_keys_of_messages_written_by_hand_belong_to_a_label(orders: LedgerSite) -> None:
-    def write(key: str) -> httpx.Response:
-        return orders.rig.http.post(
-            f"{orders.path}/messages",
-            json={"uid": orders.uid, "records": [{"a": 1}], "batch_key": key},
-        )
+def write_by_hand(orders: LedgerSite, key: str) -> httpx.Response:
+    return orders.rig.http.post(
+        f"{orders.path}/messages",
+        json={"uid": orders.uid, "records": [{"a": 1}], "batch_key": key},
+    )
 
-    allowed(write("by-hand"))
+
+def replayed(response: httpx.Response) -> bool:
+    allowed(response)
+    was_committed: bool = response.json()["batch"]["replayed"]
+    return was_committed
+
+
+def test_keys_of_messages_written_by_hand_belong_to_a_label(orders: LedgerSite) -> None:
+    assert not replayed(write_by_hand(orders, "by-hand"))
     become(orders.rig, OTHER, "write")
-    assert write("by-hand").status_code == 409
-    allowed(write("by-hand-too"))
+    refused(write_by_hand(orders, "by-hand"))
+    assert not replayed(write_by_hand(orders, "by-hand-too"))
+    become(orders.rig, "ops", "manage")
+    allowed(transfer_batches(orders, key="by-hand", owner=OTHER))
+    become(orders.rig, OTHER, "write")
+    assert replayed(write_by_hand(orders, "by-hand"))
+
+
+def test_keys_of_messages_written_by_hand_without_an_owner_belong_to_the_first_label(
+    ledger: LedgerSite,
+) -> None:
+    assert not replayed(write_by_hand(ledger, "from-before"))
+    become(ledger.rig, OWNER, "write")
+    assert replayed(write_by_hand(ledger, "from-before"))
+    become(ledger.rig, OTHER, "write")
+    refused(write_by_hand(ledger, "from-before"))
 
 
 def test_no_token_has_the_label_of_every_label(rig: Rig) -> None:
