@@ -351,3 +351,38 @@ def test_foreign_records_stay_invisible(
         assert ids(reader) == [*range(20)]
         assert reader.corrupt_messages == 0
     assert ledger.ids(channel) == [*range(20)]
+
+
+def test_a_batch_that_is_open_when_a_bounded_read_of_a_group_begins_may_be_divided(
+    new_ledgered: NewChannel,
+) -> None:
+    channel = new_ledgered(partitions=1)
+    with channel.writer() as slow, channel.writer() as quick:
+        with slow.batch("b"):
+            slow.write(readings(5))
+            slow.flush()
+            quick.write(readings(5, 5))
+            quick.flush()
+            first = channel.reader(group="g", until="now")
+            assert first.read(1, timeout=0.2) == [], "it waits for the batch"
+            slow.write(readings(5, 10))
+            slow.flush()
+    with first:
+        assert ids(first) == [*range(10)]
+        first.commit()
+    with channel.reader(group="g", until="now") as following:
+        assert ids(following) == [*range(10, 15)]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"group": "g"}, {"until": "now"}, {"group": "g", "until": "now"}]
+)
+def test_a_new_reader_gets_the_rest_of_a_batch_whose_front_retention_has_removed(
+    new_ledgered: NewChannel, topics: Topics, options: dict[str, Any]
+) -> None:
+    channel = new_ledgered(partitions=1)
+    with channel.writer() as writer, writer.batch("b"):
+        writer.write(readings(10))
+    topics.truncate(channel.status.topic.name, 0, 4)
+    with channel.reader(**options) as reader:
+        assert ids(reader) == [*range(4, 10)]
