@@ -357,16 +357,15 @@ def test_a_batch_that_is_open_when_a_bounded_read_of_a_group_begins_may_be_divid
     new_ledgered: NewChannel,
 ) -> None:
     channel = new_ledgered(partitions=1)
-    with channel.writer() as slow, channel.writer() as quick:
-        with slow.batch("b"):
-            slow.write(readings(5))
-            slow.flush()
-            quick.write(readings(5, 5))
-            quick.flush()
-            first = channel.reader(group="g", until="now")
-            assert first.read(1, timeout=0.2) == [], "it waits for the batch"
-            slow.write(readings(5, 10))
-            slow.flush()
+    with channel.writer() as slow, channel.writer() as quick, slow.batch("b"):
+        slow.write(readings(5))
+        slow.flush()
+        quick.write(readings(5, 5))
+        quick.flush()
+        first = channel.reader(group="g", until="now")
+        assert first.read(1, timeout=0.2) == [], "it waits for the batch"
+        slow.write(readings(5, 10))
+        slow.flush()
     with first:
         assert ids(first) == [*range(10)]
         first.commit()
