@@ -7,9 +7,10 @@ removed from the ledger.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import structlog
 
@@ -27,10 +28,12 @@ from sluiceway_gateway.ledger.model import (
     Ledger,
     clear_low_ends,
     halt,
+    lowest_offsets,
     note_low_ends,
     reused_offsets,
 )
 from sluiceway_gateway.messages.model import ReadMessage
+from sluiceway_gateway.passes import run_steps
 
 _log = structlog.get_logger(__name__)
 
@@ -64,16 +67,49 @@ class LossCheck:
         described = self._kafka.describe_topic(topic.name)
         return None if described is None else described.id
 
-    def note(self, uid: str, watermarks: Mapping[int, int]) -> None:
-        """Store watermarks that are below committed offsets."""
+    def note(self, uid: str, topic: TopicRef, partitions: Collection[int]) -> None:
+        """Store watermarks of these partitions that are below committed offsets.
+
+        Raises KafkaUnavailable.
+        """
         with self._database.read() as tx:
-            was = store.find(tx, uid)
-        if was is None or note_low_ends(was, watermarks) == was:
+            ledger = store.find(tx, uid)
+        if ledger is not None:
+            self.store_low_ends(ledger, self.end_offsets(topic, partitions))
+
+    def end_offsets(self, topic: TopicRef, partitions: Collection[int]) -> Mapping[int, int]:
+        """Return the watermarks of these partitions, without those of silent leaders.
+
+        Only those that were read after a ledger can be compared with it: a commit between the two
+        reads looks like a loss. Raises KafkaUnavailable.
+        """
+        return self._kafka.end_offsets(topic.name, partitions) if partitions else {}
+
+    def store_low_ends(self, ledger: Ledger, watermarks: Mapping[int, int]) -> None:
+        """Store watermarks, read after the ledger, that are below its committed offsets."""
+        low_end = reused_offsets(ledger, watermarks)
+        if note_low_ends(ledger, low_end) == ledger:
             return
         with self._database.write() as tx:
-            was = store.hold_existing(tx, uid)
+            was = store.hold_existing(tx, ledger.channel_uid)
             if was is not None:
-                store.save(tx, note_low_ends(was, watermarks), was=was, now=self._clock())
+                store.save(tx, note_low_ends(was, low_end), was=was, now=self._clock())
+
+    def all_reused(
+        self, ledger: Ledger, topic: TopicRef, lost_from: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Return the first lost offsets, also of other partitions, and before the ones given.
+
+        Raises KafkaUnavailable.
+        """
+        lost = dict(lost_from)
+        last = {at: end - 1 for at, end in ledger.visible_end.items() if end}
+        # Others may have written below the lowest end before it was seen.
+        before = {at: end - 1 for at, end in lost_from.items() if end}
+        # Later commits hide a loss that a low watermark still shows.
+        for offsets in (last, before, ledger.low_end):
+            lost = lowest_offsets(lost, self.reused(ledger, topic, offsets))
+        return lost
 
     def reused(self, ledger: Ledger, topic: TopicRef, offsets: Mapping[int, int]) -> dict[int, int]:
         """Return, by partition, the first offset up to a committed one that Kafka uses again.
@@ -114,8 +150,19 @@ class LossCheck:
             )
         return records[0] if records else None
 
-    def halt(self, uid: str, lost_from: Mapping[int, int]) -> Ledger | None:
-        """Halt a ledger; None if that changes nothing."""
+    def halt(self, ledger: Ledger, topic: TopicRef, lost_from: Mapping[int, int]) -> Ledger | None:
+        """Halt a ledger with these losses, and with those that Kafka's records prove beside them.
+
+        None if that changes nothing.
+        """
+        uid = ledger.channel_uid
+        if not reused_offsets(ledger, lost_from):
+            return None
+        try:
+            lost_from = self.all_reused(ledger, topic, lost_from)
+        except KafkaUnavailable as error:
+            # A repair looks for the others again.
+            log_unavailable(_log, error, channel=uid)
         with self._database.write() as tx:
             was = store.hold_existing(tx, uid)
             # Report the lowest offset, even if others have written there since.
@@ -170,16 +217,26 @@ class LedgerComparer:
         except KafkaUnavailable as error:
             log_unavailable(_log, error, ledgers=len(topics))
             return ComparisonCounts()
-        clipped = halted = 0
-        for uid, topic in topics.items():
-            answered = {at: mark for at, mark in marks[topic.name].items() if mark is not None}
-            clipped += self._clip(uid, topic, answered)
-            try:
-                halted += self._halt(uid, topic, answered)
-            except KafkaUnavailable as error:
-                # The next pass decides.
-                log_unavailable(_log, error, channel=uid)
-        return ComparisonCounts(clipped=clipped, halted=halted)
+        compared = run_steps(
+            partial(self._compare, uid, topic, marks[topic.name]) for uid, topic in topics.items()
+        )
+        return ComparisonCounts(
+            clipped=sum(clipped for clipped, _ in compared),
+            halted=sum(halted for _, halted in compared),
+        )
+
+    def _compare(
+        self, uid: str, topic: TopicRef, marks: Mapping[int, Watermarks | None]
+    ) -> tuple[bool, bool]:
+        """Compare a ledger; return whether runs were removed, and whether it was halted."""
+        answered = {at: mark for at, mark in marks.items() if mark is not None}
+        clipped = self._clip(uid, topic, answered)
+        try:
+            return clipped, self._halt(uid, topic, answered)
+        except KafkaUnavailable as error:
+            # The next pass decides.
+            log_unavailable(_log, error, channel=uid)
+            return clipped, False
 
     def _is_in_kafka(self, topic: TopicRef) -> bool:
         """Whether the topic in Kafka has the id of this one."""
@@ -210,21 +267,26 @@ class LedgerComparer:
             ledger = store.find(tx, uid)
         if ledger is None:
             return False
+        low = reused_offsets(ledger, ends)
+        ends = {at: end for at, end in ends.items() if at not in low}
+        ends |= self._check.end_offsets(topic, low)
         behind = reused_offsets(ledger, ends)
         lasting = self._lasting(uid, behind)
         suspected = {at: end for at, end in ledger.low_end.items() if at in ends.keys() - behind}
         if not (behind or suspected) or not self._is_in_kafka(topic):
             return False
-        self._check.note(uid, behind)
+        self._check.store_low_ends(ledger, behind)
         lost = {at: min(end, ledger.low_end.get(at, end)) for at, end in lasting.items()}
-        # Others may have written below the lowest end before it was seen.
-        before = {at: end - 1 for at, end in lost.items() if end}
-        lost |= self._check.reused(ledger, topic, before)
-        # Watermarks that have caught up: by late replication, or by other records.
-        lost |= self._check.reused(ledger, topic, suspected)
-        if cleared := suspected.keys() - lost:
-            self._clear(uid, {at: suspected[at] for at in cleared})
-        if not lost or self._check.halt(uid, lost) is None:
+        try:
+            # Watermarks that have caught up: by late replication, or by other records.
+            lost |= self._check.reused(ledger, topic, suspected)
+        except KafkaUnavailable as error:
+            # The next pass judges them.
+            log_unavailable(_log, error, channel=uid)
+        else:
+            if cleared := suspected.keys() - lost:
+                self._clear(uid, {at: suspected[at] for at in cleared})
+        if self._check.halt(ledger, topic, lost) is None:
             return False
         for partition in lost:
             # A further loss must be confirmed again.

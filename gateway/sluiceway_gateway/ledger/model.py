@@ -320,11 +320,14 @@ def reused_offsets(ledger: Ledger, watermarks: Mapping[int, int]) -> Mapping[int
     }
 
 
+def lowest_offsets(first: Mapping[int, int], second: Mapping[int, int]) -> dict[int, int]:
+    """Return the lower offset of each partition that either has."""
+    return {**first, **{at: min(offset, first.get(at, offset)) for at, offset in second.items()}}
+
+
 def note_low_ends(ledger: Ledger, watermarks: Mapping[int, int]) -> Ledger:
     """Return the ledger with the watermarks that are below its committed offsets, if lowest."""
-    low_end = dict(ledger.low_end)
-    for partition, end in reused_offsets(ledger, watermarks).items():
-        low_end[partition] = min(end, low_end.get(partition, end))
+    low_end = lowest_offsets(ledger.low_end, reused_offsets(ledger, watermarks))
     return replace(ledger, low_end=low_end)
 
 
@@ -336,9 +339,7 @@ def clear_low_ends(ledger: Ledger, partitions: Collection[int]) -> Ledger:
 
 def halt(ledger: Ledger, lost_from: Mapping[int, int]) -> Ledger:
     """Return the halted ledger, with its first reason."""
-    lost = dict(ledger.lost_from)
-    for partition, offset in lost_from.items():
-        lost[partition] = min(offset, lost.get(partition, offset))
+    lost = lowest_offsets(ledger.lost_from, lost_from)
     partition, offset = next(iter(lost_from.items()))
     reason = (
         f"Kafka lost the records of partition {partition} from offset {offset} on, which are "

@@ -14,7 +14,8 @@ from sluiceway_gateway.errors import Conflict, LedgerIntact
 from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.kafka.model import NewMessage, Rejection
 from sluiceway_gateway.ledger import batch_store, repair_store, store
-from sluiceway_gateway.ledger.model import Ledger, Owner, Runs
+from sluiceway_gateway.ledger.halting import LossCheck
+from sluiceway_gateway.ledger.model import Ledger, Owner, Runs, lowest_offsets
 from sluiceway_gateway.ledger.repairing import (
     Repair,
     RepairPlan,
@@ -46,9 +47,9 @@ class Repairs:
         with self.database.read() as tx:
             channel = require_ledger(tx, name, uid)
             ledger = known_losses(_found(tx, channel), {})
-        ends = self._ends(channel, ledger)
+        lost = self._lost(channel, ledger, self._ends(channel, ledger))
         with self.database.read() as tx:
-            ledger = known_losses(_found(tx, channel), ends)
+            ledger = known_losses(_found(tx, channel), lost)
             open_batches = batch_store.open_batches(tx, uid)
             return plan_repair(ledger, open_batches, _lost_runs(tx, ledger))
 
@@ -67,9 +68,10 @@ class Repairs:
             return done[0]
         ledger = known_losses(ledger, {})
         ends = self._ends(channel, ledger)
+        lost = self._lost(channel, ledger, ends)
         with self.database.write() as tx:
             was = self._hold(tx, channel)
-            ledger = known_losses(was, ends)
+            ledger = known_losses(was, lost)
             require_planned(ledger, request)
             # Filling the partitions hides the losses.
             store.save(tx, ledger, was=was, now=self.clock())
@@ -134,6 +136,11 @@ class Repairs:
             self.kafka, channel.topic.name, partitions, unknown="The channel was not repaired."
         )
         return {partition: each.end_offset for partition, each in marks.items()}
+
+    def _lost(self, channel: Channel, ledger: Ledger, ends: Mapping[int, int]) -> Mapping[int, int]:
+        """Return, by partition, the watermark or the first offset that Kafka uses again."""
+        check = LossCheck(database=self.database, kafka=self.kafka, clock=self.clock)
+        return lowest_offsets(ends, check.all_reused(ledger, channel.topic, ledger.lost_from))
 
 
 def _found(tx: ReadTransaction, channel: Channel) -> Ledger:

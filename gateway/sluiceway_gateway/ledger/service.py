@@ -518,13 +518,14 @@ class Ledgers:
         try:
             require_written(written, ends)
         except BeyondWatermark:
-            self._losses.note(channel.uid, ends)
+            self._losses.note(channel.uid, channel.topic, written)
             raise
 
     def _require_unused(self, channel: Channel, disputed: Mapping[int, int]) -> None:
-        """Halt the channel if Kafka uses these committed offsets again, and raise LedgerHalted.
+        """Halt the channel if Kafka uses these committed offsets again.
 
-        Raises TopicChanged for a recreated topic, and KafkaUnavailable.
+        Raises LedgerHalted for a halted channel, TopicChanged for a recreated topic, and
+        KafkaUnavailable.
         """
         require_topic(self._losses.topic_id(channel.topic), str(channel.topic.id))
         with self._database.read() as tx:
@@ -532,10 +533,15 @@ class Ledgers:
         if ledger is None:
             return
         lost = self._losses.reused(ledger, channel.topic, disputed)
-        halted = self._losses.halt(channel.uid, lost)
+        halted = self._losses.halt(ledger, channel.topic, lost)
         if halted is not None:
             self._publish(halted)
             require_intact(halted)
+        # Another commit may have proven the same loss meanwhile.
+        with self._database.read() as tx:
+            now = store.find(tx, channel.uid)
+        if now is not None:
+            require_intact(now)
 
     def _record_conflict(
         self, channel: Channel, batch: Batch, conflict: ManifestConflict, *, by: Principal

@@ -1,17 +1,20 @@
 """Leases of batches, runs below the log start, and offsets that Kafka uses again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 
 import pytest
 
 from gateways import code
 from ledger_sites import LedgerSite, ledger_site, written_topic
 from shared_kafka import SharedKafka
+from sluiceway_gateway.db.engine import WriteTransaction
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.halting import LedgerComparer
 from sluiceway_gateway.ledger.leases import LeaseReaper
+from sluiceway_gateway.ledger.model import Ledger
 from topics import Topics
 
 
@@ -168,6 +171,10 @@ class Behind(KafkaAdmin):
                 marks[0] = Watermarks(begin_offset=0, end_offset=self.end)
         return found
 
+    def end_offsets(self, name: str, partitions: Iterable[int]) -> dict[int, int]:
+        ends = super().end_offsets(name, partitions)
+        return ends | {0: self.end} if self.is_behind and 0 in ends else ends
+
 
 def test_a_ledger_whose_records_are_lost_is_halted(
     ledger: LedgerSite,
@@ -244,3 +251,71 @@ def test_another_topic_of_the_same_name_changes_no_ledger(
     found = site.committed()
     assert found["runs"] == {"0": [[0, 10], [20, 60]], "1": [[0, 60]]}
     assert found["halted"] is None
+
+
+class Busy(KafkaAdmin):
+    """The real Kafka, with a commit right after it has answered with watermarks."""
+
+    commit: Callable[[], None] = staticmethod(lambda: None)
+
+    def watermarks_of(self, topics: dict[str, int]) -> dict[str, dict[int, Watermarks | None]]:  # type: ignore[override]
+        marks = super().watermarks_of(topics)
+        self.commit()
+        return marks
+
+
+def test_commits_during_the_passes_halt_no_channel(
+    ledger: LedgerSite,
+    clocks: Clocks,
+    kafka: SharedKafka,
+    comparer: Callable[..., LedgerComparer],
+) -> None:
+    topic = written_topic(kafka.bootstrap_servers, partitions=1, records=1)
+    site = ledger_site(ledger.rig, topic, "busy")
+    numbers = iter(range(1, 100))
+
+    def commit() -> None:
+        number = next(numbers)
+        Topics(kafka.bootstrap_servers).produce(topic.name, 0, [b"x"])
+        site.commit(site.open(f"k{number}"), {0: [(number, number + 1)]})
+
+    with closing(Busy(kafka.bootstrap_servers)) as busy:
+        busy.commit = commit
+        compare = comparer(busy)
+        for _ in range(6):
+            assert compare.run_once().halted == 0
+            with ledger.rig.database.read() as tx:
+                stored = store.find(tx, site.uid)
+            assert stored is not None
+            assert stored.low_end == {}
+            clocks.go_on(10)
+    assert site.committed()["halted"] is None
+
+
+def test_a_ledger_that_cannot_be_compared_delays_no_other(
+    ledger: LedgerSite,
+    kafka: SharedKafka,
+    comparer: Callable[..., LedgerComparer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sites = [
+        ledger_site(
+            ledger.rig, written_topic(kafka.bootstrap_servers, partitions=1, records=9), name
+        )
+        for name in ("one", "two")
+    ]
+    for site in sites:
+        site.commit(site.open(), {0: [(0, 9)]})
+        Topics(kafka.bootstrap_servers).truncate(site.topic.name, 0, 5)
+    bad, good = sorted(sites, key=lambda site: site.uid)
+    clip_runs = store.clip_runs
+
+    def fail(tx: WriteTransaction, was: Ledger, starts: Mapping[int, int]) -> None:
+        if was.channel_uid == bad.uid:
+            raise ValueError("a defect")
+        clip_runs(tx, was, starts)
+
+    monkeypatch.setattr(store, "clip_runs", fail)
+    with pytest.raises(ValueError, match="a defect"):
+        comparer().run_once()
+    assert [site.committed()["runs"]["0"] for site in (bad, good)] == [[[0, 9]], [[5, 9]]]

@@ -4,7 +4,7 @@ Kafka appends the records at the time of the test. By a gateway whose clock was 
 the commit, they replaced what was committed; by one whose clock is years ahead, they did not.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,10 +13,11 @@ import pytest
 from gateways import code
 from ledger_sites import LedgerSite, halt_ledger, ledger_site, lose_records, written_topic
 from shared_kafka import SharedKafka
+from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.ledger import store
-from sluiceway_gateway.ledger.halting import CLOCK_TOLERANCE, LedgerComparer
+from sluiceway_gateway.ledger.halting import CLOCK_TOLERANCE, LedgerComparer, LossCheck
 from topics import Topics
 
 AN_HOUR_AGO = timedelta(hours=-1)
@@ -66,10 +67,11 @@ def refusals(site: LedgerSite) -> list[Any]:
 
 def test_a_commit_of_offsets_that_kafka_uses_again_halts_the_channel(replaced: LedgerSite) -> None:
     batch = replaced.open("after")
+    # Only the offsets of partition 1 conflict.
     refused = replaced.post_commit(batch, {0: [(10, 12)], 1: [(7, 12)]})
     assert code(refused) == "ledger_halted"
-    assert "partition 1 from offset 0" in refused.json()["detail"]
-    assert lost_from(replaced) == {1: 0}
+    assert "partition 0 from offset 0" in refused.json()["detail"]
+    assert lost_from(replaced) == {0: 0, 1: 0}
     assert replaced.committed()["halted"] is not None
     assert code(replaced.post_open("later")) == "ledger_halted"
 
@@ -144,7 +146,7 @@ def test_records_of_a_repair_are_no_loss(site: LedgerSite, kafka: SharedKafka) -
     lose_records(site, {0: 30})
     halt_ledger(site, {0: 20})
     site.rig.clock.advance(timedelta(hours=2))
-    site.post("ledger/repair", lost_from={"0": 20}, reason="a disk failed").raise_for_status()
+    repair(site, {"0": 0, "1": 0})
     batch = site.open("bad")
     Topics(kafka.bootstrap_servers).produce(site.topic.name, 0, [b"x"] * 2)
     assert code(site.post_commit(batch, {0: [(25, 32)]})) == "manifest_conflict"
@@ -162,6 +164,12 @@ class Trailing(KafkaAdmin):
     """The real Kafka, with a watermark of partition 0 that trails at first."""
 
     end: int | None = 7
+    may_read = True
+
+    def offsets_at(self, name: str, partitions: Iterable[int], time_ms: int) -> dict[int, int]:
+        if not self.may_read:
+            raise KafkaUnavailable("the operation READ is not allowed")
+        return super().offsets_at(name, partitions, time_ms)
 
     def watermarks_of(self, topics: dict[str, int]) -> dict[str, dict[int, Watermarks | None]]:  # type: ignore[override]
         marks = super().watermarks_of(topics)
@@ -169,6 +177,43 @@ class Trailing(KafkaAdmin):
             for of_topic in marks.values():
                 of_topic[0] = Watermarks(begin_offset=0, end_offset=self.end)
         return marks
+
+    def end_offsets(self, name: str, partitions: Iterable[int]) -> dict[int, int]:
+        ends = super().end_offsets(name, partitions)
+        return ends if self.end is None or 0 not in ends else ends | {0: self.end}
+
+
+def repair(site: LedgerSite, lost_from: dict[str, int]) -> None:
+    response = site.post("ledger/repair", lost_from=lost_from, reason="a disk failed")
+    assert response.status_code == 200, response.text
+
+
+def test_a_repair_gives_up_reused_offsets_of_all_partitions(replaced: LedgerSite) -> None:
+    # An open batch has filled the lost end of partition 1; only that of partition 0 was noticed.
+    halt_ledger(replaced, {0: 5})
+    plan = replaced.rig.http.get(f"{replaced.path}/ledger/repair", params={"uid": replaced.uid})
+    assert [(lost["partition"], lost["first"]) for lost in plan.json()["lost"]] == [(0, 0), (1, 0)]
+    changed = replaced.post("ledger/repair", lost_from={"0": 5}, reason="a disk failed")
+    assert code(changed) == "repair_changed"
+    repair(replaced, {"0": 0, "1": 0})
+    assert replaced.committed()["runs"] == {"0": [], "1": []}
+
+
+def test_a_commit_whose_conflict_another_one_has_proven_is_told_of_the_halt(
+    replaced: LedgerSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = conflicts(replaced)
+    reused = LossCheck.reused
+
+    def reused_meanwhile(*values: Any) -> dict[int, int]:
+        lost = reused(*values)
+        halt_ledger(replaced, {0: 0, 1: 0})
+        return lost
+
+    monkeypatch.setattr(LossCheck, "reused", reused_meanwhile)
+    refused = replaced.post_commit(replaced.open("after"), {0: [(7, 12)]})
+    assert code(refused) == "ledger_halted"
+    assert (conflicts(replaced), refusals(replaced)) == (before, [])
 
 
 @pytest.fixture
@@ -203,7 +248,7 @@ def test_a_watermark_that_caught_up_by_other_records_halts_the_channel(
     assert low_ends(replaced) == {0: 7}
     trailing.end = None
     assert compare() == 1
-    assert lost_from(replaced) == {0: 0}
+    assert lost_from(replaced) == {0: 0, 1: 0}
     assert low_ends(replaced) == {}
 
 
@@ -218,7 +263,22 @@ def test_records_below_a_low_watermark_that_lasts_are_lost_too(
         monotonic=lambda: next(passes_s),
     )
     assert [comparer.run_once().halted for _ in range(2)] == [0, 1]
-    assert lost_from(replaced) == {0: 0}
+    assert lost_from(replaced) == {0: 0, 1: 0}
+
+
+def test_a_watermark_that_stays_low_halts_the_channel_without_the_permission_to_read(
+    replaced: LedgerSite, trailing: Trailing
+) -> None:
+    trailing.may_read = False
+    passes_s = iter((0.0, 60.0))
+    comparer = LedgerComparer(
+        database=replaced.rig.database,
+        kafka=trailing,
+        clock=replaced.rig.clock,
+        monotonic=lambda: next(passes_s),
+    )
+    assert [comparer.run_once().halted for _ in range(2)] == [0, 1]
+    assert lost_from(replaced) == {0: 7}
 
 
 def test_later_commits_do_not_hide_a_loss(
