@@ -1,4 +1,4 @@
-"""Pruning of ledgers: ended batches, their details, snapshots, owners; bounded per pass.
+"""Pruning of ledgers: ended batches, their details, snapshots, owners; bounded per transaction.
 
 Committed keys stay, because a job may run again at any time. For a stream only the highest one
 stays, which refuses earlier ones. Keys that only their instance uses are deleted. Of a writer that
@@ -109,13 +109,25 @@ class LedgerPruner:
             ledger = store.hold_existing(tx, uid)
             if ledger is None:
                 return 0, 0, 0, 0, 0
-            return (
-                _delete_batches(tx, uid, before),
-                _shorten_batches(tx, uid, before),
-                _delete_snapshots(tx, uid, before, last=ledger.number),
-                _delete_batch_runs(tx, uid),
-                _delete_owners(tx, uid),
-            )
+            deleted = _delete_batches(tx, uid, before)
+            shortened = _shorten_batches(tx, uid, before)
+            snapshots = _delete_snapshots(tx, uid, before, last=ledger.number)
+            owners = _delete_owners(tx, uid)
+        return deleted, shortened, snapshots, self._prune_runs(uid), owners
+
+    def _prune_runs(self, uid: str) -> int:
+        """Delete all runs that no snapshot needs any more: a snapshot has many of them.
+
+        Without old snapshots, a channel is not visited again.
+        """
+        total = 0
+        while True:
+            with self._database.write() as tx:
+                ledger = store.hold_existing(tx, uid)
+                deleted = 0 if ledger is None else _delete_batch_runs(tx, uid)
+            total += deleted
+            if deleted < _ROWS:
+                return total
 
 
 def _old(before: datetime) -> ColumnElement[bool]:

@@ -123,6 +123,23 @@ def test_runs_of_batches_stay_while_a_snapshot_needs_them(
     assert ledger.committed(snapshot=3)["runs"]["0"] == [[0, 15]]
 
 
+def test_all_unneeded_runs_of_batches_are_pruned_with_their_snapshots(
+    ledger: LedgerSite, pruner: LedgerPruner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruning, "_ROWS", 3)
+    slow = ledger.open("slow", "slow")
+    for number in range(4):
+        runs = [(first, first + 1) for first in range(10 * number + 1, 10 * number + 10, 2)]
+        ledger.commit(ledger.open(f"k{number}"), {0: runs})
+    assert rows(ledger, "batch_runs") == 20
+    ledger.commit(slow, {})
+    later(ledger)
+    ledger.commit(ledger.open("last"), {})
+    while pruner.run_once().pause_s == 0:
+        pass
+    assert (rows(ledger, "ledger_snapshots"), rows(ledger, "batch_runs")) == (1, 0)
+
+
 def test_a_migration_keeps_the_runs_that_later_snapshots_need(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open("first"), {0: [(0, 3)]})
     slow, other = ledger.open("slow", "slow"), ledger.open("other", "other")
