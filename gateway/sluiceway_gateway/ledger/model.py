@@ -291,14 +291,21 @@ def reap(ledger: Ledger, open_batches: Sequence[Batch], now: datetime) -> AbortD
 
 
 def abort_instances(
-    ledger: Ledger, open_batches: Sequence[Batch], instances: Collection[str], now: datetime
+    ledger: Ledger,
+    open_batches: Sequence[Batch],
+    instances: Collection[str],
+    now: datetime,
+    *,
+    spared: Collection[str] = (),
 ) -> AbortDecision:
     """Abort the open batches of instances that have ended: jobs, and runs of queries.
 
     Only their drivers could commit these. A task that outlives its driver is refused, because an
-    instance cannot open its aborted batch again.
+    instance cannot open its aborted batch again. Batches of the owners `spared` stay open.
     """
-    left = [each for each in open_batches if each.instance in instances]
+    left = [
+        batch for batch in open_batches if batch.instance in instances and batch.owner not in spared
+    ]
     cause = "Its job or query ended before the commit."
     return end_batches(ledger, left, open_batches, now, Ending.ABORT, cause)
 

@@ -6,7 +6,7 @@ transaction. Requests to Kafka come before.
 
 import contextlib
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -342,7 +342,8 @@ class Ledgers:
     ) -> list[Batch]:
         """Renew the leases of batches, given by id and instance; return the channel's batches.
 
-        Without a `lease`, they are unchanged. Raises Forbidden for a batch of another label.
+        Without a `lease`, they are unchanged. Leaves out those of other labels, and raises
+        Forbidden if all are.
         """
         found = []
         with self._database.write() as tx:
@@ -350,8 +351,7 @@ class Ledgers:
             store.hold(tx, channel)
             named = (batch_store.batch(tx, uid, id_) for id_ in sorted(instances))
             batches = [each for each in named if each and each.instance == instances[each.id]]
-            self._require_use(tx, channel, {each.owner for each in batches}, principal, "renew")
-            for batch in batches:
+            for batch in self._usable(tx, channel, batches, principal, "renew"):
                 later = renew(batch, self._clock(), lease) if lease else batch
                 if later != batch:
                     batch_store.renew(tx, uid, later)
@@ -369,7 +369,7 @@ class Ledgers:
             due = batch_store.open_of_instances(tx, instances, before=before)
         for each in due:
             if principal.may(Action.WRITE, each.channel):
-                with _skipped("renewal", each.channel):
+                with _skipped("renew", each.channel):
                     self.renew(
                         each.channel,
                         each.instances,
@@ -397,9 +397,11 @@ class Ledgers:
             channel = self._channel(tx, name, uid)
             was = store.hold(tx, channel)
             now = self._clock()
-            decision = abort_instances(was, batch_store.open_batches(tx, uid), instances, now)
-            owners = {each.owner for each in decision.aborted}
-            self._require_use(tx, channel, owners, principal, "abort")
+            open_batches = batch_store.open_batches(tx, uid)
+            left = [batch for batch in open_batches if batch.instance in instances]
+            usable = self._usable(tx, channel, left, principal, "abort")
+            spared = {batch.owner for batch in left} - {batch.owner for batch in usable}
+            decision = abort_instances(was, open_batches, instances, now, spared=spared)
             save_aborted(tx, decision, was=was, now=now)
         if decision.aborted:
             self._publish(decision.ledger)
@@ -462,6 +464,30 @@ class Ledgers:
         for owner in owners.values():
             self._ownership.require(principal, owner.owned(channel.name, channel.uid), action)
         return owners
+
+    def _usable(
+        self,
+        tx: ReadTransaction,
+        channel: Channel,
+        batches: Sequence[Batch],
+        principal: Principal,
+        action: str,
+    ) -> list[Batch]:
+        """Return the batches without those of other labels; raises Forbidden if all are."""
+        usable: set[str] = set()
+        refusals: list[Forbidden] = []
+        for name in sorted({batch.owner for batch in batches}):
+            try:
+                self._require_use(tx, channel, [name], principal, action)
+            except Forbidden as error:
+                refusals.append(error)
+            else:
+                usable.add(name)
+        if refusals and not usable:
+            raise refusals[0]
+        for refusal in refusals:
+            _log.info(f"{action} of batches skipped", channel=channel.name, reason=str(refusal))
+        return [batch for batch in batches if batch.owner in usable]
 
     def _claimed(
         self,

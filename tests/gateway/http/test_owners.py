@@ -415,6 +415,24 @@ def test_heartbeats_neither_abort_nor_renew_batches_of_another_label(orders: Led
     assert orders.open(instance="run-1")["lease_until"] == batch["lease_until"]
 
 
+def test_heartbeats_renew_and_abort_the_other_batches_beside_a_transferred_one(
+    orders: LedgerSite,
+) -> None:
+    given = orders.open("given", owner="one", instance="run-1", lease_ms=15_000)
+    kept = orders.open("kept", owner="two", instance="run-1", lease_ms=15_000)
+    become(orders.rig, "ops", "manage")
+    allowed(transfer_batches(orders, writer="one", owner=OTHER))
+    become(orders.rig, OWNER, "read", "write")
+    beat = {"session": fresh_id(), "beat": 1, "endpoints": []}
+    allowed(orders.rig.http.post("/v1/heartbeats", json=beat | {"renews": ["run-1"]}))
+    assert orders.open("kept", owner="two", instance="run-1")["lease_until"] > kept["lease_until"]
+    named = [{"id": batch["id"], "instance": "run-1"} for batch in (given, kept)]
+    renewed = orders.post("batches/renew", batches=named).json()["batches"]
+    assert [lease["id"] for lease in renewed] == [kept["id"]]
+    allowed(orders.rig.http.post("/v1/heartbeats", json=beat | {"ended": ["run-1"]}))
+    assert [batch["key"] for batch in orders.committed()["open"]] == ["given"]
+
+
 def test_keys_are_transferred_with_their_writer(orders: LedgerSite) -> None:
     orders.commit(orders.open("k1"), {0: [(0, 10)]})
     refused(transfer_batches(orders, key="k1", owner=OTHER))
