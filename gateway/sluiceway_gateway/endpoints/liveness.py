@@ -23,7 +23,7 @@ from sluiceway_gateway.endpoints import liveness_store, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import save_changes
 from sluiceway_gateway.endpoints.liveness_store import EndpointBeat, LostWriter, SessionBeat
-from sluiceway_gateway.endpoints.model import Endpoint, Health, next_health, worse_after_ms
+from sluiceway_gateway.endpoints.model import Endpoint, Health, State, next_health, worse_after_ms
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.groups.rebalance_timeout import RebalanceTimeout
 from sluiceway_gateway.kafka.admin import KafkaAdmin
@@ -233,10 +233,11 @@ class Reaper:
 
 def _worse(endpoint: Endpoint, health: Health, now: datetime) -> Endpoint:
     """Return the endpoint with this health; a lost member of a dynamic group loses its place."""
-    if health is Health.LOST and endpoint.is_dynamic and endpoint.lives:
-        # Used for pruning; until then the member can return.
-        return replace(endpoint, health=health, superseded=True, changed_at=now)
-    return replace(endpoint, health=health)
+    if health is not Health.LOST or endpoint.state is State.ERROR:
+        return replace(endpoint, health=health)
+    superseded = endpoint.superseded or (endpoint.is_dynamic and endpoint.lives)
+    # For pruning, and for problems, which expire.
+    return replace(endpoint, health=health, superseded=superseded, changed_at=now)
 
 
 @dataclass(frozen=True, kw_only=True)

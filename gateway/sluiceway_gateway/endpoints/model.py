@@ -96,6 +96,16 @@ def outcome(state: str, health: str) -> str:
     return "lost" if health == Health.LOST else "live"
 
 
+def has_failed(state: str, health: str, group: str) -> bool:
+    """Return whether an endpoint has ended without closing: it failed, or is lost without a group.
+
+    A lost member of a group waits for the next instance in its place.
+    """
+    return state == State.ERROR or (
+        group == ANONYMOUS and state != State.CLOSED and health == Health.LOST
+    )
+
+
 class TaskState(StrEnum):
     """State of an attempt at a task of an endpoint."""
 

@@ -53,6 +53,16 @@ LIVES = and_(
     endpoints.c.health != str(Health.LOST),
 )
 
+#: `has_failed` in SQL.
+HAS_FAILED = or_(
+    endpoints.c.state == str(State.ERROR),
+    and_(
+        endpoints.c.group_name == ANONYMOUS,
+        endpoints.c.state != str(State.CLOSED),
+        endpoints.c.health == str(Health.LOST),
+    ),
+)
+
 # `Endpoint.heartbeat_in` in SQL; the comparison with NULL is not true.
 _HAS_OWN = endpoints.c.own_timeout_ms <= channels.c.heartbeat_timeout_ms
 #: The heartbeat interval and timeout of an endpoint, joined with its channel.

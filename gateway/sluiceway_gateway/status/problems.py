@@ -8,7 +8,14 @@ from operator import attrgetter
 from typing import Any
 
 from sluiceway_gateway.channels.model import Channel, Phase
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Health, Place, State
+from sluiceway_gateway.endpoints.model import (
+    ANONYMOUS,
+    Endpoint,
+    Health,
+    Place,
+    State,
+    has_failed,
+)
 from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, Sample
 from sluiceway_gateway.status.reader_progress import (
     COMMITTED,
@@ -201,7 +208,7 @@ class EndpointState:
 
 @dataclass(frozen=True, kw_only=True)
 class Failures:
-    """The recent failures of ended endpoints of a channel."""
+    """The recent failures of a channel's endpoints; see `has_failed`."""
 
     latest: Endpoint | EndpointState
     count: int
@@ -214,7 +221,7 @@ class Failures:
         recent = [
             endpoint
             for endpoint in endpoints
-            if endpoint.state is State.ERROR and endpoint.changed_at > since
+            if _has_failed(endpoint) and endpoint.changed_at > since
         ]
         if not recent:
             return None
@@ -245,8 +252,8 @@ def current_problems(
 ) -> tuple[CurrentProblem, ...]:
     """Return the problems of a channel in the order of their `order`.
 
-    `endpoints` are those that miss heartbeats, and may be others. Endpoints that failed have ended,
-    so `failures` are one problem, the last one.
+    `endpoints` are those that miss heartbeats, and may be others. Endpoints that failed, or were
+    lost without a group, have ended, so `failures` are one problem, the last one.
     """
     found = [
         *_of_channel(channel),
@@ -356,7 +363,7 @@ def _of_unread(unread: Mapping[str, int]) -> Iterable[CurrentProblem]:
 
 
 def _of_endpoint(endpoint: Endpoint | EndpointState) -> CurrentProblem | None:
-    if endpoint.state in (State.CLOSED, State.ERROR):
+    if endpoint.state is State.CLOSED or _has_failed(endpoint):
         return None
     if endpoint.health is Health.LOST:
         code, severity = f"{endpoint.place.role}_lost", Severity.ERROR
@@ -367,9 +374,14 @@ def _of_endpoint(endpoint: Endpoint | EndpointState) -> CurrentProblem | None:
     return _located(endpoint, code, severity)
 
 
+def _has_failed(endpoint: Endpoint | EndpointState) -> bool:
+    return has_failed(endpoint.state, endpoint.health, endpoint.place.group)
+
+
 def _of_failures(failures: Failures | None) -> Iterable[CurrentProblem]:
     if failures is not None:
-        code = f"{failures.latest.place.role}_failed"
+        kind = "failed" if failures.latest.state is State.ERROR else "lost"
+        code = f"{failures.latest.place.role}_{kind}"
         yield replace(_located(failures.latest, code, Severity.WARNING), failures=failures.count)
 
 

@@ -30,7 +30,7 @@ from sluiceway_gateway.channels.store import hold_channels, in_phases
 from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.db.schema import channels, endpoints, positions, samples
 from sluiceway_gateway.db.statements import CachedSelect, columns_of
-from sluiceway_gateway.endpoints.model import Mode, Role, State, outcome
+from sluiceway_gateway.endpoints.model import Mode, Role, has_failed, outcome
 from sluiceway_gateway.endpoints.store import LIVES, share_of
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.lag_history import store as history_store
@@ -164,7 +164,8 @@ def reader_snapshots(
         counters = [
             [row.id, row.state, row.health, row.counters]
             for row in rows
-            if row.state != State.ERROR or row.changed_at > now - FAILURE_AGE
+            if row.changed_at > now - FAILURE_AGE
+            or not has_failed(row.state, row.health, row.group_name)
         ]
         text = json.dumps(counters, sort_keys=True)
         found[each.uid] = ReaderSnapshot(

@@ -41,10 +41,11 @@ from sluiceway_gateway.endpoints.model import (
     Place,
     Role,
     State,
+    has_failed,
     outcome,
 )
 from sluiceway_gateway.endpoints.session_store import beats_of_sessions, latest_beats
-from sluiceway_gateway.endpoints.store import endpoint_of
+from sluiceway_gateway.endpoints.store import HAS_FAILED, endpoint_of
 from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.groups.store import group_of
 from sluiceway_gateway.ledger import batch_store
@@ -147,7 +148,7 @@ class StatusReport:
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointCounts:
-    """Numbers of a channel's writers or readers; failed ones for a day."""
+    """Numbers of a channel's writers or readers; those of `has_failed` for a day."""
 
     live: int
     lost: int
@@ -259,25 +260,24 @@ def _troubled_endpoints(
 ) -> tuple[Mapping[str, list[EndpointState]], Mapping[str, Failures]]:
     """Return endpoints that miss heartbeats, one more than are listed, and failures, by channel."""
     table = endpoints.c
-    has_failed = table.state == State.ERROR
-    partition = (table.channel_uid, has_failed)
+    partition = (table.channel_uid, HAS_FAILED)
     order = (case((table.health == Health.SUSPECT, 1), else_=0), *_PLACE)
-    newest = case((has_failed, table.changed_at)).desc()
+    newest = case((HAS_FAILED, table.changed_at)).desc()
     rank = func.row_number().over(partition_by=partition, order_by=(newest, *order)).label("rank")
     number = func.count().over(partition_by=partition).label("number")
     columns = (table.id, table.channel_uid, table.state, table.health, table.changed_at)
     ranked = (
-        select(*columns, *_PLACE, table.cause, rank, number)
+        select(*columns, *_PLACE, table.cause, HAS_FAILED.label("failed"), rank, number)
         .where(
             *(table.channel_uid.in_(_UIDS), ~table.superseded, table.state != State.CLOSED),
             case(
-                (has_failed, table.changed_at > bindparam("since", type_=table.changed_at.type)),
+                (HAS_FAILED, table.changed_at > bindparam("since", type_=table.changed_at.type)),
                 else_=table.health != Health.HEALTHY,
             ),
         )
         .subquery()
     )
-    most = case((ranked.c.state == State.ERROR, 1), else_=MAX_PROBLEMS + 1)
+    most = case((ranked.c.failed, 1), else_=MAX_PROBLEMS + 1)
     worst_ones = select(ranked).where(ranked.c.rank <= most).order_by(ranked.c.rank)
     troubled: dict[str, list[EndpointState]] = defaultdict(list)
     failures: dict[str, Failures] = {}
@@ -290,7 +290,7 @@ def _troubled_endpoints(
             changed_at=row.changed_at,
             cause=row.cause,
         )
-        if endpoint.state is State.ERROR:
+        if row.failed:
             failures[row.channel_uid] = Failures(latest=endpoint, count=row.number)
         else:
             troubled[row.channel_uid].append(endpoint)
@@ -313,7 +313,7 @@ def _version_of(row: Row[Any], sampled_at: datetime | None) -> StatusVersion:
 
 def _counted(since: datetime) -> ColumnElement[bool]:
     """Return the condition that an endpoint counts: a failed one if that is recent."""
-    return or_(endpoints.c.state != State.ERROR, endpoints.c.changed_at > since)
+    return or_(~HAS_FAILED, endpoints.c.changed_at > since)
 
 
 def _endpoint_counts(
@@ -436,7 +436,8 @@ def _members(tx: ReadTransaction, uids: Sequence[str], since: datetime) -> Mappi
     )
     open_ones = (table.channel_uid.in_(_UIDS), ~table.superseded, table.state != State.CLOSED)
     for row in tx.in_parts(statement.where(*open_ones, _counted(since)), uids=uids):
-        health = FAILED if row.state == State.ERROR else row.health
+        failed = has_failed(row.state, row.health, row.group_name)
+        health = FAILED if failed else row.health
         found[row.channel_uid][Role(row.role), row.group_name][health] += row.number
     return found
 

@@ -393,7 +393,8 @@ class StatusProblem(BaseModel):
     lag_messages: int | None
     reason: str | None
     failures: int | None = Field(
-        description="Of ended writers and readers that failed within the last day: their number. "
+        description="Of writers and readers that failed, or were lost without a group, within the "
+        "last day: their number. "
         "They are one problem, that of the last one"
     )
 

@@ -125,6 +125,36 @@ def test_failures_are_one_problem_after_the_live_ones_and_expire_after_a_day(
     assert line["writers"]["failed"] == 0
 
 
+def test_a_writer_that_is_lost_without_a_group_is_a_failure_for_a_day(flights: Site) -> None:
+    http = flights.rig.http
+    flights.detach(flights.attach("writer"), "error", cause="a wrong record")
+    flights.rig.clock.advance(1)
+    flights.attach("writer")
+    flights.attach("reader")
+    member = flights.member(group="load", role="writer")
+    with flights.rig.database.write() as tx:
+        is_open = endpoints.c.state == "opened"
+        now = flights.rig.clock()
+        tx.execute(update(endpoints).values(health="lost", changed_at=now).where(is_open))
+
+    def problems() -> list[tuple[str, str, int | None]]:
+        (line,) = http.get("/v1/status").json()["items"]
+        return [(each["code"], each["severity"], each["failures"]) for each in line["problems"]]
+
+    waiting = ("writer_lost", "error", None)
+    live, failed = problems()
+    assert [each["failures"] for each in http.get(PATH).json()["problems"]] == [None, 3]
+    assert (live, failed[1:]) == (waiting, ("warning", 3))
+    assert failed[0] in ("writer_lost", "reader_lost")
+    flights.rig.clock.advance(timedelta(days=1))
+    # A group waits for the next instance in the place.
+    assert problems() == [waiting]
+    (line,) = http.get("/v1/status").json()["items"]
+    assert (line["writers"]["lost"], line["readers"]["lost"]) == (1, 0)
+    flights.beat(report(member, "started"))
+    assert problems() == []
+
+
 def test_the_status_has_writers_readers_groups_and_partitions(flights: Site) -> None:
     writer, reader = flights.attach("writer"), flights.member(1, 2)
     sampled(flights)

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import event
+from sqlalchemy import event, update
 
 from endpoints import Site, report, site
 from gateways import Rig, running
 from sluiceway import __version__
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.endpoints.model import Mode
 from sluiceway_gateway.kafka.client import Client
 from sluiceway_gateway.provisioning.store import remove
@@ -119,6 +120,22 @@ def test_a_member_that_failed_a_day_ago_is_no_failure(rig: Rig) -> None:
     assert values(rig, "sluiceway_group_failures") == {("flights", "load", "writer"): 1}
     rig.clock.advance(timedelta(days=1))
     assert values(rig, "sluiceway_group_failures") == {}
+
+
+def test_a_lost_endpoint_without_a_group_is_a_failure_and_no_member(rig: Rig) -> None:
+    flights = site(rig, partitions=1)
+    flights.attach("writer")
+    flights.member(group="load", role="writer")
+    with rig.database.write() as tx:
+        tx.execute(update(endpoints).values(health="lost"))
+    members = values(rig, "sluiceway_group_members")
+    assert {key: number for key, number in members.items() if number} == {
+        ("flights", "load", "lost", "writer"): 1
+    }
+    failures = values(rig, "sluiceway_group_failures")
+    assert {key: number for key, number in failures.items() if number} == {
+        ("flights", "", "writer"): 1
+    }
 
 
 def test_the_age_of_messages_older_than_the_samples_is_marked_as_a_lower_bound(rig: Rig) -> None:

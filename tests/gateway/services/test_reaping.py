@@ -76,10 +76,14 @@ def test_silence_makes_an_endpoint_suspect_then_lost_and_a_heartbeat_heals_it(
     assert health(flights, reader) == "suspect"
     watch.on(12)
     assert health(flights, reader) == "suspect"
+    suspect = flights.get(reader)
+    assert suspect["changed_at"] == reader["changed_at"]
+    flights.rig.clock.advance(60)
     watch.on(2)
     assert health(flights, reader) == "lost"
     stored = flights.get(reader)
     assert stored["state"] == "opened"
+    assert stored["changed_at"] > suspect["changed_at"]
     assert [(each["health"], each["by"]) for each in stored["events"]] == [
         ("healthy", "loopback"),
         ("suspect", "gateway"),

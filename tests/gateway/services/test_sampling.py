@@ -489,11 +489,19 @@ def test_samples_become_the_lag_history_once_in_ten_seconds(
     assert group["lag_seconds"][-1] is None
 
 
-def test_a_status_changes_when_a_failure_expires(flights: Site, sampling: Sampling) -> None:
-    flights.detach(flights.attach("writer"), "error", cause="a wrong record")
+@pytest.mark.parametrize("kind", ["failed", "lost"])
+def test_a_status_changes_when_a_failure_expires(
+    flights: Site, sampling: Sampling, kind: str
+) -> None:
+    writer = flights.attach("writer")
+    if kind == "failed":
+        flights.detach(writer, "error", cause="a wrong record")
+    else:
+        with flights.rig.database.write() as tx:
+            tx.execute(update(endpoints).values(health="lost"))
     sampling.sample(WINDOW + 1, every_s=IDLE_S)
     before = sampling.etag()
-    assert [each["code"] for each in sampling.status()["problems"]] == ["writer_failed"]
+    assert [each["code"] for each in sampling.status()["problems"]] == [f"writer_{kind}"]
     sampling.sample(every_s=IDLE_S)
     assert sampling.etag() == before
     sampling.sample(every_s=86_400)

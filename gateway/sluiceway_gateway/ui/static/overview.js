@@ -2,7 +2,7 @@
 
 import { channels, followChannels, loaded } from "./channels.js";
 import { ageOf, ago, count, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
-import { allProblems, ProblemSentence } from "./problems.js";
+import { allProblems, isEnded, ProblemSentence } from "./problems.js";
 import { href, route, setQuery } from "./router.js";
 import { lineState, State } from "./states.js";
 import { VirtualTable } from "./table.js";
@@ -95,7 +95,7 @@ const COLUMNS = [
 // Heartbeats in time make no new line, so their age would be too high.
 const LATE = ["suspect", "writer_lost", "reader_lost"];
 const beats = ({ writers, readers, last_heartbeat_at: at }) => writers.live + readers.live > 0 && !isUnknown(at);
-const late = ({ problems }) => problems.filter(({ code }) => LATE.includes(code));
+const late = ({ problems }) => problems.filter((problem) => LATE.includes(problem.code) && !isEnded(problem));
 
 function silence(line) {
   if (!beats(line)) return isUnknown(line.last_heartbeat_at) ? null : ageOf(line.last_heartbeat_at);

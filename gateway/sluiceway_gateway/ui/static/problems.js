@@ -10,7 +10,7 @@ function subject(role, { group, index }, verb = "is") {
   return html`The ${role} ${group ? html`<${Text} value=${group} />` : "without a group"}${isUnknown(index) ? "" : ` (${index})`} ${verb}`;
 }
 
-// Of ended writers and readers that failed within the last day, only the last one is listed.
+// Of writers and readers that failed, or were lost without a group, within the last day, only the last one is listed.
 export const isEnded = ({ failures }) => !isUnknown(failures);
 const others = ({ failures = 0 }) => (failures > 1 ? html` It is the last of ${whole(failures)} failures within a day.` : "");
 
@@ -48,7 +48,7 @@ const KINDS = {
     word: "Writer lost",
     tab: "endpoints",
     advice: WRITER_GONE,
-    sentence: (fact) => html`${subject("writer", fact)} lost: no heartbeats arrive.`,
+    sentence: (fact) => html`${subject("writer", fact)} lost: no heartbeats arrive.${others(fact)}`,
   },
   writer_failed: {
     word: "Writer failed",
@@ -60,7 +60,7 @@ const KINDS = {
     word: "Reader lost",
     tab: "endpoints",
     advice: READER_GONE,
-    sentence: (fact) => html`${subject("reader", fact)} lost: no heartbeats arrive.${lag(fact)}`,
+    sentence: (fact) => html`${subject("reader", fact)} lost: no heartbeats arrive.${lag(fact)}${others(fact)}`,
   },
   reader_failed: {
     word: "Reader failed",
