@@ -166,3 +166,31 @@ def test_a_process_that_ends_attempts_to_report_a_last_time(
     assert ("does not answer as the process ends" in log) is not answers
     ((state, _),) = writer_states(channel)
     assert (state == "closed") is answers
+
+
+@pytest.mark.parametrize("kind", ["writer", "broker", "reader"])
+def test_a_failure_in_an_outage_is_reported_after_it(
+    make: Callable[..., Channel], relay: Relay, kind: str
+) -> None:
+    channel = make()
+    with Gateway(relay.url, timeout_s=1, control_grace_s=0.5) as gateway:
+        if kind == "broker":
+            endpoint: Any = broker_at(relay.url, socket_timeout_ms=1000)
+            assert produce_values(endpoint, channel, encode(channel, 3)).err == 0
+        else:
+            endpoint = getattr(gateway.channel(channel.name), kind)()
+
+    def fail() -> None:
+        with endpoint:
+            relay.cut()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    relay.restore()
+    until(
+        lambda: (
+            [(each.state, each.cause) for each in channel.endpoints()]
+            == [("error", "RuntimeError")]
+        )
+    )

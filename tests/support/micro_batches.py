@@ -109,13 +109,17 @@ class BatchJob:
         *,
         renews: bool = False,
         remote: bool = False,
+        job: Job | None = None,
         **options: str,
     ) -> None:
-        """Plan a job; `renews`: a session in Spark's driver renews its batch."""
+        """Plan a job, by default one of no session.
+
+        `renews`: a session in Spark's driver renews its batch.
+        """
         source = ChannelDataSource({"path": channel.name} | options, gateway_url=url)
         self._tasks = tasks
         session = uuid.uuid4().hex
-        source.job = Job(
+        source.job = job or Job(
             session=session,
             title=application,
             application=application,

@@ -324,7 +324,7 @@ class EndpointHandle:
             return
 
     def fail(self, error: BaseException) -> None:
-        """Report that an exception ended it; an unreachable gateway is only logged."""
+        """Report that an exception ended it, later if the gateway does not answer."""
         if self.is_open and not self._fork_guard.forked:
             self._fail(cause_of(error), None)
 
@@ -370,11 +370,10 @@ class EndpointHandle:
             "ends": None if ends is None else {str(p): end for p, end in ends.items()},
             **self.metrics.heartbeat_fields(self.attached.takes, final=True),
         }
-        if state == "closed":
-            through = self._if_abandoned.finished_through
-            if through is not None:
-                body["finished_through"] = through
-            self._if_abandoned.end = body
+        through = self._if_abandoned.finished_through
+        if state == "closed" and through is not None:
+            body["finished_through"] = through
+        self._if_abandoned.end = body
         self.calls.detach(self.channel, self.id, body, timeout_s=timeout_s)
 
     def _fail(self, cause: str, ends: Mapping[int, int] | None) -> None:
@@ -382,14 +381,20 @@ class EndpointHandle:
             ends = {}
         # A delayed heartbeat with an earlier state would overwrite the error.
         self.is_open = False
-        self.session.wait_idle(_FINAL_TIMEOUT_S)
+        is_ended = True
         try:
+            self.session.wait_idle(_FINAL_TIMEOUT_S)
             if self._failure is None:
                 self._send_detach("error", cause=cause, ends=ends, timeout_s=_FINAL_TIMEOUT_S)
+        except GatewayUnavailable as error:
+            LOGGER.warning("the failure of %s is reported later: %s", self.name, error)
+            self.session.detach_later(self._if_abandoned)
+            is_ended = False
         except GatewayError as error:
             LOGGER.warning("the failure of %s could not be reported: %s", self.name, error)
         finally:
-            self._end()
+            if is_ended:
+                self._end()
 
     def _run_callbacks(self) -> None:
         """Call the users' functions with the latest counterparts."""

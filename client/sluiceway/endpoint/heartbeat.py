@@ -41,11 +41,11 @@ _SESSIONS: dict[tuple[ForkGuard, Hashable, float], "HeartbeatSession"] = {}
 
 @dataclass(kw_only=True)
 class DetachRequest:
-    """The request that detaches an endpoint after it was garbage-collected, or closed in an outage.
+    """The request that detaches an endpoint after it was garbage-collected, or ended in an outage.
 
     `complete`: a reader has read everything, so abandoning it is no failure; `finished_through` is
     then the highest number of the writers that it waited for. `pristine`: a writer has produced no
-    message. `end` is the report of an endpoint that was closed, and `on_sent` is called once the
+    message. `end` is the report of one that was closed or failed, and `on_sent` is called once the
     gateway has it.
     """
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final
 from pyspark.sql import SparkSession
 
 from sluiceway.concurrency import ForkGuard
-from sluiceway.errors import GatewayError, SluicewayError
+from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError
 from sluiceway.rest.parsing import JsonNode, JsonPath
 from sluiceway.runtime.threads import Background
-from sluiceway.spark.endpoints import Job, control, heartbeat_session
+from sluiceway.spark.endpoints import Job, UnreportedEnds, control, heartbeat_session
 from sluiceway.spark.queries import (
     Queries,
     active_jobs,
@@ -52,10 +52,10 @@ class _KeptEndpoint:
 class Application:
     """Heartbeats of a Spark application for the endpoints of its jobs and queries.
 
-    Planning attaches the endpoints of batch jobs in this session. Writes close their own, and the
-    gateway closes reads when all tasks are done. Spark does not report the end of a read that it
-    stops early: it is closed here when no task has reported for the heartbeat timeout. All
-    endpoints end when Spark is stopped or the program exits.
+    Planning attaches the endpoints of batch jobs in this session. Writes close their own, or leave
+    their end to be reported here, and the gateway closes reads when all tasks are done. Spark does
+    not report the end of a read that it stops early: it is closed here when no task has reported
+    for the heartbeat timeout. All endpoints end when Spark is stopped or the program exits.
 
     Other requests than heartbeats are sent in the background, so that no heartbeat waits for them,
     and Spark is asked for its jobs there, because its JVM may pause. The heartbeats also renew the
@@ -73,6 +73,9 @@ class Application:
         self._writes: list[str] = []
         self._ending = self._retired = self._over = self._closed = False
         self._to_detach: deque[tuple[_KeptEndpoint, str, str]] = deque()
+        self._unreported: UnreportedEnds | None = None
+        # The ids of writes that left their end there.
+        self._left: set[str] = set()
         self._background = Background()
         self._sampling = Background()
         self._jobs: Sequence[int] | None = None
@@ -101,6 +104,7 @@ class Application:
             # Spark Connect has another session class.
             remote=not isinstance(self._spark, SparkSession),
             trace=carrier(),
+            unreported=self._unreported,
         )
 
     def start(self, *, replacing: "Application | None" = None) -> None:
@@ -110,6 +114,10 @@ class Application:
         """
         if replacing is not None:
             replacing.retire()
+        try:
+            self._unreported = UnreportedEnds.create()
+        except OSError as error:
+            LOGGER.warning("ends of writes that meet an outage are not reported later: %s", error)
         self.queries.listen()
         self.session.add_extension(self)
         atexit.register(self.end)
@@ -121,7 +129,7 @@ class Application:
 
     def end(self) -> None:
         """Report the end of all endpoints."""
-        if self._ending or self._fork_guard.forked:
+        if self._closed or self._fork_guard.forked:
             return
         self._ending = True
         try:
@@ -131,6 +139,8 @@ class Application:
             # The background may have reported it, and closed the connections.
             if not self._closed:
                 LOGGER.warning("the end of the Spark application was not reported: %s", error)
+        finally:
+            self._remove_left()
 
     def fields(self) -> Mapping[str, Any]:
         """Return the heartbeat's request for the kept endpoints, and report the queries."""
@@ -192,10 +202,12 @@ class Application:
             # reported by the next run.
             over = self._over
             self.queries.advance()
+            waits = self._report_left()
             ends = self._to_detach
             while ends:
                 self._detach(*ends.popleft())
-            if over:
+            # What writes have left is reported for as long as this process lives.
+            if over and not waits:
                 self._close()
 
     def _sample_jobs(self) -> None:
@@ -221,7 +233,35 @@ class Application:
         ended = self.queries.ended
         return ended + self._writes if is_driver_stopped(self._spark) else ended
 
+    def _report_left(self) -> bool:
+        """Report the ends that writes have left; return whether some wait for the gateway."""
+        unreported = self._unreported
+        if unreported is None:
+            return False
+        ends = unreported.pending()
+        self._left.update(end.id for end in ends)
+        for end in ends:
+            try:
+                self._control.endpoints.detach(end.channel, end.id, end.body, timeout_s=_TIMEOUT_S)
+            except GatewayUnavailable as error:
+                LOGGER.debug("channel %r: the end of a write waits: %s", end.channel, error)
+                return True
+            except GatewayError as error:
+                LOGGER.warning(
+                    "channel %r: the end of a write was not reported: %s", end.channel, error
+                )
+            else:
+                LOGGER.info("channel %r: the end of a write is reported", end.channel)
+            unreported.discard(end)
+        return False
+
+    def _remove_left(self) -> None:
+        if self._unreported is not None:
+            self._unreported.remove()
+
     def _detach(self, kept: _KeptEndpoint, state: str, cause: str) -> None:
+        if kept.id in self._left:
+            return
         body = {"uid": kept.uid, "epoch": kept.epoch, "state": state, "cause": cause}
         try:
             self._control.endpoints.detach(kept.channel, kept.id, body, timeout_s=_TIMEOUT_S)
@@ -237,5 +277,6 @@ class Application:
         self.queries.drop()
         atexit.unregister(self.end)
         self.session.remove_extension(self)
+        self._remove_left()
         self._closed = True
         self._control.endpoints.close()

@@ -1,13 +1,17 @@
 """Endpoints of Spark jobs and queries, and the heartbeats of tasks."""
 
+import json
 import logging
 import os
+import shutil
+import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -31,6 +35,8 @@ __all__ = [
     "QueryEndpoint",
     "TaskReports",
     "TaskSlice",
+    "UnreportedEnd",
+    "UnreportedEnds",
     "control",
     "heartbeat_session",
     "reporting",
@@ -58,6 +64,49 @@ def heartbeat_session(gateway_url: str) -> HeartbeatSession:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnreportedEnd:
+    """The end of a batch write that the gateway did not answer: the body of its detach request."""
+
+    id: str
+    channel: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnreportedEnds:
+    """Ends that the driver reports later, in a private directory of its process; picklable.
+
+    Spark commits a write in a process that may end right after it, on the driver's machine.
+    """
+
+    directory: Path
+
+    @classmethod
+    def create(cls) -> "UnreportedEnds":
+        """Return an empty directory, which `remove` removes. Raises OSError."""
+        return cls(directory=Path(tempfile.mkdtemp(prefix="sluiceway-")))
+
+    def add(self, end: UnreportedEnd) -> None:
+        """Add an end. Raises OSError on another machine than the driver's, and once it is over."""
+        part = self.directory / f"{end.id}.part"
+        part.write_text(json.dumps(asdict(end)))
+        part.replace(part.with_suffix(".json"))
+
+    def pending(self) -> list[UnreportedEnd]:
+        """Return the ends that are not discarded."""
+        texts = [path.read_text() for path in sorted(self.directory.glob("*.json"))]
+        return [UnreportedEnd(**json.loads(text)) for text in texts]
+
+    def discard(self, end: UnreportedEnd) -> None:
+        """Remove an end that is reported."""
+        (self.directory / f"{end.id}.json").unlink(missing_ok=True)
+
+    def remove(self) -> None:
+        """Remove the directory."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """The shared part of a Spark application's endpoints; picklable, no secrets.
 
@@ -78,6 +127,8 @@ class Job:
     """True for Spark Connect, where a write in `foreachBatch` is not recognizable."""
     trace: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The current trace at registration of the data source, to which batch jobs belong."""
+    unreported: UnreportedEnds | None = None
+    """Where commits leave the ends that the gateway does not answer, for the session's process."""
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -121,7 +172,8 @@ class EndpointSpec:
 class JobEndpoint:
     """Endpoint of a batch read or write; picklable, shared by planning, tasks and commit.
 
-    A failure to report is logged and never fails the job.
+    A failure to report is logged and never fails the job. An end that the gateway does not answer
+    is reported later, by the driver.
     """
 
     spec: EndpointSpec
@@ -182,8 +234,23 @@ class JobEndpoint:
         try:
             with closing(control(self.gateway_url).endpoints) as calls:
                 calls.detach(self.spec.channel, self.id, body, timeout_s=_TIMEOUT_S)
+        except GatewayUnavailable as error:
+            self._report_later(body, error)
         except GatewayError as error:
             LOGGER.warning("the end of %s was not reported: %s", self.spec, error)
+
+    def _report_later(self, body: Mapping[str, Any], outage: GatewayUnavailable) -> None:
+        unreported = self.spec.job.unreported
+        reason = "there is no driver to report it later"
+        if unreported is not None:
+            try:
+                unreported.add(UnreportedEnd(id=self.id, channel=self.spec.channel, body=body))
+            except OSError as error:
+                reason = f"it cannot be left to the driver: {error}"
+            else:
+                LOGGER.warning("the driver reports the end of %s later: %s", self.spec, outage)
+                return
+        LOGGER.warning("the end of %s was not reported: %s; %s", self.spec, outage, reason)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,122 @@
+"""Batch writes that end while the gateway is silent: the driver reports their end later."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import httpx
+import pytest
+from pyspark.sql import SparkSession
+
+from micro_batches import BatchJob, Tasks, pickled_copy
+from relay import Relay
+from sluiceway import Gateway, Heartbeat
+from sluiceway.channel import Channel
+from sluiceway.spark.driver import Application
+from spark_tasks import SCHEMA
+from waiting import until
+
+OFTEN = Heartbeat(interval_ms=200, timeout_ms=60_000)
+SELDOM = Heartbeat(interval_ms=60_000, timeout_ms=180_000)
+COMMITTED = ("closed", None)
+ABORTED = ("error", "the Spark job failed or was cancelled; 1 of its 1 tasks had written")
+
+
+@pytest.fixture
+def relay(gateway_url: str) -> Iterator[Relay]:
+    """The way of the driver and its jobs to the gateway; readers have their own."""
+    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
+        yield relay
+
+
+@pytest.fixture
+def application(spark_session: SparkSession, relay: Relay) -> Iterator[Application]:
+    application = Application(spark_session, relay.url)
+    application.start()
+    yield application
+    relay.restore()
+    application.end()
+    until(lambda: application._closed)
+
+
+@pytest.fixture
+def make(gateway: Gateway, name: str) -> Callable[..., Channel]:
+    def make(**options: Any) -> Channel:
+        return gateway.channel(name, SCHEMA, partitions=2, **options)
+
+    return make
+
+
+def end_in_an_outage(
+    application: Application,
+    relay: Relay,
+    channel: Channel,
+    monkeypatch: pytest.MonkeyPatch,
+    end: str = "commit",
+) -> None:
+    """Write five records by a job that ends while the gateway is silent."""
+    job = BatchJob(channel, relay.url, Tasks(monkeypatch), job=application.job)
+    results = [job.attempt(0, range(5))]
+    relay.cut()
+    getattr(pickled_copy(job.writer), end)(results)
+
+
+def writers(channel: Channel) -> list[tuple[str, str | None]]:
+    return [(each.state, each.cause) for each in channel.endpoints() if each.role == "writer"]
+
+
+def test_the_end_of_a_write_that_met_an_outage_is_reported_after_it(
+    application: Application,
+    relay: Relay,
+    make: Callable[..., Channel],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channel = make(heartbeat=OFTEN)
+    end_in_an_outage(application, relay, channel, monkeypatch)
+    relay.restore()
+    with channel.reader(timeout_s=300) as reader:
+        assert sorted(record["id"] for record in reader) == [*range(5)]
+    assert writers(channel) == [COMMITTED]
+
+
+def test_the_failure_of_a_write_that_met_an_outage_is_reported_after_it(
+    application: Application,
+    relay: Relay,
+    make: Callable[..., Channel],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channel = make(heartbeat=OFTEN)
+    end_in_an_outage(application, relay, channel, monkeypatch, end="abort")
+    relay.restore()
+    until(lambda: writers(channel) == [ABORTED])
+
+
+def test_a_program_that_ends_reports_the_ends_of_its_writes_as_they_were(
+    application: Application,
+    relay: Relay,
+    make: Callable[..., Channel],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # No heartbeat reports it before.
+    channel = make(heartbeat=SELDOM)
+    end_in_an_outage(application, relay, channel, monkeypatch)
+    relay.restore()
+    application.end()
+    assert writers(channel) == [COMMITTED]
+
+
+def test_ends_wait_for_the_gateway_also_after_spark_was_stopped(
+    application: Application,
+    relay: Relay,
+    make: Callable[..., Channel],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channel = make(heartbeat=OFTEN)
+    end_in_an_outage(application, relay, channel, monkeypatch)
+    application._ending = True
+    until(lambda: application._final_heartbeats > 5)
+    relay.restore()
+    until(lambda: writers(channel) == [COMMITTED])
+    until(lambda: application._closed)
+    assert application._unreported is not None
+    assert not application._unreported.directory.exists()
