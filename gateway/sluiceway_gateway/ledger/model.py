@@ -460,6 +460,26 @@ def runs_above(runs: Runs, stable: Mapping[int, int]) -> Manifest:
     return {partition: intervals for partition, intervals in kept.items() if intervals}
 
 
+def without_runs(runs: Sequence[Interval], removed: Sequence[Interval]) -> list[Interval]:
+    """Return the parts of the runs that are in none of `removed`; all are sorted."""
+    left: list[Interval] = []
+    at = 0
+    for first, end in runs:
+        while at < len(removed) and removed[at].end <= first:
+            at += 1
+        # One that ends above this run may also be in the next one.
+        while at < len(removed) and removed[at].first < end:
+            if first < removed[at].first:
+                left.append(Interval(first, removed[at].first))
+            first = removed[at].end
+            if first >= end:
+                break
+            at += 1
+        if first < end:
+            left.append(Interval(first, end))
+    return left
+
+
 def snapshot_runs(runs: Runs, above: Runs, stable: Mapping[int, int]) -> Runs:
     """Return the runs of whole batches: those below a snapshot's `stable`, and batches' above it.
 

@@ -24,7 +24,7 @@ from sluiceway_gateway.db.ledger_schema import (
 from sluiceway_gateway.db.schema import channels
 from sluiceway_gateway.db.statements import PreparedDml, by_dialect, upsert
 from sluiceway_gateway.errors import ConcurrentChange
-from sluiceway_gateway.ledger.model import Interval, Ledger, Runs, snapshot_runs
+from sluiceway_gateway.ledger.model import Interval, Ledger, Runs, clip, snapshot_runs, without_runs
 
 # The rows refer to the channel's row, so a deletion of the channel waits for the transaction, or
 # the transaction sees it.
@@ -148,6 +148,8 @@ def save(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: datetime) ->
     rows = [each for each in ends if each != _ends(was, each["partition"])]
     raised = tx.run_each(_RAISE_ENDS, rows)
     require_held(saved == 1 and raised == len(rows), "ledger")
+    if ledger.number > was.number:
+        _keep_missing_runs(tx, ledger, was)
     keep_snapshots(tx, ledger, was=was, now=now)
 
 
@@ -334,6 +336,35 @@ def keep_batch_runs(tx: WriteTransaction, ledger: Ledger, runs: Runs) -> None:
     """Store runs of the batch with the ledger's number, which are above its `stable`."""
     rows = [{**row, "number": ledger.number} for row in _run_rows(ledger.channel_uid, runs)]
     tx.run_each(_ADD_BATCH_RUN, rows)
+
+
+_ENDS_OF_SNAPSHOT = select(ledger_snapshots.c.visible_end).where(
+    ledger_snapshots.c.channel_uid == bindparam("uid"),
+    ledger_snapshots.c.number == bindparam("number"),
+)
+
+
+def _keep_missing_runs(tx: WriteTransaction, ledger: Ledger, was: Ledger) -> None:
+    """Store the runs above `stable` that a gateway of the earlier version has committed.
+
+    It stores neither them nor the ends of its snapshots (migration 0010).
+    """
+    uid = was.channel_uid
+    above = {at: end for at, end in was.visible_end.items() if was.stable.get(at, 0) < end}
+    if not above:
+        return
+    last = tx.execute(_ENDS_OF_SNAPSHOT, {"uid": uid, "number": was.number}).one_or_none()
+    if last is None or last.visible_end is not None:
+        return
+    starts = {at: ledger.stable.get(at, 0) for at in above}
+    for at, runs in runs_from(tx, uid, starts).items():
+        stored = select(batch_runs.c.first_offset, batch_runs.c.end_offset).where(
+            batch_runs.c.channel_uid == uid,
+            batch_runs.c.partition == at,
+            batch_runs.c.end_offset > starts[at],
+        )
+        kept = _intervals(tx.execute(stored.order_by(batch_runs.c.end_offset)))
+        keep_batch_runs(tx, was, {at: without_runs(clip(runs, starts[at]), kept)})
 
 
 def has_runs_below(tx: ReadTransaction, uid: str, starts: Mapping[int, int]) -> bool:

@@ -15,6 +15,7 @@ from sluiceway_gateway.ledger.model import (
     merge_runs,
     slice_runs,
     visible_below,
+    without_runs,
 )
 
 OFFSETS = st.sets(st.integers(0, 60))
@@ -46,6 +47,17 @@ def test_visible_runs_are_the_offsets_below_stable(
     visible = visible_below(runs, stable, start)
     assert offsets_of(visible) == {each for each in offsets if start <= each < stable}
     assert all(each.first < each.end for each in visible)
+
+
+@given(OFFSETS, OFFSETS)
+def test_runs_without_others_hold_the_other_offsets(stored: set[int], removed: set[int]) -> None:
+    left = without_runs(runs_of(stored), runs_of(removed))
+
+    assert offsets_of(tuple(left)) == stored - removed
+    assert all(run.first < run.end for run in left)
+    # Stored runs of different batches may touch.
+    apart = [Interval(offset, offset + 1) for offset in sorted(removed)]
+    assert without_runs(runs_of(stored), apart) == left
 
 
 @given(OFFSETS, OFFSETS)

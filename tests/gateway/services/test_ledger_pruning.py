@@ -159,6 +159,35 @@ def test_a_migration_keeps_the_runs_that_later_snapshots_need(ledger: LedgerSite
     assert later["runs"] == {"0": [[0, 3], [3, 5], [5, 6], [7, 9]], "1": [[0, 4]], "2": [], "3": []}
 
 
+def test_later_snapshots_have_the_batches_that_a_gateway_of_the_earlier_version_committed(
+    ledger: LedgerSite,
+) -> None:
+    slow, slower = ledger.open("slow", "slow"), ledger.open("slower", "slower")
+    ledger.commit(ledger.open("k1"), {0: [(3, 5)]})
+    for number in (2, 3):
+        ledger.commit(ledger.open(f"k{number}"), {0: [(3 * number - 1, 3 * number + 1)]})
+        with ledger.rig.database.write() as tx:
+            for statement in (
+                "DELETE FROM batch_runs WHERE number = :number",
+                "UPDATE ledger_snapshots SET visible_end = NULL WHERE number = :number",
+            ):
+                tx.execute(text(statement), {"number": number})
+    ledger.post_abort(slow)
+    assert whole_records(ledger, 4) == {*range(3, 7), 8, 9}
+    ledger.commit(ledger.open("k5"), {0: [(12, 14)]})
+    ledger.commit(slower, {0: [(1, 3)]})
+    assert whole_records(ledger, 1) == {3, 4}
+    assert whole_records(ledger, 5) == {*range(3, 7), 8, 9, 12, 13}
+    assert whole_records(ledger, 6) == {*range(1, 7), 8, 9, 12, 13}
+
+
+def whole_records(ledger: LedgerSite, snapshot: int) -> set[int]:
+    runs = ledger.committed(snapshot=snapshot)["runs"]["0"]
+    records = [offset for first, end in runs for offset in range(first, end)]
+    assert len(records) == len(set(records))
+    return set(records)
+
+
 def test_the_last_snapshot_stays(ledger: LedgerSite, pruner: LedgerPruner) -> None:
     ledger.commit(ledger.open("k1"), {0: [(0, 5)]})
     later(ledger)
