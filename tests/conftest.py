@@ -18,9 +18,16 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from databases import Databases, Postgres, SQLite, running_postgres
-from gateways import serving
 from relay import Relay
-from shared_kafka import SharedKafka, broker_file_of, broker_of, number_of_process, publish_broker
+from shared_kafka import (
+    SharedKafka,
+    broker_file_of,
+    broker_of,
+    gateway_of,
+    number_of_process,
+    publish_broker,
+    start_gateway,
+)
 from sluiceway_gateway.db.engine import Database
 
 # For short-lived Java processes (brokers, Spark's executors): optimization and verification of code
@@ -212,6 +219,7 @@ def pytest_configure_node(node: WorkerController) -> None:
     alone = len(node.config.getoption("tx")) == 1
     if alone or node.workerinput["workerid"] != "gw0":
         publish_broker(node.config)
+        start_gateway(node.config)
 
 
 @pytest.fixture(scope="session")
@@ -274,19 +282,6 @@ def empty_database_url(databases: Databases) -> str:
 
 
 @pytest.fixture(scope="session")
-def gateway_url(kafka: SharedKafka, sqlite: SQLite) -> Iterator[str]:
-    """A gateway on a real uvicorn, SQLite and the session's broker, its loops running."""
-    from sluiceway_gateway.app import create_app
-    from sluiceway_gateway.settings import Settings
-
-    settings = Settings(
-        database_url=sqlite.migrated(),
-        kafka_bootstrap_servers=kafka.bootstrap_servers,
-        kafka_timeout_ms=20_000,
-        sample_s=1,
-        # Drift is tested with other gateways. This one would check hundreds of
-        # channels that tests have left, every half a minute.
-        resync_s=3_600,
-    )
-    with serving(create_app(settings)) as url:
-        yield url
+def gateway_url(request: pytest.FixtureRequest) -> str:
+    """A gateway with SQLite and the run's broker, for the whole run."""
+    return gateway_of(request.config)

@@ -1,7 +1,7 @@
 """Dynamic groups: assignment, release and commits as members join and leave."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,8 +9,6 @@ import pytest
 from heartbeats import lose
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
 from sluiceway.errors import Conflict, Fenced, OptionError, StaleGeneration
-from sluiceway_gateway.endpoints.liveness_store import StaleShare
-from sluiceway_gateway.groups.rebalance_timeout import RebalanceTimeout
 from topics import readings
 
 NewChannel = Callable[..., Channel]
@@ -114,21 +112,10 @@ def test_a_silent_member_is_replaced(new_channel: NewChannel, gateway_url: str) 
 
 
 def test_a_member_that_does_not_release_partitions_is_awaited_then_starts_over(
-    channel: Channel, monkeypatch: pytest.MonkeyPatch
+    new_channel: NewChannel,
 ) -> None:
-    release = RebalanceTimeout.release
-
-    def release_soon(
-        timeout: RebalanceTimeout, found: Sequence[StaleShare], now_s: float, *, late_ms: float
-    ) -> int:
-        soon = [
-            each._replace(timeout_ms=1500) if each.channel_uid == channel.uid else each
-            for each in found
-        ]
-        return release(timeout, soon, now_s, late_ms=late_ms)
-
-    # Not the channel's timeout, which is also that of heartbeats.
-    monkeypatch.setattr(RebalanceTimeout, "release", release_soon)
+    # The timeout of heartbeats is also that of rebalances.
+    channel = new_channel(partitions=4, heartbeat=Heartbeat(interval_ms=200, timeout_ms=5_000))
     write(channel, 400)
     revoked: list[tuple[int, ...]] = []
     with channel.reader(group="d", dynamic=True, on_revoke=revoked.append) as slow:

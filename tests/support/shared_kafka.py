@@ -1,23 +1,29 @@
-"""The broker of a test run, shared by all of its processes.
+"""The broker and the gateway of a test run, shared by all of its processes.
 
 A broker per process would take as much time and memory as many tests. Each process has a listener
-of its own, which a relay can cut without affecting other processes.
+of its own, which a relay can cut without affecting other processes. The gateway is a process of its
+own, started as users start it, so no test can replace its parts.
 """
 
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
 import tempfile
 import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from processes import COMMAND
 from relay import reserve_port
+from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.embedded import KafkaServer
 from waiting import until
 
@@ -62,8 +68,19 @@ class SharedKafka:
         return KafkaServer.start(data_dir, port=port, heap_mb=256)
 
 
+_LOG = "gateway.log"
+_GATEWAY = {
+    "KAFKA_TIMEOUT_MS": "20000",
+    "LOG_LEVEL": "warning",
+    "SAMPLE_S": "1",
+    # Drift is tested with other gateways. This one would check hundreds of channels that tests have
+    # left, every half a minute.
+    "RESYNC_S": "3600",
+}
+
 _broker: pytest.StashKey[SharedKafka] = pytest.StashKey()
 _file: pytest.StashKey[Path] = pytest.StashKey()
+_log: pytest.StashKey[Path] = pytest.StashKey()
 
 
 def broker_of(config: pytest.Config) -> SharedKafka:
@@ -90,6 +107,38 @@ def publish_broker(config: pytest.Config) -> None:
         part = file.with_suffix(".part")
         part.write_text(json.dumps(asdict(broker_of(config))))
         part.rename(file)
+
+
+def gateway_of(config: pytest.Config) -> str:
+    """Return the URL of the run's gateway; it ends with the run."""
+    file = getattr(config, "workerinput", {}).get("kafka")
+    log = Path(file).with_name(_LOG) if file else start_gateway(config)
+    serving = until(lambda: log.exists() and re.search(r"serving on (\S+)", log.read_text()), 300)
+    return str(serving[1])
+
+
+def start_gateway(config: pytest.Config) -> Path:
+    """Start the run's gateway, and return the path of its log."""
+    if _log not in config.stash:
+        directory = broker_file_of(config).parent
+        database_url = f"sqlite:///{directory / 'gateway.db'}"
+        migrate(database_url)
+        settings = {
+            "DATABASE_URL": database_url,
+            "KAFKA_BOOTSTRAP_SERVERS": broker_of(config).bootstrap_servers,
+            **_GATEWAY,
+        }
+        config.stash[_log] = directory / _LOG
+        with config.stash[_log].open("wb") as log:
+            gateway = subprocess.Popen(
+                [*COMMAND, "serve", "--port", "0"],
+                env=os.environ | {f"SLUICEWAY_{name}": value for name, value in settings.items()},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        config.add_cleanup(partial(_end, gateway))
+    return config.stash[_log]
 
 
 def _read(file: Path) -> SharedKafka:
@@ -139,6 +188,15 @@ def _start(config: pytest.Config) -> SharedKafka:
         secured={each: server.listeners[each] for each in secured_kafka.PROTOCOLS},
         certificates=str(certificates),
     )
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _port(address: str) -> int:
