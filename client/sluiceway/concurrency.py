@@ -152,6 +152,11 @@ class FairLock:
         self._ordinary: deque[_Waiter] = deque()
 
     @property
+    def held(self) -> bool:
+        """Whether the calling thread holds it."""
+        return self._owner == threading.get_ident()
+
+    @property
     def contended(self) -> bool:
         """Whether other threads wait for it."""
         return bool(self._urgent or self._ordinary)

@@ -3,9 +3,9 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -29,11 +29,14 @@ from sluiceway.ledger.writer_batches import WriterBatches
 from sluiceway.records import to_batches
 from sluiceway.records.row_buffer import FULL, RowBuffer, Rows
 from sluiceway.rest.models import Connection
+from sluiceway.runtime.threads import call
 from sluiceway.schema import Schema
 
 __all__ = ["PreparedRecords", "RecordSender"]
 
 LOGGER = logging.getLogger("sluiceway.writer")
+
+T = TypeVar("T")
 
 _GROWTH_RETRY_S = 1.0
 _LINGER_S = 0.005
@@ -176,13 +179,13 @@ class RecordSender:
     def flush(self) -> None:
         """Wait until everything is acknowledged and, with batches, commit it."""
         self.require_open()
-        with self.turn:
-            self.require_open()
-            self.send_accumulated()
-            if self.batches is not None:
+        self._as_a_whole(self._send_all)
+        if self.batches is not None:
+            with self.turn:
                 # Hold the turn: one thread serves the reports, and a batch ends with its writes.
+                self.require_open()
                 self.batches.flush()
-                return
+            return
         # Other threads may write during this step; the second step makes them wait.
         self.producer.flush_briefly()
         self.deliver()
@@ -199,7 +202,7 @@ class RecordSender:
         return {partition: end for partition, end in ends.items() if end}
 
     def _write_batches(self, batches: Sequence[pa.RecordBatch]) -> int:
-        with self.turn:
+        def write() -> int:
             self.require_open()
             self._send_rows()
             self._follow_growth()
@@ -212,14 +215,52 @@ class RecordSender:
                 self._fail_interrupted(error)
                 raise
             self._record_cycle()
-        return count
+            return count
+
+        return self._as_a_whole(write)
 
     def _send_rows_now(self) -> None:
-        with self.turn:
+        def send() -> None:
             # If another thread has closed the writer meanwhile, it has sent these rows.
             if not self.closed:
                 self.require_open()
                 self._send_rows()
+
+        self._as_a_whole(send)
+
+    def _send_all(self) -> None:
+        self.require_open()
+        self.send_accumulated()
+
+    def _as_a_whole(self, work: Callable[[], T]) -> T:
+        """Run `work` with the turn, in a thread where no signal handler runs.
+
+        An interrupt, such as `sys.exit()` in a handler of SIGTERM, ends the wait for it. The work
+        then goes on to its end, or is left out if it has not begun: nobody who takes the turn after
+        the interrupt sees a part of it.
+        """
+        interrupted = failed = False
+
+        def run() -> T:
+            nonlocal failed
+            with self.turn:
+                if interrupted:
+                    raise EndpointClosed("an interrupt came before these records were sent")
+                try:
+                    return work()
+                except SluicewayError:
+                    if self.failure is not None:
+                        # The interrupted caller does not get it.
+                        self.failed_unnoticed = failed = True
+                    raise
+
+        try:
+            return run() if self.turn.held else call(run)
+        except BaseException as error:
+            interrupted = True
+            if failed and isinstance(error, SluicewayError):
+                self.failed_unnoticed = False
+            raise
 
     def _linger(self) -> None:
         """Send the buffered rows a moment later, in another thread."""

@@ -3,19 +3,25 @@
 import signal
 import subprocess
 import sys
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from broker_calls import broker_at, encode, produce_values
 from sluiceway import Channel, Gateway, Heartbeat, OutputPort
 from sluiceway.confluent import Producer
-from sluiceway.errors import WriterFailed
+from sluiceway.errors import DeliveryFailed, WriterFailed
+from sluiceway.kafka.accumulator import Messages
+from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.rest.endpoints import AttachResult
 from topics import DEFINITION, readings
+from waiting import until
 
 
 @pytest.fixture
@@ -144,3 +150,156 @@ def test_a_program_that_exits_on_sigterm_finishes_its_writers(
         program.send_signal(signal.SIGTERM)
         assert program.wait(60) == 0
     assert len(list(channel.reader())) == 100
+
+
+WRITING = """
+import signal, sys
+import pyarrow as pa
+from sluiceway import Gateway
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+rows = [{"id": n, "station": "s", "celsius": 0.0} for n in range(int(sys.argv[4]))]
+written = 0
+try:
+    with Gateway(sys.argv[1]) as gateway, gateway.channel(sys.argv[2]).writer() as writer:
+        records = rows if sys.argv[3] == "rows" else pa.Table.from_pylist(rows, writer.schema.arrow)
+        while True:
+            writer.write(records)
+            written += 1
+            if written == 10:
+                print("writing", flush=True)
+finally:
+    print(written, flush=True)
+"""
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize(("kind", "size"), [("rows", 1), ("table", 30_000)])
+def test_sigterm_while_a_program_writes_finishes_its_writer_with_whole_writes(
+    make: Callable[..., Channel], gateway_url: str, kind: str, size: int, delivery: str
+) -> None:
+    channel = make(delivery=delivery)
+    command = [sys.executable, "-c", WRITING, gateway_url, channel.name, kind, str(size)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "writing\n"
+        program.send_signal(signal.SIGTERM)
+        written = int(program.stdout.readline())
+        assert program.wait(60) == 0
+    assert ends(channel) == [("closed", None)]
+    count = sum(batch.num_rows for batch in channel.reader().batches())
+    assert count in (written * size, (written + 1) * size)
+
+
+@pytest.fixture
+def on_signal() -> Iterator[Callable[[BaseException], None]]:
+    """Set what SIGTERM raises in the main thread."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def set_error(error: BaseException) -> None:
+        def handler(*_: object) -> None:
+            raise error
+
+        signal.signal(signal.SIGTERM, handler)
+
+    yield set_error
+    signal.signal(signal.SIGTERM, before)
+
+
+def send_signal() -> None:
+    ident = threading.main_thread().ident
+    assert ident is not None
+    signal.pthread_kill(ident, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("call", ["write", "flush"])
+def test_an_exit_while_records_are_sent_finishes_the_writer_with_all_of_them(
+    make: Callable[..., Channel],
+    monkeypatch: pytest.MonkeyPatch,
+    on_signal: Callable[[BaseException], None],
+    delivery: str,
+    call: str,
+) -> None:
+    # Only messages of Arrow wait for more records of further writes.
+    channel = make(delivery=delivery, format="avro" if call == "write" else "arrow")
+    send = IdempotentProducer.send
+
+    def send_after_signal(producer: IdempotentProducer, messages: Messages) -> None:
+        send_signal()
+        send(producer, messages)
+
+    def run() -> None:
+        with channel.writer() as writer:
+            table = pa.Table.from_pylist(readings(50), writer.schema.arrow)
+            if call == "flush":
+                writer.write(table)
+            monkeypatch.setattr(IdempotentProducer, "send", send_after_signal)
+            if call == "write":
+                writer.write(table)
+            writer.flush()
+
+    on_signal(SystemExit(0))
+    with pytest.raises(SystemExit):
+        run()
+    assert ends(channel) == [("closed", None)]
+    assert list(channel.reader()) == readings(50)
+
+
+def test_a_failure_that_an_exit_kept_from_the_program_is_raised_by_closing(
+    make: Callable[..., Channel],
+    monkeypatch: pytest.MonkeyPatch,
+    on_signal: Callable[[BaseException], None],
+) -> None:
+    channel = make()
+    interrupted: list[BaseException] = []
+
+    def fail_after_signal(*_: object) -> None:
+        send_signal()
+        until(lambda: interrupted)
+        raise DeliveryFailed(partition=0, reason="refused", written_records=0, failed_records=50)
+
+    def run() -> None:
+        with channel.writer() as writer:
+            monkeypatch.setattr(IdempotentProducer, "send", fail_after_signal)
+            try:
+                writer.write(pa.Table.from_pylist(readings(50), writer.schema.arrow))
+            except SystemExit as error:
+                interrupted.append(error)
+                raise
+
+    on_signal(SystemExit(0))
+    with pytest.raises(DeliveryFailed):
+        run()
+    assert [state for state, _ in ends(channel)] == ["error"]
+
+
+def test_a_write_that_was_interrupted_before_its_turn_is_left_out(
+    make: Callable[..., Channel], on_signal: Callable[[BaseException], None]
+) -> None:
+    """Else the records of an aborted batch would be in the next one."""
+    channel = make(delivery="exactly_once")
+    on_signal(KeyboardInterrupt())
+    held = threading.Event()
+    with channel.writer() as writer, ThreadPoolExecutor() as threads:
+        turn = writer.sender.turn
+
+        def hold() -> None:
+            with turn:
+                held.set()
+                until(lambda: turn.contended)
+                send_signal()
+                # The write, and the end of the batch.
+                until(lambda: len(turn._ordinary) == 2)
+
+        def run() -> None:
+            with writer.batch("b"):
+                holding.append(threads.submit(hold))
+                assert held.wait(60)
+                writer.write(pa.Table.from_pylist(readings(50), writer.schema.arrow))
+
+        holding: list[Future[None]] = []
+        with pytest.raises(KeyboardInterrupt):
+            run()
+        holding[0].result(60)
+        writer.write(readings(3))
+    assert list(channel.reader()) == readings(3)

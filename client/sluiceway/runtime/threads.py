@@ -63,6 +63,8 @@ class _Call(Generic[T]):
             self._outcome.append(self._work())
         except BaseException as error:
             self._error = error
+        # The caller may have the last other reference to what it holds.
+        del self._work
         self._ended.release()
 
     def result(self) -> T:
