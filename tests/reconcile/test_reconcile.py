@@ -1,10 +1,13 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from reconciler_rig import RESYNC_S, Rig, condition, status
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.model import Delivery, Phase, Retention
+from sluiceway_gateway.channels.model import Channel, Delivery, Phase, Retention
+from sluiceway_gateway.provisioning import reconciler
+from sluiceway_gateway.provisioning.reconcile_result import ReconcileResult, compute_status
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from topics import Topics
 
@@ -264,6 +267,27 @@ def test_one_refusal_does_not_block_other_channels(rig: Rig) -> None:
     assert (counts.created, counts.refused, counts.checked) == (1, 1, 2)
     assert rig.get(fine).phase is Phase.READY
     assert rig.get(refused).phase is Phase.PROVISIONING
+
+
+def test_a_channel_that_cannot_be_reconciled_delays_no_other(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channels = [rig.add() for _ in range(4)]
+    bad = channels[1]
+
+    def fail(channel: Channel, **values: Any) -> ReconcileResult:
+        if channel.uid == bad.uid:
+            raise ValueError("a defect")
+        return compute_status(channel, **values)
+
+    monkeypatch.setattr(reconciler, "compute_status", fail)
+    with pytest.raises(ValueError, match="a defect"):
+        rig.run_once()
+    phases = [rig.get(channel).phase for channel in channels]
+    assert phases == [Phase.READY, Phase.PROVISIONING, Phase.READY, Phase.READY]
+    monkeypatch.undo()
+    assert rig.run_once().changed == 1
+    assert rig.get(bad).phase is Phase.READY
 
 
 def test_many_channels_are_reconciled_in_pages(rig: Rig) -> None:

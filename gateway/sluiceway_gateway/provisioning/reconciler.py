@@ -5,18 +5,21 @@ it was read, so a replica that has lost its lease does no harm.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from functools import partial
 
 import structlog
 
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.clock import Clock
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.errors import KafkaUnavailable
+from sluiceway_gateway.db.failures import reason_of
+from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
+from sluiceway_gateway.passes import run_steps
 from sluiceway_gateway.provisioning.reconcile_result import (
     BACKOFF_MAX_S,
     RACES,
@@ -136,6 +139,9 @@ class ReconcileCounts:
         return 0.0 if self.more else _PAUSE_S
 
 
+_COUNTED = tuple(field.name for field in fields(ReconcileCounts) if field.name != "more")
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class Reconciler:
     """Compares due channels with Kafka and acts on the difference.
@@ -153,11 +159,27 @@ class Reconciler:
     def run_once(self) -> ReconcileCounts:
         """Reconcile one page of due channels.
 
-        Raises DatabaseUnavailable. An unavailable Kafka is recorded in the channels' status.
+        Raises DatabaseUnavailable. An unavailable Kafka is recorded in the channels' status. After
+        another error, reconciles the channels one by one, so that one delays no other.
         """
         page = self._due()
         if not page:
             return ReconcileCounts()
+        try:
+            return self._reconcile_page(page)
+        except DatabaseUnavailable:
+            raise
+        except Exception as error:
+            if len(page) == 1:
+                raise
+            _log.warning("channels are reconciled one by one", **reason_of(error))
+        done = run_steps(partial(self._reconcile_page, [channel]) for channel in page)
+        return ReconcileCounts(
+            **{name: sum(getattr(counts, name) for counts in done) for name in _COUNTED},
+            more=len(page) == self.page_size,
+        )
+
+    def _reconcile_page(self, page: list[DueChannel]) -> ReconcileCounts:
         forgotten = [each for each in page if _only_row_remains(each)]
         others = [each for each in page if not _only_row_remains(each)]
         removals = {each.channel.uid: ReconcileResult(channel=None) for each in forgotten}
