@@ -417,7 +417,7 @@ def test_the_end_of_a_query_covers_partitions_that_were_added_while_it_ran(
     fill(channel, range(5), partition=3)
 
     endpoint.close(cause=None, kafka={})
-
+    application._close()
     assert [each.ends for each in channel.endpoints() if each.id == endpoint.id] == [{3: 5}]
 
 
