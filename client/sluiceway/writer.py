@@ -56,8 +56,9 @@ class ChannelWriter(ChannelEndpoint):
     aborts the uncommitted ones. `batch` makes a block all or nothing, and idempotent by a key. A
     failed `flush` ends the writer, except by CommitUnknown: see `resolve`.
 
-    A KeyboardInterrupt while records are sent ends the writer: the next call raises EndpointClosed,
-    because some of the records since the last `flush` may not be written.
+    A KeyboardInterrupt in `write` leaves its records wholly written or not at all, and the writer
+    usable. One while `close`, or the begin or end of a `batch`, sends records ends the writer: the
+    next call raises EndpointClosed, because records since the last `flush` may not be written.
 
     Thread-safe: writes are sent one after the other, in the order of the calls. `close` waits for
     the current write; later ones raise EndpointClosed. `sender` validates and sends in two steps,
