@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The number of schedules of `make model`.
 N ?= 10000
 CHAOS_MINUTES ?= 15
-.PHONY: help demo up test test-all test-cost model chaos test-spark test-floors lint format bench lock clean
+.PHONY: help demo up test test-all test-cost test-units test-pythons model chaos test-spark test-floors lint format bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -27,11 +27,23 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscop
 test: $(READY) ## run the tests, on a real Kafka broker, SQLite and PostgreSQL
 	@$(PYTEST) -m "not long"
 
+UNITS := -m "unit and not long" tests/client tests/gateway
+test-units: $(READY) ## run the tests that start no broker, database or gateway
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(UNITS)
+
 test-cost: $(READY) ## run the tests, and print their processor time by folder
 	@$(BIN)/python tests/support/cost.py $(PYTEST) -m "not long"
 
-test-all: test ## run the tests, then long ones, and property tests with many examples
+test-all: test test-pythons ## run the tests, then long ones, those of units on other versions of Python, and property tests with many examples
 	@$(PYTEST) -m "long or hypothesis" --hypothesis-profile many
+
+# Of the supported versions, those that are installed. The package of pykafka needs Python 3.11.
+PYTHONS := $(foreach version,3.12 3.13 3.14,$(shell python$(version) -c 'print("$(version)")' 2>/dev/null))
+test-pythons: $(PYTHONS:%=test-python-%) ## run the tests of units on the installed versions of Python above 3.11: PYTHONS=3.13
+
+test-python-%: .venv-python-%/.ready
+	@.venv-python-$*/bin/python -m pytest --numprocesses 2 --dist loadfile $(UNITS) \
+		--ignore tests/client/broker/test_pykafka.py
 
 model: $(READY) ## run seeded schedules of exactly-once delivery against its rules: N=100000
 	@$(BIN)/python -m tests.model --schedules $(N)
@@ -88,6 +100,15 @@ $(READY): requirements/dev.txt pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes \
 		--requirement requirements/dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		--no-build-isolation --editable .
+	@touch $@
+
+.venv-python-%/.ready: requirements/dev.txt pyproject.toml
+	@echo "Building .venv-python-$* from requirements/dev.txt"
+	@python$* -m venv .venv-python-$*
+	@.venv-python-$*/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		--requirement requirements/dev.txt
+	@.venv-python-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
 		--no-build-isolation --editable .
 	@touch $@
 

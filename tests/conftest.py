@@ -110,6 +110,18 @@ _REPEATED = {
 }
 
 
+#: Fixtures of services; a test without any is a unit test.
+_SERVICES = {
+    "kafka",
+    "databases",
+    "postgres",
+    "sqlite",
+    "shared_rig",
+    "gateway_url",
+    "spark_session",
+}
+
+
 class _Together(pytest.Package):
     """A directory whose tests share a large fixture, such as a Spark session.
 
@@ -155,6 +167,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         assert all((_HERE.parent / each).exists() for each in places), places
     first: dict[tuple[str, str], str] = {}
     for item in items:
+        if not _SERVICES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.unit)
         callspec = getattr(item, "callspec", None)
         if callspec is None:
             continue

@@ -83,8 +83,8 @@ class PassRecord:
 def run_steps(steps: Iterable[Callable[[], Result]]) -> list[Result]:
     """Run the steps of a pass, also those after one that failed, and return their results.
 
-    Raises the first error at the end; logs the others. After three failures in a row the remaining
-    steps are left out.
+    Raises the first error at the end; logs the others. After three retriable failures in a row, as
+    in an outage, the remaining steps are left out.
     """
     results: list[Result] = []
     first: Exception | None = None
@@ -93,7 +93,8 @@ def run_steps(steps: Iterable[Callable[[], Result]]) -> list[Result]:
         try:
             results.append(step())
         except Exception as error:
-            in_a_row += 1
+            retriable = isinstance(error, SluicewayGatewayError) and error.retriable
+            in_a_row = in_a_row + 1 if retriable else 0
             if first is None:
                 first = error
             else:

@@ -107,7 +107,7 @@ class Background:
             while self._next:
                 try:
                     self._next.popleft()()
-                except Exception:
+                except BaseException:  # also a callback's SystemExit: the next task must run
                     LOGGER.exception("work in the background failed")
             self._running.release()
             # A task that was added before the release found it running.

@@ -207,8 +207,9 @@ def test_background_work_goes_on_after_an_error_and_after_a_lack_of_threads(
         patched.setattr(threads, "_start", without_threads)
         background.run(lambda: None)
     assert "work in the background waits: can't start new thread" in caplog.text
-    background.run(lambda: 1 // 0)
-    until(lambda: "ZeroDivisionError" in caplog.text)
+    for work, error in ((lambda: 1 // 0, "ZeroDivisionError"), (sys.exit, "SystemExit")):
+        background.run(work)
+        until(lambda error=error: error in caplog.text)
     background.run(done.set)
     assert done.wait(60)
 

@@ -75,10 +75,11 @@ from sluiceway.spark.worker import prepare_worker
 for archive in sys.argv[1:]:
     sys.path.insert(0, archive)
 import sparks, mine
+before = gc.get_freeze_count()
 prepare_worker()
 first = gc.get_freeze_count()
 prepare_worker()
-print(0 < gc.get_freeze_count() <= first)
+print(before < gc.get_freeze_count() <= first)
 print(sorted(path.rpartition("/")[2] for path in sys.path_importer_cache if ".zip/" in path))
 import sparks.late
 """
