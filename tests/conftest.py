@@ -51,9 +51,9 @@ _HERE = Path(__file__).parent
 _TOGETHER = ("client/spark", "security", "cluster")
 _LONG = (
     *_TOGETHER,
-    "demo",
-    "cli",
-    "gateway/services/test_endpoint_schedules.py",
+    "gateway/demo",
+    "gateway/cli",
+    "gateway/endpoints/test_schedules.py",
     "gateway/test_openapi.py",
     "client/pypz/test_ports.py",
     "client/test_writer_faults.py",
@@ -67,20 +67,26 @@ _LONG = (
 #: pypz's own processes once. In a listed file, the first test runs with both.
 _REPEATED = {
     "postgres": (
+        "tests/gateway/auth/test_open_mode.py",
+        "tests/gateway/channels/test_adopting.py",
+        "tests/gateway/channels/test_connection.py",
+        "tests/gateway/channels/test_put_with_kafka.py",
+        "tests/gateway/db/test_database_away.py",
         "tests/gateway/http/",
         "tests/gateway/kafka/test_cluster_identity.py",
-        "tests/gateway/services/test_lag_history.py",
-        "tests/gateway/services/test_ledger_pruning.py",
-        "tests/gateway/services/test_metrics.py",
-        "tests/gateway/services/test_pruning.py",
-        "tests/gateway/services/test_reaping.py",
-        "tests/gateway/services/test_repairs.py",
-        "tests/gateway/services/test_sampling.py",
-        "tests/gateway/services/test_sampling_commits.py",
-        "tests/gateway/services/test_slow_members.py",
-        "tests/gateway/services/test_tokens.py",
-        "tests/reconcile/test_idling.py",
-        "tests/reconcile/test_reconcile.py",
+        "tests/gateway/lag_history/test_resolutions.py",
+        "tests/gateway/ledger/test_pruning.py",
+        "tests/gateway/test_metrics.py",
+        "tests/gateway/endpoints/test_pruning.py",
+        "tests/gateway/endpoints/test_reaping.py",
+        "tests/gateway/ledger/test_repairs.py",
+        "tests/gateway/status/test_sampling.py",
+        "tests/gateway/status/test_sampling_commits.py",
+        "tests/gateway/status/test_status_events.py",
+        "tests/gateway/groups/test_slow_members.py",
+        "tests/gateway/auth/test_tokens.py",
+        "tests/gateway/provisioning/test_idling.py",
+        "tests/gateway/provisioning/test_reconcile.py",
         "tests/tracing/",
     ),
     "arrow": (
@@ -120,6 +126,18 @@ _SERVICES = {
     "gateway_url",
     "spark_session",
 }
+
+
+#: Fixtures of gateways that get HTTP requests, and stores and races that use these fixtures too.
+_HTTP = {"audited", "ledger", "orders", "rig", "shared_rig"}
+_STORES = (
+    "tests/gateway/ledger/test_constraints.py",
+    "tests/gateway/ledger/test_loops.py",
+    "tests/gateway/ledger/test_lost_tails.py",
+    "tests/gateway/ledger/test_schedules.py",
+    "tests/gateway/lifecycle/test_usage.py",
+    "tests/gateway/provisioning/",
+)
 
 
 class _Together(pytest.Package):
@@ -173,6 +191,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if callspec is None:
             continue
         chosen = {each for each in callspec.params.values() if isinstance(each, str)}
+        listed = item.nodeid.startswith((*_STORES, *_REPEATED["postgres"]))
+        if "postgres" in chosen and not listed and _HTTP.intersection(item.fixturenames):
+            item.add_marker(pytest.mark.long)
         for value, places in _REPEATED.items():
             place = next((each for each in places if item.nodeid.startswith(each)), None)
             if place is not None and value in chosen:
