@@ -443,7 +443,8 @@ class ChannelReader(ChannelEndpoint):
         return WhenFinished(
             handle,
             final_ends=lambda: stream.final_ends(  # must not keep this reader alive
-                [*filter(owns, range(stream.discover_partitions()))]
+                # A broker may not know the latest partitions yet.
+                [*filter(owns, range(max(stream.discover_partitions(), handle.partitions)))]
             ),
             owns=owns,
             **waiting,

@@ -246,8 +246,9 @@ class ChannelWriter(ChannelEndpoint):
         names those that are still attached after the `close_timeout_s` of `Channel.writer`. Raises
         Fenced for a superseded writer.
 
-        After KafkaUnavailable and GatewayUnavailable all records are written, but the end offsets
-        are not reported: call it again to retry. Any other failure of closing is raised again.
+        A failure to write the last records is raised again by every call. After a KafkaUnavailable
+        or GatewayUnavailable of the report all records are written: call it again to retry. Any
+        other failure is raised again.
         """
         self._close_step(self._finish_writing)
         # Waiting writes raise before this step, which may take long.
@@ -306,6 +307,8 @@ class ChannelWriter(ChannelEndpoint):
             if self.sender.failure is None or self.sender.failed_unnoticed:
                 self.flush()
         except BaseException as error:
+            # Also an outage: its records are lost, so no repeated call may succeed.
+            self._close_failure = error
             self._end_batches(error)
             self._fail(error)
             raise

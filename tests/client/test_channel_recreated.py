@@ -158,11 +158,11 @@ def test_a_flush_asks_for_the_topic_once_after_each_delivery(
     describe = TopicIdentity._describe
     answers = True
 
-    def counted(identity: TopicIdentity, timeout_s: float) -> object:
+    def counted(identity: TopicIdentity, timeout_s: float, **options: float) -> object:
         requests.append("describe")
         if not answers:
             raise KafkaUnavailable("Kafka is away; try again when it is back")
-        return describe(identity, timeout_s)
+        return describe(identity, timeout_s, **options)
 
     with ChannelWriter(topics.connect()) as writer:
         monkeypatch.setattr(TopicIdentity, "_describe", counted)

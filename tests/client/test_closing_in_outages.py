@@ -59,7 +59,7 @@ class Written:
             assert producer.flush(60) == 0
             self.close = lambda: producer.close(2)
         else:
-            broker = broker_at(url, socket_timeout_ms=1000)
+            broker = broker_at(url, socket_timeout_ms=3000)
             assert produce_values(broker, channel, values).err == 0
             self.close = broker.close
 
@@ -101,6 +101,23 @@ def test_closing_is_repeated_after_an_outage(
     # Not by a heartbeat, which would be much later.
     assert writer_states(channel) == [("closed", None)]
     assert list(channel.reader()) == readings(3)
+
+
+def test_records_that_closing_has_lost_in_an_outage_are_an_error_of_each_close(
+    make: Callable[..., Channel], relay: Relay
+) -> None:
+    channel = make(delivery="exactly_once")
+    with Gateway(relay.url, timeout_s=1, control_grace_s=0.5) as gateway:
+        writer = gateway.channel(channel.name).writer()
+    writer.write(readings(3))
+    relay.cut()
+    with pytest.raises(GatewayUnavailable):
+        writer.close()
+    relay.restore()
+    for _ in range(2):
+        with pytest.raises(GatewayUnavailable):
+            writer.close()
+    assert list(channel.reader(until="now")) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

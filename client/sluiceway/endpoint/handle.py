@@ -114,6 +114,8 @@ class EndpointHandle:
         self._callbacks: list[StatusCallback] = []
         self._calling = Background()
         self._failure: SluicewayError | None = None
+        self._refusal: GatewayError | None = None
+        """The refusal of an end that was reported later, for calls that close it again."""
         self.is_open = False
         """True until the endpoint detaches or fails."""
         self._answered = Signal()
@@ -135,8 +137,8 @@ class EndpointHandle:
         self._if_abandoned = DetachRequest(
             name=self.name, channel=channel, id=self.id, uid=uid, epoch=self.attached.epoch
         )
-        end = weakref.WeakMethod(self._end)
-        self._if_abandoned.on_sent = lambda: (method := end()) and method()
+        sent = weakref.WeakMethod(self._detached_later)
+        self._if_abandoned.on_sent = lambda error: (method := sent()) and method(error)
         self.session.track(self, self._if_abandoned)
         self.session.require_interval(self.attached.heartbeat_interval_ms)
 
@@ -290,6 +292,8 @@ class EndpointHandle:
         `close_timeout_s`. Raises Fenced.
         """
         if not self.is_open or self._fork_guard.forked:
+            if self._refusal is not None:
+                raise self._refusal
             return
         if self._failure is not None:
             self._end()
@@ -304,7 +308,9 @@ class EndpointHandle:
             try:
                 self._send_detach("closed", ends=ends, timeout_s=limit_s)
             except (GatewayUnavailable, KeyboardInterrupt, SystemExit):
-                self.session.detach_later(self._if_abandoned)
+                # An interrupt may have come before the report was complete.
+                if self._if_abandoned.end is not None:
+                    self.session.detach_later(self._if_abandoned)
                 raise
             except (ChannelNotFound, Conflict) as error:
                 if error.code == "members_open":
@@ -322,6 +328,12 @@ class EndpointHandle:
             else:
                 self._end()
             return
+
+    def _detached_later(self, error: GatewayError | None) -> None:
+        """End it after its request was accepted, or refused for good with `error`."""
+        if error is not None and error.code not in _GONE:
+            self._refusal = error
+        self._end()
 
     def fail(self, error: BaseException) -> None:
         """Report that an exception ended it, later if the gateway does not answer."""

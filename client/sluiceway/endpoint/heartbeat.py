@@ -13,7 +13,14 @@ from functools import partial
 from typing import Any, Protocol
 
 from sluiceway.concurrency import ForkGuard
-from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable, clear_tracebacks
+from sluiceway.errors import (
+    ChannelNotFound,
+    Conflict,
+    EndpointClosed,
+    GatewayError,
+    GatewayUnavailable,
+    clear_tracebacks,
+)
 from sluiceway.rest.endpoints import EndpointCalls, HeartbeatReply, HeartbeatResult
 from sluiceway.rest.parsing import JsonNode
 from sluiceway.runtime.threads import Background, Signal, call
@@ -45,8 +52,8 @@ class DetachRequest:
 
     `complete`: a reader has read everything, so abandoning it is no failure; `finished_through` is
     then the highest number of the writers that it waited for. `pristine`: a writer has produced no
-    message. `end` is the report of one that was closed or failed, and `on_sent` is called once the
-    gateway has it.
+    message. `end` is the report of one that was closed or failed. `on_sent` is called once the
+    gateway has it, or with the error by which it is refused for good.
     """
 
     name: str
@@ -58,7 +65,7 @@ class DetachRequest:
     finished_through: int | None = None
     pristine: bool = False
     end: Mapping[str, Any] | None = None
-    on_sent: Callable[[], object] | None = None
+    on_sent: Callable[[GatewayError | None], object] | None = None
 
     @property
     def body(self) -> Mapping[str, Any]:
@@ -123,6 +130,7 @@ class AbandonedEndpoints:
 
     def _detach(self, request: DetachRequest, calls: EndpointCalls) -> bool:
         """Send a request, or queue it again; False if the gateway does not answer."""
+        refusal: GatewayError | None = None
         try:
             calls.detach(request.channel, request.id, request.body, timeout_s=_DETACH_TIMEOUT_S)
         except GatewayUnavailable:
@@ -133,8 +141,17 @@ class AbandonedEndpoints:
                 # Index 0 of a group, which closes last.
                 self._queue.append(request)
                 return True
-            # Fenced, or deleted with its channel.
-            LOGGER.debug("%s had ended before it was abandoned: %s", request.name, error)
+            if request.end is not None:
+                if not isinstance(error, (ChannelNotFound, Conflict)):
+                    # Such as a refused token, which may be replaced.
+                    LOGGER.warning("the end of %s is not reported yet: %s", request.name, error)
+                    self._queue.append(request)
+                    return True
+                LOGGER.warning("the end of %s is refused: %s", request.name, error)
+            else:
+                # Fenced, or deleted with its channel.
+                LOGGER.debug("%s had ended before it was abandoned: %s", request.name, error)
+            refusal = error
         else:
             if request.end is not None:
                 LOGGER.info("the end of %s is reported", request.name)
@@ -146,7 +163,7 @@ class AbandonedEndpoints:
                 )
         self._finalizers.pop(request.id, None)
         if request.on_sent is not None:
-            request.on_sent()
+            request.on_sent(refusal)
         return True
 
 

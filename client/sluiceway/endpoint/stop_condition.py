@@ -288,6 +288,8 @@ class WhenFinished(StopCondition):
         present = self._reader.counterparts
         changed = present is not self._evaluated[0] or complete != self._evaluated[1]
         if present is not None and (changed or self._policy.is_due()):
+            # An evaluation that fails is repeated by the next call.
+            self._evaluated = None, complete
             found = writers_outcome(
                 present,
                 self._policy,

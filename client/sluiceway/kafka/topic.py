@@ -136,9 +136,10 @@ class TopicIdentity:
         """Raise TopicGone unless messages that were delivered before this call are in the topic.
 
         Returns False if Kafka does not answer: the delivery counts, and its topic is not known yet.
+        A topic with delivered messages exists, but not every broker may know a new one.
         """
         try:
-            self._require_same(self._describe(timeout_s))
+            self._require_same(self._describe(timeout_s, grace_s=_PROPAGATION_S))
         except KafkaUnavailable as error:
             LOGGER.info("the topic of delivered messages is checked later: %s", error)
             return False
@@ -270,11 +271,11 @@ class TopicIdentity:
             if locked:
                 self._admin.lock.release()
 
-    def _describe(self, timeout_s: float) -> _Description:
+    def _describe(self, timeout_s: float, *, grace_s: float | None = None) -> _Description:
         self._fork_guard.check("this reader or writer")
         name, began_s = self._connection.topic_name, time.monotonic()
         try:
-            found = self._request_description(timeout_s)
+            found = self._request_description(timeout_s, grace_s)
         except BaseException:
             self._admin.descriptions.pop(name, None)
             # Earlier connection errors must not mislead the next caller.
@@ -289,10 +290,11 @@ class TopicIdentity:
         )
         return description
 
-    def _request_description(self, timeout_s: float) -> Any:
+    def _request_description(self, timeout_s: float, grace_s: float | None) -> Any:
         """Describe the topic; a new one may not be known to every broker yet."""
         name = self._connection.topic_name
-        grace_s = 0.0 if self._verified else _PROPAGATION_S
+        if grace_s is None:
+            grace_s = 0.0 if self._verified else _PROPAGATION_S
         backoff = Backoff(min(grace_s, timeout_s), longest_s=_POLL_S)
         while True:
             try:

@@ -16,7 +16,7 @@ from scripted_gateway import Script
 from sluiceway import Channel, ChannelReader, ChannelWriter
 from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.heartbeat import AbandonedEndpoints, DetachRequest
-from sluiceway.errors import WriterFailed
+from sluiceway.errors import Fenced, GatewayError, WriterFailed
 from sluiceway.rest.endpoints import AttachResult, Endpoint, EndpointCalls
 from topics import readings
 from waiting import until
@@ -221,6 +221,45 @@ def test_an_abandoned_endpoint_that_had_ended_is_not_reported(
     abandoned.detach_all(calls)
     assert not abandoned.pending
     assert said(caplog) == []
+
+
+class Ended(Thing):
+    """An endpoint whose end is reported later."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[GatewayError | None] = []
+        self.request = replace(
+            FAREWELL, end={"state": "closed"}, on_sent=lambda error: self.outcomes.append(error)
+        )
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, "unauthenticated"), (500, "internal_error")])
+def test_an_end_that_the_gateway_does_not_accept_now_is_reported_again(
+    script: Script, calls: EndpointCalls, caplog: pytest.LogCaptureFixture, status: int, code: str
+) -> None:
+    abandoned, ended = AbandonedEndpoints(), Ended()
+    abandoned.track(ended, ended.request)
+    abandoned.detach_later(ended.request)
+    script.problem(status, code)
+    abandoned.detach_all(calls)
+    assert (abandoned.queued, ended.outcomes) == (True, [])
+    assert "is not reported yet" in caplog.text
+    script.response(200, {})
+    abandoned.detach_all(calls)
+    assert (abandoned.queued, ended.outcomes) == (False, [None])
+
+
+def test_an_end_that_the_gateway_refuses_for_good_is_an_error_of_its_endpoint(
+    script: Script, calls: EndpointCalls, caplog: pytest.LogCaptureFixture
+) -> None:
+    abandoned, ended = AbandonedEndpoints(), Ended()
+    abandoned.track(ended, ended.request)
+    abandoned.detach_later(ended.request)
+    script.problem(409, "fenced")
+    abandoned.detach_all(calls)
+    (refusal,) = ended.outcomes
+    assert isinstance(refusal, Fenced)
+    assert "is refused" in caplog.text
 
 
 def test_an_abandoned_endpoint_that_was_detached_is_not_reported() -> None:

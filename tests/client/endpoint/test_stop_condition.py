@@ -12,8 +12,15 @@ from sluiceway.endpoint.stop_condition import (
     WritersOutcome,
     writers_outcome,
 )
-from sluiceway.errors import SluicewayTimeout, WriterFailed, WriterLost
+from sluiceway.errors import (
+    GatewayUnavailable,
+    KafkaUnavailable,
+    SluicewayTimeout,
+    WriterFailed,
+    WriterLost,
+)
 from sluiceway.rest.endpoints import Endpoint
+from waiting import until
 
 PATIENCE_S = 60.0
 
@@ -251,24 +258,57 @@ def test_without_expected_writers_only_open_ones_are_awaited() -> None:
     assert reader.judges() == WritersOutcome(ends={}, short=True)
 
 
-def test_the_wait_for_writers_begins_when_one_of_them_has_failed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now_s = 0.0
-    clock = SimpleNamespace(monotonic=lambda: now_s)
-    monkeypatch.setattr("sluiceway.endpoint.stop_condition.time", clock)
-    handle: Any = SimpleNamespace(
+def handle_of(*present: Endpoint, replacement_timeout_s: float = 0.0) -> Any:
+    """The handle of a reader with these writers."""
+    return SimpleNamespace(
         attached=SimpleNamespace(
-            replacement_timeout_s=0.0, live_writers=frozenset(), finished_through=None
+            replacement_timeout_s=replacement_timeout_s,
+            live_writers=frozenset(),
+            finished_through=None,
         ),
         session=SimpleNamespace(outage=None),
-        counterparts=(writer(0, "started"), writer(1, "started")),
+        counterparts=present,
         channel="flights",
         name="reader",
         finish_requested=False,
         subscribe=lambda _: None,
         check=lambda: None,
     )
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_end_that_was_unknown_in_an_outage_is_requested_again(committed: bool) -> None:
+    outages = [KafkaUnavailable("down"), GatewayUnavailable("down")]
+
+    def final_ends() -> dict[int, int]:
+        if outages:
+            raise outages.pop()
+        return {0: 10}
+
+    stop = WhenFinished(
+        handle_of(writer(0, "error", settled="some"), replacement_timeout_s=0.05),
+        final_ends=final_ends,
+        owns=lambda _: True,
+        writers=1,
+        on_lost_writer="raise",
+        committed=committed,
+    )
+    # It waits for a successor.
+    assert stop.ends() is None
+    with pytest.raises(GatewayUnavailable):
+        until(stop.ends)
+    with pytest.raises(KafkaUnavailable):
+        stop.ends()
+    assert stop.ends() == {0: 10}
+
+
+def test_the_wait_for_writers_begins_when_one_of_them_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+    clock = SimpleNamespace(monotonic=lambda: now_s)
+    monkeypatch.setattr("sluiceway.endpoint.stop_condition.time", clock)
+    handle = handle_of(writer(0, "started"), writer(1, "started"))
     stop = WhenFinished(
         handle,
         final_ends=dict,

@@ -3,8 +3,11 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient
 
 from sluiceway.errors import KafkaUnavailable, TopicGone
 from sluiceway.kafka.consumer import MessageStream, OwnStream
@@ -69,6 +72,28 @@ def test_after_a_failure_a_new_check_starts(topics: Topics) -> None:
     with pytest.raises(KafkaUnavailable):
         first.verify(timeout_s=0.3)
     assert TopicIdentity(nowhere)._admin is not first._admin
+
+
+def test_a_delivery_is_confirmed_although_another_broker_does_not_know_a_new_topic(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = topics.connect()
+    identity = TopicIdentity(connection)
+    identity.verify(timeout_s=30)
+    admin = AdminClient({"bootstrap.servers": connection.kafka["bootstrap.servers"]})
+    answered: list[str] = []
+
+    def describe(wanted: TopicCollection, **options: Any) -> Any:
+        # The first request reaches a broker without the topic.
+        name = "unknown" if not answered else connection.topic_name
+        answered.append(name)
+        described = admin.describe_topics(TopicCollection([name]), **options)
+        return {connection.topic_name: described[name]}
+
+    # librdkafka chooses the broker.
+    monkeypatch.setattr(identity._admin.client, "describe_topics", describe)
+    assert identity.confirm_delivery(timeout_s=30)
+    assert answered == ["unknown", connection.topic_name]
 
 
 @pytest.mark.parametrize("stream", [OwnStream, SharedStream])
