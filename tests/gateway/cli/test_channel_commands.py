@@ -246,18 +246,24 @@ def test_tail_prints_existing_records(command: Command, gateway_url: str, name: 
     assert command("tail", name, "--from-beginning", "-n", "2").out.splitlines() == lines[:2]
 
 
+@pytest.mark.parametrize("partition", [0, 1], ids=["same partition", "added partition"])
 def test_tail_follows_from_the_end(
-    command: Command, gateway_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+    command: Command,
+    gateway_url: str,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    partition: int,
 ) -> None:
     opened = threading.Event()
     with Gateway(gateway_url) as gateway:
-        channel = gateway.channel(name, SCHEMA)
+        channel = gateway.channel(name, SCHEMA, partitions=1)
         with channel.writer() as writer:
             writer.write([{"carrier": "old", "delay": 0.0}])
 
         def write() -> None:
             assert opened.wait(30)
-            with channel.writer() as writer:
+            channel.update(partitions=1 + partition)
+            with channel.writer(partition=partition) as writer:
                 writer.write([{"carrier": "new", "delay": 1.0}] * 3)
 
         thread = threading.Thread(target=write)
