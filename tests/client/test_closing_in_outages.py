@@ -14,6 +14,7 @@ from broker_calls import broker_at, encode, produce_values
 from relay import Relay
 from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.confluent import KafkaException, Producer
+from sluiceway.endpoint.handle import EndpointMetrics
 from sluiceway.errors import GatewayUnavailable
 from topics import DEFINITION, readings
 from waiting import until
@@ -118,6 +119,32 @@ def test_records_that_closing_has_lost_in_an_outage_are_an_error_of_each_close(
         with pytest.raises(GatewayUnavailable):
             writer.close()
     assert list(channel.reader(until="now")) == []
+
+
+def test_a_writer_whose_closing_was_interrupted_before_its_report_is_closed_by_the_next_call(
+    make: Callable[..., Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, heartbeats = make(), 0
+    fields = EndpointMetrics.heartbeat_fields
+
+    def interrupted(metrics: EndpointMetrics, *arguments: Any, final: bool = False) -> Any:
+        nonlocal heartbeats
+        if final:
+            raise KeyboardInterrupt
+        heartbeats += 1
+        return fields(metrics, *arguments)
+
+    writer = channel.writer()
+    writer.write(readings(3))
+    with monkeypatch.context() as patched:
+        patched.setattr(EndpointMetrics, "heartbeat_fields", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.close()
+        before = heartbeats
+        # Heartbeats report what was left.
+        until(lambda: heartbeats > before + 3)
+    writer.close()
+    assert writer_states(channel) == [("closed", None)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

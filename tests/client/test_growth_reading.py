@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from shared_kafka import SharedKafka
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat, InputPort
 from sluiceway.confluent import Consumer
+from sluiceway.kafka.consumer import OwnStream
 from waiting import until
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "v", "type": "long"}]}
@@ -90,6 +91,19 @@ def growing(gateway: Gateway) -> Callable[..., Channel]:
         return gateway.channel(name, SCHEMA, partitions=2, heartbeat=heartbeat, **spec)
 
     return make
+
+
+def test_a_reader_until_finished_reads_a_partition_that_its_broker_does_not_know_yet(
+    growing: Callable[..., Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = growing(delivery="exactly_once")
+    with channel.reader(until="finished") as reader:
+        # A broker whose metadata lags cannot be arranged.
+        monkeypatch.setattr(OwnStream, "discover_partitions", lambda _: 2)
+        channel.update(partitions=3)
+        with channel.writer(partition=2) as writer:
+            writer.write([{"v": value} for value in range(RECORDS)])
+        assert [record["v"] for record in reader] == list(range(RECORDS))
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])

@@ -52,8 +52,9 @@ class DetachRequest:
 
     `complete`: a reader has read everything, so abandoning it is no failure; `finished_through` is
     then the highest number of the writers that it waited for. `pristine`: a writer has produced no
-    message. `end` is the report of one that was closed or failed. `on_sent` is called once the
-    gateway has it, or with the error by which it is refused for good.
+    message. `end` is the report of one that was closed or failed, and `refused` whether the gateway
+    has refused it for a time. `on_sent` is called once the gateway has it, or with the error by
+    which it is refused for good.
     """
 
     name: str
@@ -65,6 +66,7 @@ class DetachRequest:
     finished_through: int | None = None
     pristine: bool = False
     end: Mapping[str, Any] | None = None
+    refused: bool = False
     on_sent: Callable[[GatewayError | None], object] | None = None
 
     @property
@@ -144,7 +146,9 @@ class AbandonedEndpoints:
             if request.end is not None:
                 if not isinstance(error, (ChannelNotFound, Conflict)):
                     # Such as a refused token, which may be replaced.
-                    LOGGER.warning("the end of %s is not reported yet: %s", request.name, error)
+                    level = logging.DEBUG if request.refused else logging.WARNING
+                    LOGGER.log(level, "the end of %s is not reported yet: %s", request.name, error)
+                    request.refused = True
                     self._queue.append(request)
                     return True
                 LOGGER.warning("the end of %s is refused: %s", request.name, error)
