@@ -44,7 +44,14 @@ def written_topic(
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     options = {name.replace("_", "."): value for name, value in config.items()}
     id_ = create_topic(admin, NewTopic(name, num_partitions=partitions, config=options))
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20})
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "linger.ms": 20,
+            # A retry would write records twice.
+            "enable.idempotence": True,
+        }
+    )
     for partition in range(partitions):
         for _ in range(records):
             producer.produce(name, b"", partition=partition)

@@ -8,6 +8,7 @@ import pytest
 
 from faults import no_threads
 from ledger_view import LedgerView
+from scripted_gateway import Script
 from sluiceway import Channel
 from sluiceway.codecs import codec
 from sluiceway.errors import Conflict, EndpointClosed, TopicGone
@@ -17,7 +18,8 @@ from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.records import to_batches
-from sluiceway.rest.ledger_models import BatchRequest
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import Batch, BatchRequest
 from sluiceway.schema import Schema
 from topics import readings
 from waiting import until
@@ -226,3 +228,44 @@ def test_the_lease_of_a_dropped_batch_is_not_renewed(channel: Channel, ledger: L
     del batch
     assert leases.run_once() == 0
     leases.close()
+
+
+def scripted_batch(script: Script) -> WriteBatch:
+    return WriteBatch(
+        LedgerCalls(script.transport()),
+        BatchRequest(channel="a", uid="2" * 32, key="q-1", owner="query", instance="run-1"),
+    )
+
+
+def test_a_batch_whose_opening_was_refused_is_not_opened_by_its_abort(script: Script) -> None:
+    batch = scripted_batch(script)
+    script.problem(409, "batch_key_taken")
+    with pytest.raises(Conflict, match="batch_key_taken"):
+        batch.open()
+    batch.abort("it could not be opened")
+    assert len(script.requests) == 1
+
+
+def test_only_the_answer_that_it_is_committed_resolves_a_batch_as_committed(script: Script) -> None:
+    batch = scripted_batch(script)
+    batch.adopt(
+        Batch(
+            id="1" * 32,
+            key="q-1",
+            owner="query",
+            epoch=1,
+            state="open",
+            begin={0: 0},
+            number=None,
+            records=None,
+            counts=None,
+            lease_until=None,
+        )
+    )
+    script.problem(409, "batch_aborted")
+    with pytest.raises(Conflict, match="batch_aborted"):
+        batch.resolve()
+    assert batch.committed is None
+    script.problem(409, "batch_committed")
+    assert batch.resolve()
+    assert batch.committed

@@ -12,6 +12,7 @@ from sluiceway_gateway.endpoints.model import (
     Endpoint,
     Health,
     State,
+    are_done,
     may_become,
     merged_ends,
     moved,
@@ -22,6 +23,14 @@ from sluiceway_gateway.errors import Fenced, IllegalTransition
 LATER = NOW + timedelta(seconds=1)
 STATES = st.sampled_from(State)
 ENDS = st.none() | st.dictionaries(st.integers(0, 3), st.integers(0, 9))
+
+
+def test_tasks_are_done_once_each_has_reported_its_end() -> None:
+    assert [are_done(sums, 1) for sums in ({}, {"tasks_done": 0}, {"tasks_done": 1})] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_every_state_has_a_row_in_the_table() -> None:
