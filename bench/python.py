@@ -16,7 +16,7 @@ from typing import Any
 
 import fastavro
 from bench.measure import Measured, Ratio, in_own_process, measure, report
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from sluiceway.kafka.config import consumer_config, producer_config
@@ -28,6 +28,7 @@ from sluiceway.writer import ChannelWriter
 from sluiceway_gateway.embedded import KafkaServer
 
 RECORDS = 2_000_000
+FLUSHES = 3_000
 PORTION = 100_000
 PARTITIONS = 4
 ROUNDS = 3
@@ -51,6 +52,7 @@ RATIOS = {
     "record_read_to_bare": Ratio(side="record_read", to="bare_read", goal=0.8),
     "batch_write_to_bare": Ratio(side="batch_write", to="bare_write", goal=10),
     "batch_read_to_bare": Ratio(side="batch_read", to="bare_read", goal=10),
+    "flushes_to_bare": Ratio(side="flushes", to="bare_flushes", goal=None),
 }
 
 
@@ -93,11 +95,17 @@ def new_topic(bootstrap_servers: str, format_: str, *, partitions: int = PARTITI
         schema_id=SCHEMA_ID,
         schema_definition=SCHEMA,
         topic_name=name,
-        topic_id=None,
+        topic_id=topic_id(admin, name),
         partitions=partitions,
         max_message_bytes=MAX_MESSAGE_BYTES,
         kafka={"bootstrap.servers": bootstrap_servers},
     )
+
+
+def topic_id(admin: AdminClient, name: str) -> str:
+    """Return the topic's id, with which a writer compares the topic of its records."""
+    described = admin.describe_topics(TopicCollection([name]))[name].result(30)
+    return str(described.topic_id)
 
 
 def bare_write(bootstrap_servers: str) -> Measured:
@@ -152,6 +160,31 @@ def record_write(bootstrap_servers: str) -> Measured:
             for record in records:
                 writer.write(record)
     return Measured(records=RECORDS, seconds=time.perf_counter() - started_s)
+
+
+def bare_flushes(bootstrap_servers: str) -> Measured:
+    """Write one record at a time, and wait for Kafka each time."""
+    connection, records = new_topic(bootstrap_servers, "avro"), portion()
+    schema = fastavro.parse_schema(SCHEMA)
+    producer = Producer(producer_properties(bootstrap_servers))
+    started_s = time.perf_counter()
+    for record in records[:FLUSHES]:
+        out = io.BytesIO(struct.pack(">bI", 0, SCHEMA_ID))
+        out.seek(0, io.SEEK_END)
+        fastavro.schemaless_writer(out, schema, record)
+        producer.produce(connection.topic_name, out.getvalue(), partition=0)
+        assert producer.flush(120) == 0
+    return Measured(records=FLUSHES, seconds=time.perf_counter() - started_s)
+
+
+def flushes(bootstrap_servers: str) -> Measured:
+    connection, records = new_topic(bootstrap_servers, "avro"), portion()
+    with ChannelWriter(connection) as writer:
+        started_s = time.perf_counter()
+        for record in records[:FLUSHES]:
+            writer.write(record)
+            writer.flush()
+        return Measured(records=FLUSHES, seconds=time.perf_counter() - started_s)
 
 
 def bare_read(connection: Connection) -> Measured:
@@ -231,6 +264,8 @@ def main() -> None:
                 "dict_write": in_own_process(client_write, servers, "avro"),
                 "record_write": in_own_process(record_write, servers),
                 "batch_write": in_own_process(client_write, servers, "arrow"),
+                "bare_flushes": in_own_process(bare_flushes, servers),
+                "flushes": in_own_process(flushes, servers),
                 "bare_read": in_own_process(bare_read, avro),
                 "dict_read": in_own_process(client_read, avro),
                 "record_read": in_own_process(record_read, avro),

@@ -272,7 +272,7 @@ class CommittedRuns(Visibility):
         self._held_back_by: str | None = None
         # The main thread only takes the lock: an interrupt in Python code of a Condition or an
         # Event would leave them locked.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._demand = Signal()
         self._follows = False
