@@ -107,6 +107,11 @@ class PartitionStream(Protocol):
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset not older than `time_ms` (Unix time), or the end."""
 
+    @property
+    def awaits_messages(self) -> bool:
+        """Whether messages exist that have not arrived."""
+        return False
+
     def idle_error(self, idle_s: float) -> SluicewayError:
         """Return the error for awaited messages that have not arrived for `idle_s`."""
 
@@ -306,6 +311,10 @@ class IdleTimeout:
         self._next_probe_s = now_s + min(_PROBE_S, self._timeout_s / 2)
         try:
             stream.verify(timeout_s=min(_PROBE_S, self._timeout_s))
+            if awaited:
+                # librdkafka may fetch from a broker that was the leader until it refreshes its
+                # metadata, after five minutes.
+                stream.discover_partitions()
         except KafkaUnavailable:
             if not expired:
                 return False

@@ -359,7 +359,8 @@ class Fetcher:
         if fetched.messages or fetched.ends:
             self._idle_timeout.reset()
         else:
-            self._idle_timeout.probe(self._stream, awaited=self.bounded)
+            awaited = self.bounded or self._stream.awaits_messages
+            self._idle_timeout.probe(self._stream, awaited=awaited)
             if not self.bounded:
                 self._end_offsets.on_idle()
 

@@ -163,6 +163,11 @@ class CommittedStream:
         self.earliest([p for p, offset in found.items() if offset <= marks[p].begin])
         return {p: min(offset, marks[p].end) for p, offset in found.items()}
 
+    @property
+    def awaits_messages(self) -> bool:
+        """Whether messages below `stable` have not arrived."""
+        return bool(self._fetched)
+
     def idle_error(self, idle_s: float) -> SluicewayError:
         """Return the error for awaited messages that have not arrived for `idle_s`."""
         holder = self._visibility.held_back_by() if self._waiting else None

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from reader_timeouts import set_timeout
-from sluiceway.errors import OffsetOutOfRange, OptionError, RecordsLost, SluicewayTimeout
+from sluiceway.errors import (
+    KafkaUnavailable,
+    OffsetOutOfRange,
+    OptionError,
+    RecordsLost,
+    SluicewayTimeout,
+)
+from sluiceway.kafka.consumer import FetchedMessages, OwnStream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoints import Position
@@ -141,6 +148,32 @@ def test_nothing_at_or_above_stable_is_read_before_it_is_committed(rig: Rig) -> 
         rig.visibility.commit({0: [(50, 70)]})
         assert [each["id"] for each in reader.read(20, timeout=None)] == [*range(50, 70)]
         assert reader.position() == {0: Position(offset=70)}
+
+
+def test_committed_records_that_do_not_arrive_are_looked_for_and_then_an_error(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.write(10)
+    rig.visibility.commit({0: [(0, 10)]})
+    refreshed: list[int] = []
+    discover = OwnStream.discover_partitions
+    with rig.reader(until=None) as reader:
+        with monkeypatch.context() as patched:
+            # As librdkafka does while it fetches from a former leader.
+            nothing = FetchedMessages(messages=[], ends={})
+            patched.setattr(OwnStream, "poll", lambda *_: nothing)
+            patched.setattr(
+                OwnStream,
+                "discover_partitions",
+                lambda stream: refreshed.append(discover(stream)) or refreshed[-1],
+            )
+            set_timeout(reader, 1.0)
+            with pytest.raises(KafkaUnavailable, match="no messages arrived"):
+                reader.read(1, timeout=None)
+        assert refreshed
+        assert [record["id"] for record in reader.read(10, timeout=None)] == [*range(10)]
+        # Nothing more is committed, so nothing more is awaited.
+        assert reader.read(1, timeout=2.0) == []
 
 
 @BOTH
