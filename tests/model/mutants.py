@@ -14,10 +14,14 @@ from tests.model import readers
 from tests.model.gateway import Gateway, Move, Snapshot
 from tests.model.jobs import BatchJob, BlockWriter, DeliveryReports, PlainWriter, Transaction, Work
 from tests.model.readers import StreamReader
+from tests.model.runs import JobRuns
 from tests.model.schedule import Outcome, run_schedule
 from tests.model.world import Record, Steps, World
 
+from sluiceway.endpoint.stop_condition import LostWriterPolicy
+from sluiceway.rest.endpoints import Endpoint
 from sluiceway_gateway.errors import PositionMoved
+from sluiceway_gateway.groups import model as groups
 from sluiceway_gateway.ledger import batches, model, repairing
 from sluiceway_gateway.ledger.batches import commit_batch, open_batch
 from sluiceway_gateway.ledger.model import (
@@ -659,6 +663,53 @@ def _() -> list[Patch]:
 @mutant("expired records are skipped silently")
 def _() -> list[Patch]:
     return [(StreamReader, "report_expired", nothing)]
+
+
+# --- runs
+
+
+@mutant("closed writers of earlier runs count again")
+def _() -> list[Patch]:
+    return [(LostWriterPolicy, "was_read", lambda *_: False)]
+
+
+@mutant("a failed writer counts for ever")
+def _() -> list[Patch]:
+    return [(LostWriterPolicy, "is_settled", lambda *_: False)]
+
+
+@mutant("a failed writer whose keys were committed since counts for ever")
+def _() -> list[Patch]:
+    def is_settled(policy: LostWriterPolicy, writer: Endpoint) -> bool:
+        return writer.settled == "none" and not policy.has_seen_open(writer)
+
+    return [(LostWriterPolicy, "is_settled", is_settled)]
+
+
+@mutant("a failed writer with uncommitted keys counts as finished")
+def _() -> list[Patch]:
+    real = LostWriterPolicy.counts
+
+    def counts(policy: LostWriterPolicy, writer: Any) -> bool:
+        return writer.state == "error" or real(policy, writer)
+
+    return [
+        (LostWriterPolicy, "counts", counts),
+        (Endpoint, "is_accounted_for", property(lambda endpoint: not endpoint.lives)),
+    ]
+
+
+@mutant("a reader that crashes or fails stores that it has read all writers")
+def _() -> list[Patch]:
+    def store(runs: JobRuns, place: int) -> None:
+        runs.through = {**runs.through, place: runs.number}
+
+    return [(JobRuns, "after_failure", store)]
+
+
+@mutant("a group of another size begins anew")
+def _() -> list[Patch]:
+    return [(groups, "finished_after", lambda *_: {})]
 
 
 def noticed(mutant: Mutant, schedules: int) -> Outcome | None:

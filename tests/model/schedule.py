@@ -16,6 +16,7 @@ from tests.model.readers import (
     repeated_snapshot,
     require_whole,
 )
+from tests.model.runs import JobRuns
 from tests.model.world import Log, Record, Steps, Violation, World, offsets, pause
 
 from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
@@ -63,6 +64,7 @@ class Schedule:
         self.archive: Counter[tuple[Any, ...]] = Counter()
         self.given_up: set[tuple[Any, ...]] = set()
         """Committed records that Kafka has lost."""
+        self.runs = JobRuns(seed)
         self.jobs = [*self._jobs()]
         self.readers = [
             StreamReader(self.world, self.gateway, limit=rng.choice([1, 2, 1000])) for _ in range(2)
@@ -110,8 +112,9 @@ class Schedule:
         """Run the schedule."""
         world = self.world
         try:
+            steps = self.runs.run()
             self._start()
-            steps = self._with_faults()
+            steps += self._with_faults()
             world.calm = True
             steps += self._without_faults()
             self._check_end()
@@ -121,13 +124,13 @@ class Schedule:
         return self._outcome(None, "", steps)
 
     def _outcome(self, kind: str | None, text: str, steps: int) -> Outcome:
-        trace = tuple(self.world.trace)
+        trace = (*self.runs.world.trace, *self.world.trace)
         return Outcome(
             seed=self.seed,
             violation=kind,
             text=text,
             steps=steps,
-            faults=self.world.faults,
+            faults=self.runs.world.faults + self.world.faults,
             ended_batches=self.gateway.ledger.number,
             digest=hashlib.sha256("\n".join(trace).encode()).hexdigest(),
             trace=trace,

@@ -62,6 +62,7 @@ def test_schedules_meet_every_kind_of_fault(report: dict[str, Any]) -> None:
         "offsets reused",
         "process killed",
         "reader crashed",
+        "reader killed",
         "record not acknowledged",
         "record not written",
         "report counts up from -1",
@@ -69,6 +70,8 @@ def test_schedules_meet_every_kind_of_fault(report: dict[str, Any]) -> None:
         "request repeated",
         "speculation",
         "truncation",
+        "writer failed",
+        "writer killed",
     }
 
 
