@@ -39,6 +39,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "faults": _sum(outcome.faults for outcome in outcomes),
         "without_occasion": _sum(outcome.missed for outcome in outcomes),
         "skipped": {name: why for outcome in outcomes for name, why in outcome.skipped.items()},
+        "reads_of_runs": _sum(outcome.reads for outcome in outcomes),
         "starts_of_jobs": _sum(outcome.starts for outcome in outcomes),
         "watchers_opened_again": sum(outcome.watcher_failures for outcome in outcomes),
         "rounds": [{"brokers": each.brokers, "seconds": each.seconds} for each in outcomes],

@@ -10,10 +10,12 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-Kind = Literal["lost", "duplicated", "reordered", "early", "partial", "stuck"]
-KINDS: tuple[Kind, ...] = ("lost", "duplicated", "reordered", "early", "partial", "stuck")
+Kind = Literal["lost", "duplicated", "reordered", "early", "partial", "stuck", "cut_short"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+RUNS = "runs"
+"""The at-least-once channel whose writer writes one run after the other."""
 REAP_S = 5.0
 """Time after the end of its lease for which a lost driver's batch may hold readers back."""
 LEADER_CHANGE_S = 30.0
@@ -138,6 +140,35 @@ class Hold:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Run:
+    """A process of the writer of runs, whose records name it as their attempt."""
+
+    name: str
+    writer: str
+    """Id of its endpoint."""
+    began_s: float
+    """A time after it attached."""
+    ended_s: float | None = None
+    """The time before it exited with 0; None if it failed."""
+    reported: bool = True
+    """Whether the process has reported its end, or still could."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRead:
+    """A read of runs until their writers have finished."""
+
+    began_s: float
+    """A time before the reader attached."""
+    ended_s: float = math.inf
+    end: str = ""
+    """"finished", the code of the error, "left", or empty if the process was killed."""
+    endpoints: Sequence[str] = ()
+    """Ids of the writers that the error names."""
+    records: Sequence[Record] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class History:
     """A run: journals of its jobs, records that were read, and jobs that did not end."""
 
@@ -146,6 +177,9 @@ class History:
     scans: Sequence[Scan] = ()
     holds: Sequence[Hold] = ()
     unfinished: Sequence[str] = ()
+    runs: Sequence[Run] = ()
+    run_reads: Sequence[RunRead] = ()
+    """In order: all are by one place of a group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +222,7 @@ def check(history: History) -> list[Finding]:
         findings += [Finding(kind="duplicated", text=text)] * scan.twice
         findings += [Finding(kind="lost", text=text)] * scan.gone
         findings += [Finding(kind="partial", text=text)] * scan.partial
+    findings += _of_runs(history, finals.get(RUNS, ()), units)
     return findings + list(_stuck(history))
 
 
@@ -304,6 +339,48 @@ def _early(name: str, seen: Sequence[Seen], units: _Units) -> Iterator[Finding]:
         if at_s < ready_s:
             text = f"{name}: {record}, read at {at_s:.3f} s, ready at {ready_s:.3f} s"
             yield Finding(kind="early", text=text, unit=record.unit)
+
+
+def _of_runs(history: History, final: Sequence[Record], units: _Units) -> Iterator[Finding]:
+    """Yield lost and repeated records of runs, and reads that ended before the runs they read."""
+    returned_by: dict[Identity, RunRead] = {}
+    returned: set[str] = set()
+    """Names of the runs of which a record was returned."""
+    began_s = {run.name: run.began_s for run in history.runs}
+    acknowledged = [record for record in final if record.unit in units.committed]
+    finished: RunRead | None = None
+    for read in history.run_reads:
+        text = f"{RUNS}: the read that began at {read.began_s:.3f} s"
+        for record in read.records:
+            before = returned_by.get(record.identity)
+            # A reader that failed or was killed had not committed its position.
+            if before is not None and (before is read or before.end == "finished"):
+                yield Finding(kind="duplicated", text=f"{text}: {record}", unit=record.unit)
+            returned_by[record.identity] = read
+            returned.add(record.attempt)
+        for run in history.runs:
+            ended = run.ended_s is not None and (run.reported or read.end != "writer_lost")
+            if ended and run.writer in read.endpoints:
+                yield Finding(kind="cut_short", text=f"{text}: {read.end} for {run}")
+        if read.end != "finished":
+            continue
+        for record in acknowledged:
+            begun = began_s.get(record.attempt, math.inf) < read.began_s
+            if begun and record.identity not in returned_by:
+                yield Finding(kind="cut_short", text=f"{text} lacks {record}", unit=record.unit)
+        if not read.records and not any(
+            finished is None
+            or run.name not in returned
+            or run.ended_s is None
+            or run.ended_s > finished.ended_s
+            for run in history.runs
+            if (finished is None or run.began_s > finished.began_s) and run.began_s < read.ended_s
+        ):
+            yield Finding(kind="cut_short", text=f"{text} has ended without a run")
+        finished = read
+    if history.run_reads:
+        read_at_all = [record for read in history.run_reads for record in read.records]
+        yield from _missing(f"{RUNS}, read run by run", final, read_at_all)
 
 
 def _stuck(history: History) -> Iterator[Finding]:

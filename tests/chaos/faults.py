@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.checker import Hold
-from tests.chaos.jobs import Job, executors_of, send
+from tests.chaos.jobs import Job, Run, executors_of, send
 from tests.chaos.journal import Journal, force
 from tests.chaos.watching import Watch
 from tests.chaos.world import Broker, GatewayProcess, World
@@ -25,6 +25,8 @@ _BEYOND_S = 3.0
 _LONG_S = 60.0
 _CONFIRM_S = 30.0
 """Time for which watermarks must be behind before the gateway halts a ledger."""
+_EXIT_S = 200.0
+"""Time in which a run must exit: Kafka's acknowledgements, and what is reported after them."""
 _AT_ONCE = 4
 _MOST_PARTITIONS = 6
 _OVERRUN_S = 45.0
@@ -52,6 +54,10 @@ class Scene:
 
     def gateway(self, target: str) -> GatewayProcess:
         return self.world.gateways[int(target.removeprefix("gateway-"))]
+
+    def relay(self, url: str) -> Relay:
+        """Return the proxy between jobs and a gateway by its URL."""
+        return next(each.relay for each in self.world.gateways if each.relay.url == url)
 
 
 class Unavailable(Exception):
@@ -115,7 +121,7 @@ def _channels(scene: Scene) -> list[str]:
     return [f"channel-{name}" for name in scene.watch.channels]
 
 
-@fault(_jobs("write", "flush", "copy", "read"), at_most_s=2)
+@fault(_jobs("write", "flush", "copy", "read", "read-runs"), at_most_s=2)
 def kill_jobs(scene: Scene, target: str, generator: random.Random) -> None:
     """Kill a job in Python; it is started again."""
     time.sleep(generator.random())
@@ -131,6 +137,38 @@ def interrupt_jobs(scene: Scene, target: str, generator: random.Random) -> None:
     for _ in range(generator.randint(5, 30)):
         send(signal.SIGINT, run.pids[:1])
         time.sleep(generator.random() * 0.2)
+
+
+@fault(_jobs("run"), at_most_s=60)
+def end_run(scene: Scene, target: str, generator: random.Random) -> None:
+    """End a run by SIGTERM, half of them while the gateway is silent; the next one begins."""
+    job = scene.jobs[target]
+    run = job.run
+    if run is None or not _eventually(lambda: _state_of(job, run) == "run-began", 20):
+        raise Unavailable
+    time.sleep(generator.uniform(0, 3))
+    with job.held():
+        if run.status() is not None:
+            raise Unavailable
+        send(signal.SIGTERM, [run.leader])
+        if generator.random() < 0.5:
+            _cut(scene.relay(job.task.url), generator)
+        ended = _eventually(lambda: run.status() is not None, _EXIT_S)
+        job.kill()
+    if not ended or run.status() != 0:
+        if _state_of(job, run) == "run-failed":
+            raise Unavailable
+        status = f"exited with {run.status()}" if ended else f"did not exit in {_EXIT_S:.0f} s"
+        raise RuntimeError(f"a run {status} after SIGTERM")
+
+
+def _state_of(job: Job, run: Run) -> str | None:
+    """Return the last entry in the journal about the run of a process."""
+    state = None
+    for line in job.task.journal.lines():
+        if line["kind"].startswith("run-") and line["unit"].startswith(f"{run.leader}-"):
+            state = line["kind"]
+    return state
 
 
 @fault(_channels, at_most_s=45)

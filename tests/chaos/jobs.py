@@ -68,8 +68,12 @@ class Run:
             )
 
     @property
+    def leader(self) -> int:
+        return self._process.pid
+
+    @property
     def pids(self) -> list[int]:
-        return session_of(self._process.pid)
+        return session_of(self.leader)
 
     def status(self) -> int | None:
         """Return the exit status, or None while the process runs."""

@@ -5,11 +5,11 @@ import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from tests.chaos.checker import Entry, Record, Scan, Seen
+from tests.chaos.checker import Entry, Record, Run, RunRead, Scan, Seen
 
 SCHEMA = {
     "type": "record",
@@ -146,6 +146,33 @@ def scans(directory: Path, job: str) -> list[Scan]:
         for line in Journal(directory, job).lines()
         if line["kind"] == "scan"
     ]
+
+
+def runs(directory: Path, job: str) -> list[Run]:
+    """Return the runs of a job in the order in which they began."""
+    runs: dict[str, Run] = {}
+    for line in Journal(directory, job).lines():
+        if line["kind"] == "run-began":
+            runs[line["unit"]] = Run(name=line["unit"], writer=line["writer"], began_s=line["at_s"])
+        elif line["kind"] == "run-ended":
+            run = runs[line["unit"]]
+            runs[run.name] = replace(run, ended_s=line["at_s"], reported=line["reported"])
+    return list(runs.values())
+
+
+def run_reads(directory: Path, job: str) -> list[RunRead]:
+    """Return the reads of a job in their order."""
+    reads: list[RunRead] = []
+    for line in Journal(directory, job).lines():
+        if line["kind"] == "opened":
+            reads.append(RunRead(began_s=line["at_s"]))
+        elif line["kind"] == "returned":
+            records = [*reads[-1].records, *(Record(*record) for record in line["records"])]
+            reads[-1] = replace(reads[-1], records=records)
+        else:
+            end, endpoints = line["kind"], line["endpoints"]
+            reads[-1] = replace(reads[-1], ended_s=line["at_s"], end=end, endpoints=endpoints)
+    return reads
 
 
 def record_of(row: Mapping[str, Any]) -> Record:

@@ -3,28 +3,42 @@
 `python -m tests.chaos.python_jobs TASK`. A failed job exits. Its starter starts it again, and it
 continues from its journal or from its group's positions. An interrupted job goes on: within a block
 of a batch or transaction with the same writer and reader, elsewhere with new ones.
+
+SIGTERM ends a writer of runs with success, and another process writes the next run.
 """
 
 import contextlib
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 from tests.chaos.checker import Identity, Record, rows_of, scan_of
-from tests.chaos.journal import Task, attempt_name, record_of
+from tests.chaos.journal import Journal, Task, attempt_name, record_of
 
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway
-from sluiceway.errors import CommitUnknown
+from sluiceway.errors import (
+    CommitUnknown,
+    CounterpartError,
+    GatewayUnavailable,
+    KafkaUnavailable,
+    SluicewayError,
+)
 from sluiceway.rest.endpoints import Position
 
 _CHUNK = 8
 _PAUSE_S = 0.05
 _READ = 40
 _GRACE_S = 120.0
+_RUN_GRACE_S = 1.0
+"""For writers of runs, so that an outage outlasts `close`."""
+_RUN_PAUSE_S = 0.2
+_FLUSH_EVERY = 4
 
 
 def records_of(job: str, batch: int, unit: str, attempt: str) -> list[dict[str, Any]]:
@@ -181,6 +195,106 @@ def read(task: Task, channel: Channel) -> None:
         time.sleep(1)
 
 
+def write_run(task: Task, channel: Channel) -> None:
+    """Write a run until SIGTERM, whose handler exits with 0, or until the job should end.
+
+    If the gateway is silent as it ends, half of the runs close again, and the others exit at once.
+    The journal has the units that `flush`, or the end of the run, has acknowledged.
+    """
+    run, number = attempt_name(), task.journal.next_batch("ready")
+    written: dict[int, int] = {}
+    exiting = threading.Event()
+
+    def stop(*_: object) -> None:
+        exiting.set()
+        sys.exit(0)
+
+    def acknowledge() -> None:
+        fields = {"channel": task.channel, "job": task.name, "keyed": False}
+        for batch, rows in written.items():
+            task.journal.note("begun", f"{run}-{batch}", rows=rows, batch=batch, **fields)
+            task.journal.note("committed", f"{run}-{batch}", batch=batch)
+        written.clear()
+
+    reported, writer = True, channel.writer(group="load")
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        with writer:
+            task.journal.note("run-began", run, writer=writer.handle.id)
+            while not written or not task.stopping():
+                records = records_of(task.name, number, f"{run}-{number}", run)
+                task.journal.note("ready", f"{run}-{number}", attempt=run, batch=number)
+                writer.write(records)
+                written[number] = len(records)
+                time.sleep(_RUN_PAUSE_S)
+                number += 1
+                if number % _FLUSH_EVERY == 0:
+                    writer.flush()
+                    acknowledge()
+    except SystemExit:
+        pass
+    except SluicewayError as error:
+        outage = isinstance(error, GatewayUnavailable | KafkaUnavailable)
+        if not outage or not exiting.is_set():
+            task.journal.note("run-failed", run)
+            raise
+        # Kafka's answer is needed for the end offsets that are reported.
+        again = isinstance(error, KafkaUnavailable) or random.random() < 0.5  # noqa: S311 - a fault
+        reported = again and _closes_again(writer)
+    if reported:
+        acknowledge()
+    task.journal.note("run-ended", run, reported=reported)
+
+
+def _closes_again(writer: ChannelWriter) -> bool:
+    """Repeat `close` for a minute; return whether it has succeeded."""
+    for _ in range(60):
+        with contextlib.suppress(GatewayUnavailable, KafkaUnavailable):
+            writer.close()
+            return True
+        time.sleep(1)
+    return False
+
+
+def read_runs(task: Task, channel: Channel) -> None:
+    """Read run after run, each until its writers have finished; log the records and the end.
+
+    When the job should end, it waits for the end of the last run that was acknowledged.
+    """
+    while True:
+        task.journal.note("opened", "")
+        try:
+            with channel.reader(group="down") as reader:
+                empty = True
+                while not reader.finished:
+                    records = [record_of(row) for row in reader.read(_READ, timeout=0.5)]
+                    if records:
+                        task.journal.note("returned", "", records=records)
+                        empty = False
+                    elif empty and task.stopping() and _has_read_all(task):
+                        task.journal.note("left", "", endpoints=())
+                        return
+                reader.commit()
+        except SluicewayError as error:
+            writers = error.endpoints if isinstance(error, CounterpartError) else ()
+            task.journal.note(error.code, "", endpoints=writers)
+            raise
+        task.journal.note("finished", "", endpoints=())
+
+
+def _has_read_all(task: Task) -> bool:
+    """Return whether the job has read all that the writer of runs has acknowledged."""
+    lines = Journal(Path(task.directory), "run").lines()
+    acknowledged = {line["unit"] for line in lines if line["kind"] == "committed"}
+    returned = {
+        Record(*record).unit
+        for line in task.journal.lines()
+        if line["kind"] == "returned"
+        for record in line["records"]
+    }
+    return acknowledged <= returned
+
+
 def main(text: str) -> None:
     # A shell may start background processes with interrupts ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -192,7 +306,8 @@ def main(text: str) -> None:
 
 
 def run(task: Task) -> None:
-    with Gateway(task.url, control_grace_s=_GRACE_S) as gateway:
+    grace_s = _RUN_GRACE_S if task.kind == "run" else _GRACE_S
+    with Gateway(task.url, control_grace_s=grace_s) as gateway:
         channel = gateway.channel(task.channel)
         if task.kind == "write":
             write_batches(task, channel)
@@ -200,6 +315,10 @@ def run(task: Task) -> None:
             write_flushes(task, channel)
         elif task.kind == "copy":
             copy(task, gateway, channel)
+        elif task.kind == "run":
+            write_run(task, channel)
+        elif task.kind == "read-runs":
+            read_runs(task, channel)
         else:
             read(task, channel)
 

@@ -3,12 +3,14 @@
 import random
 import shutil
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.chaos.checker import (
+    RUNS,
     ChannelHistory,
     Finding,
     History,
@@ -19,7 +21,7 @@ from tests.chaos.checker import (
 )
 from tests.chaos.faults import FAULTS, LEASE_S, Scene, Schedule
 from tests.chaos.jobs import Job, Tender, spark_cluster
-from tests.chaos.journal import SCHEMA, Task, entries, reads, scans
+from tests.chaos.journal import SCHEMA, Task, entries, reads, run_reads, runs, scans
 from tests.chaos.watching import Watch
 from tests.chaos.world import World, wait_for, world
 from tests.support.environments import spark_environment
@@ -28,14 +30,14 @@ from sluiceway import Gateway
 from sluiceway.errors import SluicewayError
 
 PARTITIONS = 2
-SOURCES = {"direct": None, "jobs": None, "piped": "direct", "streamed": "direct"}
+SOURCES = {"direct": None, "jobs": None, RUNS: None, "piped": "direct", "streamed": "direct"}
 """Channels, each with the channel from which jobs copy its records."""
 _LOCAL = "local[2,4]"
 _START_S = 120.0
 _SETTLE_S = LEASE_S + 240
 """Time after the last fault in which everything must end, also on a slow machine."""
 _SEVERAL_MINUTES = 4
-_WRITING = ("write", "flush", "spark-write")
+_WRITING = ("write", "flush", "run", "spark-write")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,9 @@ class Plan:
         excluded = () if self.spark else ("jobs", "streamed")
         return {name: source for name, source in SOURCES.items() if name not in excluded}
 
+    def delivery_of(self, channel: str) -> str:
+        return "at_least_once" if channel == RUNS else self.delivery
+
 
 @dataclass(kw_only=True)
 class Outcome:
@@ -74,6 +79,8 @@ class Outcome:
     starts: dict[str, int]
     watcher_failures: int
     records: dict[str, int]
+    reads: dict[str, int] = field(default_factory=dict)
+    """Number of reads of runs by their end."""
     committed: dict[str, int] = field(default_factory=dict)
     accounts: dict[str, list[str]] = field(default_factory=dict)
     """By unit with a finding, its events and records."""
@@ -91,11 +98,14 @@ def tasks_of(plan: Plan, environment: World, cluster: str) -> list[tuple[str, Ta
         delivery=plan.delivery,
         channel="direct",
     )
+    run = replace(write, kind="run", name="run", channel=RUNS, delivery="at_least_once")
     copy = replace(write, kind="copy", channel="piped", source="direct", size=2)
     tasks = [
         (python, write),
         (python, replace(write, kind="flush", name="flush", url=urls[1])),
         (python, replace(write, kind="read", name="read")),
+        (python, replace(run, url=urls[1])),
+        (python, replace(run, kind="read-runs", name="read-runs")),
         (python, replace(copy, name="copy-0")),
         (python, replace(copy, name="copy-1", url=urls[1], index=1)),
     ]
@@ -127,7 +137,9 @@ def run(plan: Plan) -> Outcome:
             cluster = stack.enter_context(spark_cluster(plan.directory, variables))
         with Gateway(environment.gateways[0].url) as gateway:
             for name in plan.channels():
-                gateway.channel(name, SCHEMA, partitions=PARTITIONS, delivery=plan.delivery)
+                gateway.channel(
+                    name, SCHEMA, partitions=PARTITIONS, delivery=plan.delivery_of(name)
+                )
         urls = [each.url for each in environment.gateways]
         watch = stack.enter_context(closing(Watch(urls, [*plan.channels()], PARTITIONS)))
         jobs = [
@@ -167,6 +179,7 @@ def run(plan: Plan) -> Outcome:
             errors=schedule.errors + [f"the channel {name} has no records" for name in idle],
             starts={job.name: job.starts for job in jobs},
             watcher_failures=watch.failures(),
+            reads=dict(Counter(each.end or "killed" for each in history.run_reads)),
             records={
                 each.name: sum(len(records) for records in each.final.values())
                 for each in history.channels
@@ -215,7 +228,7 @@ def _settle(plan: Plan, scene: Scene) -> History:
         if source is not None:
             total = sum(len(records) for records in finals[source].values())
             _await_records(scene, name, total, unfinished)
-    _await_end(scene, ("copy", "spark-copy", "read"), unfinished)
+    _await_end(scene, ("copy", "spark-copy", "read", "read-runs"), unfinished)
     for name, source in plan.channels().items():
         if source is not None:
             finals[name] = _final(plan, scene, name, unfinished)
@@ -237,6 +250,8 @@ def _settle(plan: Plan, scene: Scene) -> History:
         scans=[scan for job in ("read", "spark-write") for scan in scans(plan.directory, job)],
         holds=scene.holds,
         unfinished=unfinished,
+        runs=runs(plan.directory, "run"),
+        run_reads=run_reads(plan.directory, "read-runs"),
     )
 
 
@@ -266,7 +281,8 @@ def _final(
 ) -> dict[int, list[Record]]:
     """Read a channel to its end after its last batch has ended."""
     deadline_s = time.monotonic() + _SETTLE_S
-    while plan.exactly_once and (batches := scene.watch.open_batches(channel)) != ():
+    exactly_once = plan.delivery_of(channel) == "exactly_once"
+    while exactly_once and (batches := scene.watch.open_batches(channel)) != ():
         if time.monotonic() > deadline_s:
             keys = [each.key for each in batches or ()]
             unfinished.append(f"batches of the channel {channel} are open: {keys}")

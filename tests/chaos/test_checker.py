@@ -1,16 +1,21 @@
 """The checker finds each kind of violation in handwritten histories."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.chaos.checker import (
+    RUNS,
     ChannelHistory,
     Entry,
     Finding,
     History,
     Hold,
     Record,
+    Run,
+    RunRead,
     Scan,
     Seen,
     accounts,
@@ -165,6 +170,87 @@ def test_a_scan_finds_what_is_read_twice_or_in_part_and_what_is_gone() -> None:
     read = scan_of("direct", [*rows, rows[0], *more[1:]], [more[0].identity, rows[1].identity])
     assert read == Scan(channel="direct", twice=1, gone=1, partial=1)
     assert counts(check(History(scans=[read]))) == {"duplicated": 1, "lost": 1, "partial": 1}
+
+
+FIRST = Run(name="a", writer="endpoint-a", began_s=10, ended_s=20)
+SECOND = Run(name="b", writer="endpoint-b", began_s=40, ended_s=50)
+LATER = tuple(record(row, batch=1, attempt="b") for row in range(3))
+
+
+def read_of(began_s: float, *rows: Record, end: str = "finished", **fields: Any) -> RunRead:
+    return RunRead(began_s=began_s, ended_s=began_s + 25, end=end, records=rows, **fields)
+
+
+def of_runs(*reads: RunRead, runs: Sequence[Run] = (FIRST,)) -> dict[str, int]:
+    """Return the violations of reads of the first run, and of the second one."""
+    second = [replace(each, unit="w-1", batch=1, attempt="b") for each in JOURNAL]
+    rows = (*WHOLE, *LATER) if len(runs) > 1 else WHOLE
+    entries = [replace(each, channel=RUNS, keyed=False) for each in (*JOURNAL, *second)]
+    history = History(
+        entries=entries if len(runs) > 1 else entries[:3],
+        channels=[ChannelHistory(name=RUNS, final={0: rows})],
+        runs=runs,
+        run_reads=reads,
+    )
+    return counts(check(history))
+
+
+def test_each_read_of_runs_returns_its_run() -> None:
+    assert of_runs(read_of(5, *WHOLE), read_of(31, *LATER), runs=[FIRST, SECOND]) == {}
+
+
+def test_a_record_of_a_run_that_no_read_has_returned_is_lost() -> None:
+    assert of_runs(read_of(5, *WHOLE[:2])) == {"lost": 1}
+
+
+def test_a_read_that_ends_without_records_of_a_run_that_had_begun_is_cut_short() -> None:
+    assert of_runs(read_of(15, end=""), read_of(42, *WHOLE)) == {}
+    assert of_runs(read_of(15, *WHOLE[:1]), read_of(42, *WHOLE[1:])) == {"cut_short": 2}
+    # Nothing was acknowledged before the first read ended; it need not have waited for that run.
+    assert of_runs(read_of(5, *WHOLE[:1]), read_of(42, *WHOLE[1:])) == {}
+
+
+def test_a_read_that_ends_with_nothing_before_the_next_run_is_cut_short() -> None:
+    early, late = read_of(5, *WHOLE), read_of(60, *LATER)
+    empty = replace(read_of(31), ended_s=35)
+    runs = [FIRST, SECOND]
+
+    assert of_runs(early, empty, late, runs=runs) == {"cut_short": 1}
+    assert of_runs(empty, read_of(36, *WHOLE), runs=[replace(FIRST, began_s=37)]) == {
+        "cut_short": 1
+    }
+
+
+def test_a_read_that_ends_with_nothing_has_read_the_rest_of_a_run_an_empty_or_a_failed_one() -> (
+    None
+):
+    early, late = read_of(5, *WHOLE), read_of(60, *LATER)
+    nothing = replace(read_of(31), ended_s=35)
+    empty = Run(name="c", writer="endpoint-c", began_s=28, ended_s=29)
+    for runs in ([FIRST, empty], [replace(FIRST, ended_s=33)], [replace(FIRST, ended_s=None)]):
+        assert of_runs(early, nothing, late, runs=[*runs, SECOND]) == {}
+
+
+def test_only_what_a_reader_did_not_finish_is_read_again() -> None:
+    runs = [FIRST, SECOND]
+    later = read_of(31, *WHOLE[:1], *LATER)
+
+    assert of_runs(read_of(5, *WHOLE), later, runs=runs) == {"duplicated": 1}
+    assert of_runs(read_of(5, *WHOLE, WHOLE[0])) == {"duplicated": 1}
+    for end in ("", "gateway_unavailable"):
+        assert of_runs(read_of(5, *WHOLE, end=end), later, runs=runs) == {}
+
+
+def test_a_run_that_reported_its_end_is_not_lost_or_failed_for_its_reader() -> None:
+    def ends(end: str, *, reported: bool = True, ended_s: float | None = 20) -> dict[str, int]:
+        run = replace(FIRST, reported=reported, ended_s=ended_s)
+        return of_runs(read_of(5, *WHOLE, end=end, endpoints=["endpoint-a"]), runs=[run])
+
+    assert ends("writer_failed") == {"cut_short": 1}
+    assert ends("writer_lost") == {"cut_short": 1}
+    assert ends("writer_lost", reported=False) == {}
+    assert ends("writer_failed", reported=False) == {"cut_short": 1}
+    assert ends("writer_failed", ended_s=None) == {}
 
 
 def test_a_job_that_did_not_end_is_stuck() -> None:
