@@ -121,8 +121,11 @@ class JobRuns:
         if state is State.ERROR and (ends is None or unfinished):
             ends = None
         else:
+            wrote = bool(ends)
             for before in earlier:
                 ends = endpoints.merged_ends(ends, before.ends)
+            if state is State.ERROR and ends and not wrote:
+                endpoint = replace(endpoint, number=earlier[-1].number)
         self.writers[name] = replace(endpoint, ends=ends)
 
     def _listed(self) -> list[Endpoint]:
@@ -214,13 +217,7 @@ class JobRuns:
 
     def _may_fail(self, name: str, ends: Mapping[int, int]) -> Steps:
         yield
-        # Not modelled: one that fails before it writes in a place whose predecessor closed. Its
-        # ends are the predecessor's, so readers that saw it open take it for finished.
-        place = self.writers[name].place
-        repeats = place.group and any(
-            each.place == place and each.state is State.CLOSED for each in self.writers.values()
-        )
-        if (ends or not repeats) and self.world.fault("writer failed", 0.15):
+        if self.world.fault("writer failed", 0.15):
             self._detach_writer(name, State.ERROR, None if ends else {})
             raise JobFailed(name)
 

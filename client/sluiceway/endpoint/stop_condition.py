@@ -117,7 +117,9 @@ class LostWriterPolicy:
 
     def was_read(self, writer: Endpoint) -> bool:
         """Whether the writer has ended, and the reader's place needs nothing of it any more."""
-        if writer.lives or self.has_seen_open(writer):
+        # One that failed before it wrote has the number and the ends of its predecessor.
+        stands_in = writer.state == "error" and writer.is_accounted_for
+        if writer.lives or (self.has_seen_open(writer) and not stands_in):
             return False
         return writer.number is not None and writer.number <= self.through
 

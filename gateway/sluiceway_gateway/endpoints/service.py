@@ -279,7 +279,11 @@ def detach_endpoint(
     # Keeps the sums of its tasks.
     counters = {**endpoint.counters, **(spec.counters or {})}
     session_store.delete_attempts(tx, endpoint.id)
-    detached = replace(returned(detached), ends=ends, counters=counters)
+    number = endpoint.number
+    if detached.state is State.ERROR and ends and not spec.ends:
+        # It stands for its predecessor, whose ends it has: readers may have read that one.
+        number = endpoints_store.number_before(tx, endpoint)
+    detached = replace(returned(detached), ends=ends, counters=counters, number=number)
     save_changes(tx, [(endpoint, detached)], by=by, now=now, cause=spec.cause)
     if detached.state is State.CLOSED and spec.finished_through is not None:
         _record_end(tx, detached, spec.finished_through)

@@ -179,7 +179,7 @@ _OF_PLACE = [
     for key in ("channel_uid", "role", "group_name", "member_index")
 ]
 _PREDECESSOR = (
-    select(endpoints.c.state, endpoints.c.ends)
+    select(endpoints.c.state, endpoints.c.ends, endpoints.c.number)
     .where(*_OF_PLACE, endpoints.c.epoch < bindparam("before"))
     .order_by(endpoints.c.epoch.desc())
     .limit(1)
@@ -302,6 +302,12 @@ def was_left_unfinished(tx: ReadTransaction, endpoint: Endpoint) -> bool:
     if before is None or before.state == str(State.CLOSED):
         return False
     return before.state != str(State.ERROR) or before.ends is None
+
+
+def number_before(tx: ReadTransaction, endpoint: Endpoint) -> int | None:
+    """Return the number of the predecessor in its place."""
+    before = tx.execute(_PREDECESSOR, _before(endpoint)).one_or_none()
+    return None if before is None else before.number
 
 
 def ends_before(tx: ReadTransaction, endpoint: Endpoint) -> Mapping[int, int] | None:

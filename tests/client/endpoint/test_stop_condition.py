@@ -252,6 +252,15 @@ def test_a_writer_that_was_read_to_its_end_does_not_count() -> None:
     assert reader.judges(before) is not None
 
 
+def test_a_writer_that_failed_before_it_wrote_counts_as_its_predecessor() -> None:
+    failed = writer(0, "error", number=5, ends={0: 5})
+    for through, expected in ((5, None), (4, WritersOutcome(ends={0: 5}, through=5))):
+        reader = Reader()
+        reader.policy.through = through
+        reader.policy.observe([writer(0, "started", number=6)])
+        assert reader.judges(failed) == expected
+
+
 def test_without_expected_writers_only_open_ones_are_awaited() -> None:
     reader = Reader(writers=0)
     assert reader.judges(writer(0, "started")) is None

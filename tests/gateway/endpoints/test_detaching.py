@@ -132,6 +132,24 @@ def test_a_failed_writer_without_records_leaves_its_place_unchanged(flights: Sit
     assert fails({}) is None
 
 
+def test_a_writer_that_failed_before_it_wrote_counts_as_its_predecessor(flights: Site) -> None:
+    """Readers that have read that one wait for a successor; others read to its ends."""
+
+    def listed() -> tuple[Any, Any, Any]:
+        (writer,) = flights.listed(role="writer")
+        return writer["number"], writer["state"], writer["ends"]
+
+    flights.detach(flights.member(role="writer"), ends={"0": 120})
+    number, *_ = listed()
+    for _ in range(2):
+        failed = flights.member(role="writer")
+        assert listed()[0] > number
+        flights.detach(failed, "error", ends={})
+        assert listed() == (number, "error", {"0": 120})
+    flights.detach(flights.member(role="writer"), "error", ends={"0": 130})
+    assert listed()[0] > number
+
+
 def test_a_writer_restarted_after_an_error_does_not_confirm_its_end_offsets(
     flights: Site,
 ) -> None:
