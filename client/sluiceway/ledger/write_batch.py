@@ -237,10 +237,13 @@ def open_batch(
     takeover: bool,
     own_key: bool,
     previous: CommitResult | None,
+    keep: Callable[[WriteBatch | None], object] = lambda _batch: None,
 ) -> WriteBatch:
     """Open a batch for all of a connection's partitions.
 
-    Raises the errors of `WriteBatch.open`, and ChannelNotReady if the ledger lacks a partition.
+    `keep` gets the batch before it is opened, so that an interrupt right after that leaves it to be
+    aborted, and None if it is not open. Raises the errors of `WriteBatch.open`, and ChannelNotReady
+    if the ledger lacks a partition.
     """
     request = BatchRequest(
         channel=connection.channel_name,
@@ -256,9 +259,11 @@ def open_batch(
     )
     batch = WriteBatch(calls, request, leases=leases)
     try:
+        keep(batch)
         batch.open()
         batch.require_partitions(connection.partitions)
     except BaseException as error:
         batch.abort(error)
+        keep(None)
         raise
     return batch

@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from sluiceway.concurrency import FairLock, ForkGuard, StatementExit
@@ -424,7 +425,7 @@ class WriterBatches:
             # A random part, because another writer object may have the same endpoint id.
             instance = f"{self._writer_id}-{secrets.token_hex(8)}"
             takeover = self._superseding
-        block.batch = open_batch(
+        batch = open_batch(
             self._calls,
             self._connection,
             self._leases,
@@ -434,9 +435,10 @@ class WriterBatches:
             takeover=takeover,
             own_key=own_key,
             previous=self._last,
+            keep=partial(setattr, block, "batch"),
         )
-        self._writer.use_partitions(len(block.batch.opened.begin))
-        return block.batch
+        self._writer.use_partitions(len(batch.opened.begin))
+        return batch
 
 
 class KeyedBlock:
