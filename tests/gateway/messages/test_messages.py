@@ -14,11 +14,14 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
-from gateways import code
+from databases import SQLite
+from gateways import code, serving
 from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
+from sluiceway_gateway.app import create_app
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.messages import reading
+from sluiceway_gateway.settings import Settings
 from topics import Topics
 from waiting import until
 
@@ -328,22 +331,33 @@ def test_partitions_and_offsets_out_of_range_are_refused_with_the_valid_range(
 
 
 def test_a_cursor_keeps_partitions_whose_leaders_do_not_answer(
-    http: httpx.Client, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    kafka: SharedKafka, sqlite: SQLite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    channel = channel_of(gateway, partitions=2)
-    for partition in (0, 1):
-        write(channel, 2 * partition, 2 * partition + 1, partition=partition)
-    found = [page(http, channel, limit=1)]
     watermarks = KafkaAdmin.watermarks
 
     def without_leader(self: KafkaAdmin, *arguments: Any) -> Any:
         return watermarks(self, *arguments) | {1: None}
 
-    with monkeypatch.context() as away:
-        away.setattr(KafkaAdmin, "watermarks", without_leader)
+    # In this process, because Kafka's answers are replaced.
+    settings = Settings(
+        database_url=sqlite.migrated(),
+        kafka_bootstrap_servers=kafka.bootstrap_servers,
+        kafka_timeout_ms=20_000,
+    )
+    with (
+        serving(create_app(settings)) as url,
+        Gateway(url) as gateway,
+        httpx.Client(base_url=url, timeout=60) as http,
+    ):
+        channel = channel_of(gateway, partitions=2)
+        for partition in (0, 1):
+            write(channel, 2 * partition, 2 * partition + 1, partition=partition)
+        found = [page(http, channel, limit=1)]
+        with monkeypatch.context() as away:
+            away.setattr(KafkaAdmin, "watermarks", without_leader)
+            found.append(page(http, channel, cursor=found[-1]["next_cursor"]))
+        assert found[-1]["partitions_unavailable"] == [1]
         found.append(page(http, channel, cursor=found[-1]["next_cursor"]))
-    assert found[-1]["partitions_unavailable"] == [1]
-    found.append(page(http, channel, cursor=found[-1]["next_cursor"]))
     assert [ids(each) for each in found] == [[3], [1, 0], [2]]
     assert found[-1]["next_cursor"] is None
 
