@@ -8,7 +8,6 @@ import collections
 import itertools
 import threading
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -418,14 +417,14 @@ class RequestTurns:
     """
 
     def __init__(self) -> None:
-        self.running: dict[int, weakref.ref[Signal]] = {}
-        """The ends of running requests, by thread. One that an interrupt left here is None."""
+        self.running: dict[int, Signal] = {}
+        """The ends of running requests, by thread."""
 
     def run(self, request: Callable[[], T]) -> T:
         """Return the result of a request. Polls in other threads wait for it."""
         thread, ended = threading.get_ident(), Signal()
         try:
-            self.running[thread] = weakref.ref(ended)
+            self.running[thread] = ended
             return request()
         finally:
             self.running.pop(thread, None)
@@ -434,12 +433,10 @@ class RequestTurns:
     def wait_for_requests(self, timeout_s: float) -> float:
         """Wait up to `timeout_s` for requests; return the remaining seconds, -1 after a timeout."""
         until_s = time.monotonic() + timeout_s
-        while ended := next(filter(None, (end() for end in tuple(self.running.values()))), None):
+        while ends := tuple(self.running.values()):
             left_s = until_s - time.monotonic()
-            if not ended.wait(min(_SLICE_S, left_s)) and left_s <= 0:
+            if not ends[0].wait(min(_SLICE_S, left_s)) and left_s <= 0:
                 return -1.0
-            # Only the request refers to its end.
-            del ended
         return max(0.0, until_s - time.monotonic())
 
 
