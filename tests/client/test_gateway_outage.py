@@ -100,6 +100,7 @@ def test_a_reader_that_needs_the_gateway_to_end_raises_after_the_grace_period(
             with pytest.raises(GatewayUnavailable):
                 reader.read(1, timeout=60)
             fragile.start()
+            writer.close()
 
             def has_ended() -> bool:
                 # Until the next heartbeat, the outage is raised again.
