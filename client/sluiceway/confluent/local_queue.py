@@ -89,7 +89,6 @@ class LocalQueue:
         self._bytes = 0
         self._by_channel: dict[str, collections.deque[PendingMessage]] = {}
         self._causes: dict[str, str] = {}
-        self.waiting = 0
         self.calls: collections.deque[Callable[[], object]] = collections.deque()
         self.lost = 0
         """The number of failed messages without a delivery callback."""
@@ -100,6 +99,11 @@ class LocalQueue:
     def __len__(self) -> int:
         return self.waiting + len(self.calls)
 
+    @property
+    def waiting(self) -> int:
+        """The number of messages, counted, because an interrupt may part them from a counter."""
+        return sum(map(len, list(self._by_channel.values())))
+
     def add(self, message: PendingMessage, *, others: int) -> None:
         """Add a message; `others` are in librdkafka's queue. Raises BufferError if it is full."""
         size = self._bytes + message.size_bytes
@@ -109,7 +113,6 @@ class LocalQueue:
             raise BufferError("Local: Queue full")
         self._bytes = size
         self._by_channel.setdefault(message.topic, collections.deque()).append(message)
-        self.waiting += 1
 
     def first(self, channel: str) -> PendingMessage | None:
         """Return the oldest message of a channel that has not timed out."""
@@ -145,7 +148,9 @@ class LocalQueue:
         count = 0
         found = self._by_channel.get(channel)
         while found:
-            self.report(self._pop(channel, found), error)
+            # Reported first: an interrupt may report a message twice, but never loses one.
+            self.report(found[0], error)
+            self._pop(channel, found)
             count += 1
         return count
 
@@ -175,16 +180,16 @@ class LocalQueue:
                 MSG_TIMED_OUT,
                 f"Local: Message timed out: the channel {channel!r} is not attached: {cause}",
             )
-            self.report(self._pop(channel, found), error)
+            self.report(found[0], error)
+            self._pop(channel, found)
 
-    def _pop(self, channel: str, messages: collections.deque[PendingMessage]) -> PendingMessage:
-        message = messages.popleft()
-        self._bytes -= message.size_bytes
-        self.waiting -= 1
+    def _pop(self, channel: str, messages: collections.deque[PendingMessage]) -> None:
+        self._bytes -= messages.popleft().size_bytes
         if not messages:
             del self._by_channel[channel]
             self._causes.pop(channel, None)
-        return message
+        if not self._by_channel:
+            self._bytes = 0
 
 
 def checked_headers(headers: Any) -> list[tuple[str, bytes | None]]:

@@ -22,6 +22,7 @@ from sluiceway.errors import GatewayUnavailable, KafkaFailure, SluicewayError, T
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client
 from sluiceway.rest.models import Connection
+from sluiceway.runtime.threads import call
 
 __all__ = ["CLOSE_TIMEOUT_S", "MessageSender"]
 
@@ -66,7 +67,8 @@ class MessageSender:
         self.commits = BatchCommits(
             self.deliveries, self._attached, transactional=settings.transactional_id is not None
         )
-        self._served: set[str] = set()
+        # The threads that serve a channel's messages. One that was not started serves none.
+        self._servers: dict[str, threading.Thread] = {}
         self._outage = False
         self._switching = False
         self._reports_delivered = False
@@ -82,18 +84,15 @@ class MessageSender:
         Raises BufferError, and RuntimeError without a thread to attach it; then it is not queued.
         """
         name = message.topic
-        self._queue.add(message, others=self.deliveries.in_librdkafka)
-        self.by_name.pop(name, None)
-        if name not in self._served:
-            thread = threading.Thread(
+        server = self._servers.get(name)
+        if server is None or server.ident is None:
+            # Before the message is queued: after an interrupt, no message waits without a thread.
+            server = self._servers[name] = threading.Thread(
                 target=self._serve, args=(name,), name=f"sluiceway-attach-{name}", daemon=True
             )
-            try:
-                thread.start()
-            except RuntimeError:  # no more threads
-                self._queue.remove(message)
-                raise
-            self._served.add(name)
+            call(server.start)
+        self.by_name.pop(name, None)
+        self._queue.add(message, others=self.deliveries.in_librdkafka)
 
     def refuse_more(self) -> None:
         """Refuse further messages; the caller holds `lock`.
@@ -262,6 +261,10 @@ class MessageSender:
 
     def _serve(self, name: str) -> None:
         """Attach a channel if needed, and pass its messages to librdkafka; runs in a thread."""
+        with self.lock:
+            if self._servers.get(name) is not threading.current_thread():
+                # Replaced after an interrupt of its start.
+                return
         try:
             channel = self._attached.get(name) or self._attach(name)
             while channel is not None and self._send_queued(name, channel):
@@ -287,7 +290,7 @@ class MessageSender:
                 self._report_outage(name, fault)
                 self._queue.expire()
                 if self._stopped or self._queue.first(name) is None:
-                    self._served.discard(name)
+                    self._servers.pop(name, None)
                     self._changed.notify_all()
                     return None
                 self._changed.wait(_RETRY_S)
@@ -330,7 +333,7 @@ class MessageSender:
                     direct = channel.batches is None and self._settings.transactional_id is None
                     if direct and not self._refuses:
                         self.by_name[name] = channel
-                    self._served.discard(name)
+                    self._servers.pop(name, None)
                     self._changed.notify_all()
                     return False
                 refusal = self._refusal(channel)
@@ -430,7 +433,7 @@ class MessageSender:
     def _fail(self, name: str, error: KafkaError) -> None:
         """Fail the messages of a channel that cannot be attached; the caller holds `lock`."""
         count = self._queue.fail(name, error)
-        self._served.discard(name)
+        self._servers.pop(name, None)
         if count:
             LOGGER.error("%d messages to %s are not delivered: %s", count, name, error.str())
         self._changed.notify_all()

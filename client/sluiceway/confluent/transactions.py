@@ -94,9 +94,15 @@ class Transactions:
                 f"{message.topic!r}: a transaction has one channel. Use a producer and a "
                 "transaction for each channel",
             )
-        self._sender.add(message)
-        self._topic = message.topic
+        # Before the message is queued: after an interrupt, `abort` then removes it.
+        topic, self._topic = self._topic, message.topic
         self._produced += 1
+        try:
+            self._sender.add(message)
+        except Exception:
+            self._topic = topic
+            self._produced -= 1
+            raise
 
     def send_offsets(self, positions: Sequence[TopicPartition], group: Any) -> None:
         """Commit these offsets with the transaction."""

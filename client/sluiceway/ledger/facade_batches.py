@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Mapping
+from functools import partial
 
 from sluiceway.codecs.wire import WireFormatValidator
 from sluiceway.endpoint.handle import EndpointHandle
@@ -114,7 +115,7 @@ class MessageBatches:
         if self.current is not None:
             return
         self._count += 1
-        self.current = open_batch(
+        open_batch(
             self._calls,
             self._connection,
             self._leases,
@@ -124,6 +125,7 @@ class MessageBatches:
             takeover=self._owner is not None,
             own_key=True,
             previous=self._last,
+            keep=partial(setattr, self, "current"),
         )
 
     def add_failure(self, reason: str) -> None:

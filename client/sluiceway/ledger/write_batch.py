@@ -237,7 +237,7 @@ def open_batch(
     takeover: bool,
     own_key: bool,
     previous: CommitResult | None,
-    keep: Callable[[WriteBatch | None], object] = lambda _batch: None,
+    keep: Callable[[WriteBatch | None], object],
 ) -> WriteBatch:
     """Open a batch for all of a connection's partitions.
 

@@ -530,6 +530,43 @@ def test_a_commit_that_is_interrupted_at_any_call_does_not_hold_back_the_next(
     assert values(site, name) == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_after_an_interrupt_of_any_call_of_produce_a_flush_delivers_the_next_message(
+    site: Facade, delivery: str
+) -> None:
+    name = site.channel(delivery=delivery)
+    acknowledged, interrupted = [], True
+    while interrupted:
+        number = 1 + 9 * len(acknowledged)
+        # The first message of a producer waits until its channel is attached.
+        with site.producer() as producer:
+            interrupted = raising_after_call(number, partial(producer.produce, name, b"maybe"))
+            producer.produce(name, b"%05d" % number)
+            assert producer.flush() == 0
+            acknowledged.append(b"%05d" % number)
+    assert len(acknowledged) > 5
+    assert [value for value in values(site, name) if value != b"maybe"] == acknowledged
+
+
+def test_an_interrupt_of_any_call_that_opens_a_batch_leaves_none_open(
+    name: str, transactional: Callable[..., Producer], ledger: LedgerView, site: Facade
+) -> None:
+    producer = transactional()
+    producer.begin_transaction()
+    producer.produce(name, b"0")
+    producer.commit_transaction(30)
+    number, interrupted = 1, True
+    while interrupted:
+        producer.begin_transaction()
+        interrupted = raising_after_call(number, partial(producer.produce, name, b"1"))
+        if interrupted:
+            producer.abort_transaction(30)
+            assert ledger.open_keys(site.gateway.channel(name)) == []
+        number += 5
+    producer.commit_transaction(30)
+    assert values(site, name) == [b"0", b"1"]
+
+
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_transaction_without_an_answer_is_repeated_with_its_offsets(
     site: Facade,
