@@ -5,7 +5,6 @@ import json
 import socket
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from confluent_kafka import KafkaError
 from relay import Relay
 from secured_kafka import REJECTED_PROPERTIES, SecuredKafka, connection
 from sluiceway.errors import KafkaAccessFailed, KafkaUnavailable, OptionError
-from sluiceway.kafka import diagnosis as diagnosis_module
 from sluiceway.kafka.config import admin_config
 from sluiceway.kafka.diagnosis import AccessProblem, ConnectionErrors, diagnosis
 from sluiceway.reader import ChannelReader
@@ -91,6 +89,7 @@ def test_a_port_of_another_service_is_reported_within_the_timeout(
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 def test_hanging_servers_share_the_time(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Limits, because a busy machine exceeds each by an unknown time.
     timeouts_s: list[float] = []
     connect = socket.create_connection
 
@@ -131,21 +130,25 @@ def test_a_server_after_a_hanging_one_is_diagnosed(secured: SecuredKafka) -> Non
         assert until(problem) is AccessProblem.CERTIFICATE
 
 
-def test_a_client_probes_a_slow_broker_again(
-    secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_probes_a_slow_broker_again(secured: SecuredKafka) -> None:
     properties = secured.tls("FOREIGN")
     with contextlib.closing(
         Relay(int(properties["bootstrap.servers"].rpartition(":")[2]))
     ) as relay:
         errors = ConnectionErrors({**properties, "bootstrap.servers": relay.address})
         errors.on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
-        with relay.stalled(), monkeypatch.context() as patched:
-            patched.setattr(diagnosis_module, "diagnosis", partial(diagnosis, timeout_s=0.5))
+        with relay.stalled():
             errors.raise_refused("looking", "t")
-        monkeypatch.setattr(diagnosis_module, "diagnosis", partial(diagnosis, timeout_s=60))
-        with pytest.raises(KafkaAccessFailed, match="not signed by a trusted authority"):
-            errors.raise_refused("looking", "t")
+
+        def refusal() -> KafkaAccessFailed | None:
+            try:
+                errors.raise_refused("looking", "t")
+            except KafkaAccessFailed as error:
+                return error
+            # A busy broker may take longer than the probe waits.
+            return None
+
+        assert "not signed by a trusted authority" in str(until(refusal))
 
 
 @pytest.mark.parametrize(

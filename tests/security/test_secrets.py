@@ -1,15 +1,15 @@
 """Debug logs, and tracebacks with locals, contain no tokens and passwords."""
 
+import ctypes
 import io
 import json
 import logging
 import os
 import pickle
+import socket
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from confluent_kafka import Producer
 from rich.console import Console
 from rich.traceback import Traceback
 
+from scripted_gateway import scripted
 from secured_gateway import SecuredGateway
 from secured_kafka import PASSWORDS, SecuredKafka, connection
 from sluiceway import Gateway
@@ -229,33 +230,6 @@ def test_tracebacks_of_records_show_no_secret(
         assert_no_secrets(raised.value, *secrets(secured))
 
 
-@contextmanager
-def responding(body: bytes | None) -> Iterator[str]:
-    """Serve this response to all requests; None closes the connection."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if body is None:
-                return
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
-
-
 INCOMPLETE = json.dumps({"kafka": {"sasl.password": SECRET}, "format": "avro"}).encode()
 GATEWAY_FAILURES: dict[str, tuple[bytes | None, type[SluicewayError]]] = {
     "it closes the connection": (None, GatewayUnavailable),
@@ -273,15 +247,12 @@ def test_tracebacks_of_gateway_failures_show_no_secret(
     monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     body, kind = GATEWAY_FAILURES[failure]
-    # Requests without a response are repeated until then.
-    timeout_s = 0.3 if body is None else 60
     monkeypatch.setenv("SLUICEWAY_TOKEN", f"slw_a_{SECRET}")
-    with (
-        responding(body) as url,
-        Gateway(url, timeout_s=timeout_s) as gateway,
-        pytest.raises(kind) as raised,
-    ):
-        gateway._control.connection("flights", "read")
+    with scripted() as script:
+        if body is not None:
+            script.response(200, body)
+        with pytest.raises(kind) as raised:
+            script.control().connection("flights", "read")
     assert_no_secrets(raised.value, SECRET)
 
 
@@ -306,14 +277,29 @@ def test_an_interrupted_request_does_not_keep_the_token(
 ) -> None:
     """The traceback of an interrupt contains httpx's frames."""
     monkeypatch.setenv("SLUICEWAY_TOKEN", f"slw_a_{SECRET}")
+    raised: list[BaseException] = []
 
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
+    def request(gateway: Gateway) -> None:
+        try:
+            gateway.channel("flights")
+        except KeyboardInterrupt as error:
+            raised.append(error)
 
-    monkeypatch.setattr("h11.Connection.next_event", interrupt)
-    with responding(b"{}") as url, Gateway(url) as gateway, pytest.raises(KeyboardInterrupt) as it:
-        gateway.channel("flights")
-    assert_no_secrets(it.value, SECRET)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with Gateway(f"http://127.0.0.1:{port}") as gateway:
+            requesting = threading.Thread(target=request, args=(gateway,))
+            requesting.start()
+            peer, _ = server.accept()
+            with peer:
+                assert peer.recv(1024)
+                identity = ctypes.c_ulong(requesting.ident or 0)
+                interrupt = ctypes.py_object(KeyboardInterrupt)
+                assert ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, interrupt) == 1
+            # The thread waits for the response in a call, and is interrupted after it.
+            requesting.join(60)
+    assert any("httpx" in frame.filename for frame in traceback.extract_tb(raised[0].__traceback__))
+    assert_no_secrets(raised[0], SECRET)
 
 
 def test_masked_properties_hide_secrets_only() -> None:

@@ -1,8 +1,10 @@
 """Records with TLS and passwords: provisioning, writing, reading, and `sluiceway tail`."""
 
 import json
+import ssl
 from pathlib import Path
 
+import httpx
 import pytest
 
 from processes import restored_logging
@@ -107,8 +109,12 @@ def test_the_response_with_credentials_is_not_cacheable(
 ) -> None:
     with Gateway() as gateway:
         gateway.channel("uncached", SCHEMA)
-        response = gateway._control._transport.request(
-            "GET", "/v1/channels/uncached/connection", params={"access": "read"}
-        )
+    response = httpx.get(
+        f"{environment.url}/v1/channels/uncached/connection",
+        params={"access": "read"},
+        headers={"Authorization": f"Bearer {environment.token('admin')}"},
+        verify=ssl.create_default_context(cafile=environment.ca_file),
+        timeout=60,
+    )
     assert response.headers["cache-control"] == "no-store"
     assert response.json()["kafka"] == secured.scram("job")

@@ -11,6 +11,7 @@ import fastavro
 import numpy as np
 from hypothesis import strategies as st
 
+from sluiceway.codecs.avro import AvroCodec
 from sluiceway.errors import InvalidSchema
 from sluiceway.schema import Schema
 from sluiceway.schema.avro import default_text
@@ -445,7 +446,7 @@ def number(value):
     return bytes([*out, raw])
 
 
-def without_pyruhvro(codec_):
-    """Disable the columnar path of the codec, and return it."""
-    codec_._columnar = None
-    return codec_
+class RowCodec(AvroCodec):
+    """The codec without pyruhvro."""
+
+    columnar = None  # type: ignore[assignment]

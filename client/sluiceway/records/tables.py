@@ -238,7 +238,9 @@ _is_text: Final = any_of(types.is_string, types.is_large_string, types.is_string
 _is_bytes: Final = any_of(
     types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary
 )
+_is_wide_text: Final = any_of(types.is_large_string, types.is_large_binary)
 _is_number: Final = any_of(types.is_integer, types.is_floating)
+_MAX_OFFSET: Final = 2**31 - 1
 
 
 def _is_instant(type_: pa.DataType) -> bool:
@@ -323,6 +325,8 @@ def _leaves(array: pa.Array, leaf: t.Leaf, path: str) -> pa.Array:
     target = arrow_type(leaf)
     if isinstance(leaf, t.Decimal) and types.is_integer(array.type):
         array = array.cast(pa.decimal128(20, 0))  # 64 bits have up to 20 digits
+    if _is_wide_text(array.type):
+        array = _with_narrow_offsets(array)
     try:
         cast_array = _uuids(array, leaf, path) if isinstance(leaf, t.Uuid) else array.cast(target)
     except pa.ArrowInvalid as error:
@@ -340,6 +344,21 @@ def _leaves(array: pa.Array, leaf: t.Leaf, path: str) -> pa.Array:
             raise ValueMismatch(position, path, reason, public_reason=f"it {problem}")
     check_column(cast_array, t.Nullable(item=leaf), path)
     return cast_array
+
+
+def _with_narrow_offsets(array: pa.Array) -> pa.Array:
+    """Return a text or binary array whose offsets fit in 32 bits. Raises ArrayOverflow.
+
+    Arrow's cast refuses larger offsets, also of a short slice behind 2 GiB of other values.
+    """
+    if not len(array):
+        return array
+    offsets = np.frombuffer(array.buffers()[1], np.int64, array.offset + len(array) + 1)
+    begin, end = offsets[array.offset], offsets[-1]
+    if end - begin > _MAX_OFFSET:
+        raise ArrayOverflow
+    # `take` builds a new array.
+    return array if end <= _MAX_OFFSET else array.take(pa.array(np.arange(len(array))))
 
 
 def _uuids(array: pa.Array, leaf: t.Uuid, path: str) -> pa.Array:
@@ -427,7 +446,7 @@ def _inside(values: pa.Array, type_: t.Type, path: str, offsets: Any) -> pa.Arra
 
 
 def _narrow(offsets: Any) -> pa.Array:
-    if offsets[-1] > 2**31 - 1:
+    if offsets[-1] > _MAX_OFFSET:
         raise ArrayOverflow
     return pa.array(offsets.astype(np.int32))
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generated import PREFIX, number, same, schema_of, without_pyruhvro
+from generated import PREFIX, RowCodec, number, same, schema_of
 from sluiceway.codecs import codec
 from sluiceway.codecs.arrow import Envelope
 from sluiceway.codecs.avro import AvroCodec
@@ -240,7 +240,7 @@ def test_nanoseconds_beyond_python_are_reported():
 
 def both(schema):
     assert AvroCodec(schema, 7).columnar is not None
-    return AvroCodec(schema, 7), without_pyruhvro(AvroCodec(schema, 7))
+    return AvroCodec(schema, 7), RowCodec(schema, 7)
 
 
 @pytest.mark.parametrize(

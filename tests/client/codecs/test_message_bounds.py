@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from generated import PREFIX, number, schema_of, without_pyruhvro
+from generated import PREFIX, RowCodec, number, schema_of
 from sluiceway.codecs import Envelope, codec
 from sluiceway.codecs.avro import AvroCodec
 from sluiceway.records import to_batches
@@ -57,7 +57,7 @@ def bounded(sender, most_mb, work, *arguments):
 
 
 def both(type_):
-    return AvroCodec(schema_of(type_), 7), without_pyruhvro(AvroCodec(schema_of(type_), 7))
+    return AvroCodec(schema_of(type_), 7), RowCodec(schema_of(type_), 7)
 
 
 def wide(fields):

@@ -3,12 +3,12 @@ from datetime import UTC, datetime
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from generated import schema_of
 from sluiceway.errors import InvalidRecord, SchemaMismatch
-from sluiceway.records import tables, to_batches, to_records
-from sluiceway.records.validation import ArrayOverflow
+from sluiceway.records import to_batches, to_records
 from sluiceway.schema import Schema
 
 TIMESTAMP = {"type": "long", "logicalType": "timestamp-micros"}
@@ -308,53 +308,42 @@ def test_a_dataframe_must_have_the_schemas_columns():
         to_batches(pd.DataFrame(index=[1]), schema_of("int"))
 
 
-def casts_limited(monkeypatch, items):
-    """Make casts of lists with this number of items fail, as for more than 2 GiB."""
-    narrow = tables._narrow
-
-    def limited(offsets):
-        if offsets[-1] > items:
-            raise ArrayOverflow
-        return narrow(offsets)
-
-    monkeypatch.setattr(tables, "_narrow", limited)
+def large_lists(*lengths):
+    """Return lists of zeros, which take no memory until they are changed."""
+    bits = pa.py_buffer(np.zeros(sum(lengths) // 8 + 1, np.uint8))
+    items = pa.Array.from_buffers(pa.bool_(), sum(lengths), [None, bits])
+    return pa.LargeListArray.from_arrays(np.cumsum([0, *lengths]), items)
 
 
-def test_rows_that_are_too_large_together_are_divided(monkeypatch):
-    casts_limited(monkeypatch, 4)
-    rows = [[1, 2, 3], [4], [5, 6], [7]]
-    assert values(pa.array(rows, pa.large_list(pa.int64())), INTS) == rows
+def large_values(*lengths):
+    """Return values of zeros, which take no memory until they are changed."""
+    zeros = np.zeros(sum(lengths), np.uint8)
+    buffers = [None, pa.py_buffer(np.cumsum([0, *lengths])), pa.py_buffer(zeros)]
+    return pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
 
 
-def test_a_row_that_is_too_large_alone_is_reported(monkeypatch):
-    casts_limited(monkeypatch, 4)
-    rows = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
+BOOLEANS = {"type": "array", "items": "boolean"}
+LARGE = [(large_lists, pc.list_value_length, BOOLEANS), (large_values, pc.binary_length, "bytes")]
+
+
+@pytest.mark.parametrize(("make", "length", "type_"), LARGE)
+def test_rows_that_are_too_large_together_are_divided(make, length, type_):
+    lengths = [2**31 - 9, 8, 8, 5]
+    batches = to_batches(pa.table({"x": make(*lengths)}), schema_of(type_))
+    assert [length(batch["x"]).to_pylist() for batch in batches] == [[2**31 - 9, 8], [8, 5]]
+
+
+@pytest.mark.parametrize(("make", "length", "type_"), LARGE)
+def test_a_row_that_is_too_large_alone_is_reported(make, length, type_):
     with pytest.raises(InvalidRecord, match="larger than 2 GiB") as raised:
-        values(pa.array(rows, pa.large_list(pa.int64())), INTS)
+        to_batches(pa.table({"x": make(3, 2**31, 1)}), schema_of(type_))
     assert raised.value.index == 1
 
 
-class Texts:
-    """An array whose cast fails, as for more than 2 GiB, from three values or with a bad one."""
-
-    def __init__(self, *texts):
-        self.texts = texts
-
-    def __len__(self):
-        return len(self.texts)
-
-    def slice(self, start, length):
-        return Texts(*self.texts[start : start + length])
-
-    def cast(self, _):
-        if len(self.texts) > 2 or "bad" in self.texts:
-            raise pa.ArrowInvalid("too large, or bad")
-
-
-def test_values_too_large_together_are_not_reported_as_one_invalid_value():
-    with pytest.raises(ArrayOverflow):
-        tables._find_failure(Texts("a", "b", "c", "d"), pa.string())
-    for position in range(5):
-        texts = ["a"] * 5
-        texts[position] = "bad"
-        assert tables._find_failure(Texts(*texts), pa.string())[0] == position
+@pytest.mark.parametrize("position", range(5))
+def test_a_value_that_does_not_fit_is_reported_at_any_place(position):
+    numbers = [1] * 5
+    numbers[position] = 2**40
+    with pytest.raises(InvalidRecord) as raised:
+        values(pa.array(numbers), "int")
+    assert raised.value.index == position
