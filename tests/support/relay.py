@@ -34,6 +34,7 @@ class Relay:
         self.closes_at_response = False
         self._flows = threading.Event()
         self._flows.set()
+        self._held = threading.Event()
         self._lock = threading.Lock()
         self._listener: socket.socket | None = None
         self._open: set[socket.socket] = set()
@@ -68,11 +69,15 @@ class Relay:
         self._target = target
 
     @contextlib.contextmanager
-    def stalled(self) -> Iterator[None]:
-        """Accept connections and data while the block runs, but forward data only afterwards."""
+    def stalled(self) -> Iterator[threading.Event]:
+        """Accept connections and data while the block runs, but forward data only afterwards.
+
+        The event is set once data waits.
+        """
+        self._held.clear()
         self._flows.clear()
         try:
-            yield
+            yield self._held
         finally:
             self._flows.set()
 
@@ -144,6 +149,8 @@ class Relay:
     def _pass(self, source: socket.socket, sink: socket.socket, *, responses: bool = True) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                if not self._flows.is_set():
+                    self._held.set()
                 self._flows.wait()
                 if responses and self.closes_at_response:
                     break

@@ -1,13 +1,18 @@
-"""Helpers for tests of Spark: connections, and records of channels."""
+"""Helpers for tests of Spark: sessions, connections, and records of channels."""
 
+import json
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Message
+from py4j.protocol import Py4JNetworkError
 
 from sluiceway.channel import Channel
 from sluiceway.rest.models import Connection, SchemaVersion
 from sluiceway.schema import Schema
+from sluiceway.spark.offsets import StreamOffset
 from topics import Topics
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.string())])
@@ -17,6 +22,49 @@ Produce = Callable[..., None]
 
 Measure = Callable[..., tuple[int, int]]
 """Evaluates an expression on a pickled task in a new process: returns records, growth in MB."""
+
+
+class SparkParts:
+    """The parts of a Spark session that an application uses; `jobs` is None without a driver."""
+
+    def __init__(self, jobs: list[int] | None) -> None:
+        self.jobs = jobs
+        self.pause: Callable[[], object] = lambda: None
+        """Called before the jobs are returned."""
+        self.conf: dict[str, str] = {}
+        self.is_stopped = False
+        self.streams = SimpleNamespace(
+            addListener=lambda _: None, removeListener=lambda _: None, get=lambda _: None
+        )
+        self._sc = SimpleNamespace(_jsc=self)
+
+    def stop(self) -> None:
+        """Stop the session and its driver."""
+        self.is_stopped = True
+        self._sc = SimpleNamespace(_jsc=None)
+
+    @property
+    def sparkContext(self) -> Any:  # noqa: N802 - Spark's name
+        if self.jobs is None:
+            raise Py4JNetworkError("the JVM has ended")
+        return SimpleNamespace(statusTracker=lambda: self)
+
+    def getActiveJobsIds(self) -> list[int]:  # noqa: N802 - Spark's name
+        self.pause()
+        assert self.jobs is not None
+        return self.jobs
+
+
+def started(run: str) -> Any:
+    """Return Spark's event of the start of a query's run."""
+    return SimpleNamespace(id="query", runId=run, name=None)
+
+
+def progressed(run: str, channel: Channel) -> Any:
+    """Return Spark's event of a micro-batch that has read nothing from a channel."""
+    offset = StreamOffset.of(channel.connection("read"), {0: 0}).to_json()
+    progress = {"runId": run, "sources": [{"endOffset": offset}], "sink": {}}
+    return SimpleNamespace(progress=SimpleNamespace(json=json.dumps(progress)))
 
 
 def connection_at(bootstrap_servers: str, topic: str) -> Connection:

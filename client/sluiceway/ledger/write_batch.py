@@ -47,7 +47,7 @@ class WriteBatch:
         """Describe a batch; several may share `leases`."""
         self._calls = calls
         self.request = request
-        self._leases = leases or LeaseKeeper(
+        self.leases = leases or LeaseKeeper(
             calls, request.channel, request.uid, lease_ms=request.lease_ms
         )
         self._batch: Batch | None = None
@@ -104,7 +104,7 @@ class WriteBatch:
         """Continue the batch that another process of the same instance has opened."""
         self._batch, self._opening = batch, False
         if not batch.is_committed and self._release is None:
-            self._release = self._leases.hold(self, batch.id, self.request.instance)
+            self._release = self.leases.hold(self, batch.id, self.request.instance)
 
     def require_partitions(self, partitions: int) -> None:
         """Raise ChannelNotReady if the ledger lacks one of this number of partitions."""
@@ -117,7 +117,7 @@ class WriteBatch:
 
     def check(self) -> None:
         """Raise Conflict if the batch has ended, but not by its writer."""
-        state = self._leases.lost(self.opened.id)
+        state = self.leases.lost(self.opened.id)
         if state is not None:
             raise Conflict(
                 f"the batch {self.key!r} of the channel {self.request.channel!r} is {state}: its "

@@ -91,8 +91,16 @@ class Queries(StreamingQueryListener):
     reports to the gateway.
     """
 
-    def __init__(self, spark: SparkSession, session: HeartbeatSession, control: Control) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        session: HeartbeatSession,
+        control: Control,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._spark = spark
+        self._monotonic = monotonic
         # Read once: Spark may have ended when a query's end is reported.
         self._application: str | None = spark.conf.get("spark.app.name", None)
         self._ui = ui_address(spark)
@@ -117,7 +125,7 @@ class Queries(StreamingQueryListener):
     @property
     def ended(self) -> list[str]:
         """The ids of the runs that have ended, for as long as they may have an open batch."""
-        since_s = time.monotonic() - _REPORTED_S
+        since_s = self._monotonic() - _REPORTED_S
         with self._lock:
             self._ended_s = {each: at_s for each, at_s in self._ended_s.items() if at_s > since_s}
             return list(self._ended_s)
@@ -191,7 +199,7 @@ class Queries(StreamingQueryListener):
         if event.exception is not None:
             cause = public_cause(event.exception, event.errorClassOnException)
         with self._lock:
-            self._ended_s[str(event.runId)] = time.monotonic()
+            self._ended_s[str(event.runId)] = self._monotonic()
             run = self._runs.get(str(event.runId))
             if run is not None:
                 run.causes = {"reader": cause, "writer": cause}
@@ -206,7 +214,7 @@ class Queries(StreamingQueryListener):
         with self._lock:
             for run_id, run in self._runs.items():
                 if stopped:
-                    self._ended_s.setdefault(run_id, time.monotonic())
+                    self._ended_s.setdefault(run_id, self._monotonic())
                 if run.causes is None:
                     run.causes = {"reader": None, "writer": cause}
         self._retry_at_s = float("-inf")
@@ -221,7 +229,7 @@ class Queries(StreamingQueryListener):
 
     def advance(self) -> None:
         """Report all changes to the gateway; retries 10 s after a failure. Not thread-safe."""
-        if time.monotonic() < self._retry_at_s:
+        if self._monotonic() < self._retry_at_s:
             return
         with self._lock:
             runs = dict(self._runs)
@@ -232,7 +240,7 @@ class Queries(StreamingQueryListener):
                 level = logging.DEBUG if self._failing else logging.WARNING
                 LOGGER.log(level, "the query %s is not reported: %s", run.default_group, error)
                 self._failing = True
-                self._retry_at_s = time.monotonic() + _PAUSE_AFTER_FAILURE_S
+                self._retry_at_s = self._monotonic() + _PAUSE_AFTER_FAILURE_S
                 return
             self._failing = False
             if ended:

@@ -1,28 +1,31 @@
 """Leases of Spark's batches: renewed by the driver's session, or without one by tasks."""
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
+import httpx
 import pytest
-from py4j.protocol import Py4JNetworkError
 
 from ledger_view import LedgerView
 from micro_batches import BatchJob, Query, Tasks, rows
+from relay import Relay
+from scripted_gateway import Script
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import Conflict, GatewayUnavailable
 from sluiceway.ledger.leases import LeaseKeeper
-from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.endpoints import Role
+from sluiceway.rest.ledger_models import BatchRequest
 from sluiceway.rest.parsing import JsonNode
-from sluiceway.spark import ledger_batches, queries
 from sluiceway.spark.driver import Application
-from sluiceway.spark.ledger_batches import JobBatch
-from spark_tasks import SCHEMA
+from sluiceway.spark.endpoints import JobEndpoint, control, heartbeat_session
+from sluiceway.spark.ledger_batches import JobBatch, TaskResult
+from sluiceway.spark.queries import Queries
+from spark_tasks import SCHEMA, SparkParts, progressed, started
 from topics import Topics
 from waiting import until
 
@@ -38,248 +41,275 @@ def channel(gateway: Gateway, name: str) -> Channel:
     return gateway.channel(name, SCHEMA, partitions=2, delivery="exactly_once")
 
 
-@pytest.fixture
-def keepers(monkeypatch: pytest.MonkeyPatch) -> dict[Any, LeaseKeeper]:
-    """The lease keepers of this process, which renew leases on the test's command."""
-    kept: dict[Any, LeaseKeeper] = {}
-    monkeypatch.setattr(ledger_batches, "_KEEPERS", kept)
-    return kept
+def leases(channel: Channel, url: str, *, renews: bool) -> LeaseKeeper:
+    """Return this process's keeper of the leases of a channel's batches."""
+    request = BatchRequest(channel=channel.name, uid=channel.uid, key="", owner="", instance="")
+    return JobBatch(gateway_url=url).write_batch(request, renews=renews).leases
+
+
+class Write:
+    """A batch write, or a micro-batch of a query; its only task is this process."""
+
+    def __init__(
+        self, kind: str, channel: Channel, url: str, tasks: Tasks, *, renews: bool
+    ) -> None:
+        self._tasks = tasks
+        self._query = self._job = None
+        if kind == "stream":
+            self._query = Query(channel, url, tasks, renews=renews)
+        else:
+            self._job = BatchJob(channel, url, tasks, renews=renews)
+
+    def attempt(self, batches: Iterator[range]) -> TaskResult:
+        """Run the task over batches of ids."""
+        if self._query is not None:
+            return self._query.attempt_lazily(0, 0, batches)
+        assert self._job is not None
+        self._tasks.run(0)
+        return self._job.writer.write(map(rows, batches))
+
+    def end(self) -> None:
+        """End the write in the driver, while the task runs."""
+        if self._query is not None:
+            self._query.restart()
+            self._query.attempt(0, 0, range(1))
+        else:
+            assert self._job is not None
+            self._job.writer.abort([None])
 
 
 @pytest.fixture
-def plan(
+def write(
     channel: Channel, gateway_url: str, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str, bool], JobBatch]:
-    """Plan a job or a query whose only task is this process."""
+) -> Callable[[str, bool], Write]:
     tasks = Tasks(monkeypatch)
 
-    def plan(kind: str, renews: bool) -> JobBatch:
-        if kind == "batch":
-            writer = BatchJob(channel, gateway_url, tasks, renews=renews).writer
-            batch = writer._batch
-        else:
-            query = Query(channel, gateway_url, tasks, renews=renews)
-            query.attempt(0, 0)
-            batch = query.sink()._batch
-        assert batch is not None
-        return batch
+    def write(kind: str, renews: bool) -> Write:
+        return Write(kind, channel, gateway_url, tasks, renews=renews)
 
-    return plan
+    return write
 
 
 @pytest.mark.parametrize("renews", [True, False], ids=["session", "no-session"])
 @pytest.mark.parametrize("kind", ["batch", "stream"])
 def test_tasks_renew_a_batch_only_where_no_session_does(
-    plan: Callable[[str, bool], JobBatch],
+    write: Callable[[str, bool], Write],
     channel: Channel,
+    gateway_url: str,
     ledger: LedgerView,
-    keepers: dict[Any, LeaseKeeper],
     kind: str,
     renews: bool,
 ) -> None:
-    with plan(kind, renews).in_task() as task:
-        task.open()
-        part = task.result(0).part
-        assert part is not None
-        named = {part.batch.id: part.request.instance}
-        (keeper,) = keepers.values()
-        before = ledger.calls.renew(channel.name, named, uid=channel.uid, lease_ms=0)
-        assert keeper.run_once() == 1
-        after = ledger.calls.renew(channel.name, named, uid=channel.uid, lease_ms=0)
+    held: list[int] = []
 
-    assert (after == before) == renews
+    def batches() -> Iterator[range]:
+        yield range(3)
+        held.append(leases(channel, gateway_url, renews=not renews).run_once())
+
+    part = write(kind, renews).attempt(batches()).part
+    assert part is not None
+    named = {part.batch.id: part.request.instance}
+    lease = ledger.calls.renew(channel.name, named, uid=channel.uid, lease_ms=0)[part.batch.id]
+
+    assert held == [1]
+    assert (lease.lease_until == part.batch.lease_until) == renews
 
 
 @pytest.mark.parametrize("kind", ["batch", "stream"])
-def test_a_task_that_does_not_renew_its_batch_detects_its_end(
-    plan: Callable[[str, bool], JobBatch], keepers: dict[Any, LeaseKeeper], kind: str
+def test_a_task_that_does_not_renew_its_batch_stops_writing_at_its_end(
+    write: Callable[[str, bool], Write], channel: Channel, gateway_url: str, kind: str
 ) -> None:
-    job = plan(kind, True)
-    with job.in_task() as task:
-        task.open()
-        (keeper,) = keepers.values()
-        job.abort([task.result(0)], "the driver says so")
-        keeper.run_once()
+    job = write(kind, True)
 
-        with pytest.raises(Conflict, match="is aborted: its lease or its time ended"):
-            task.check()
+    def batches() -> Iterator[range]:
+        yield range(3)
+        job.end()
+        leases(channel, gateway_url, renews=False).run_once()
+        yield range(3, 6)
 
-
-def test_a_task_stops_writing_when_its_batch_has_ended(
-    channel: Channel,
-    gateway_url: str,
-    monkeypatch: pytest.MonkeyPatch,
-    keepers: dict[Any, LeaseKeeper],
-) -> None:
-    tasks = Tasks(monkeypatch)
-    writer = BatchJob(channel, gateway_url, tasks, renews=True).writer
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        yield rows(range(3))
-        writer.abort([None])
-        for each in keepers.values():
-            each.run_once()
-        yield rows(range(3, 6))
-
-    tasks.run(0)
     with pytest.raises(Conflict, match="is aborted: its lease or its time ended"):
-        writer.write(batches())
+        job.attempt(batches())
 
 
 def test_the_session_knows_a_job_by_its_endpoint(
-    channel: Channel, gateway_url: str, monkeypatch: pytest.MonkeyPatch
+    write: Callable[[str, bool], Write], channel: Channel
 ) -> None:
-    writer = BatchJob(channel, gateway_url, Tasks(monkeypatch), renews=True).writer
+    part = write("batch", True).attempt(iter([range(3)])).part
 
-    assert writer._batch is not None
-    assert writer._batch.request is not None
-    assert writer._endpoint is not None
-    assert writer._batch.request.instance == writer._endpoint.id
-    assert not writer._batch.renewed_by_tasks
+    assert part is not None
+    assert [each.id for each in channel.endpoints()] == [part.request.instance]
 
 
-class Spark:
-    """The parts of a Spark session that an application uses; `jobs` is None without a driver."""
-
-    def __init__(self, jobs: list[int] | None) -> None:
-        self.jobs = jobs
-        self.conf: dict[str, str] = {}
-        self.is_stopped = False
-        self.streams = SimpleNamespace(addListener=lambda _: None, get=lambda _: None)
-
-    @property
-    def sparkContext(self) -> Any:  # noqa: N802 - Spark's name
-        if self.jobs is None:
-            raise Py4JNetworkError("the JVM has ended")
-        return SimpleNamespace(statusTracker=lambda: self)
-
-    def getActiveJobsIds(self) -> list[int]:  # noqa: N802 - Spark's name
-        assert self.jobs is not None
-        return self.jobs
-
-
-KEPT: dict[str, Any] = {
-    "kept": [
+def kept(*endpoints: tuple[str, str], timeout_ms: int = 30_000, **channel: str) -> JsonNode:
+    """Return the response to a heartbeat that keeps endpoints, named by id and role."""
+    return JsonNode(
         {
-            "id": id_,
-            "role": role,
-            "channel": {"name": "c", "uid": "0" * 32},
-            "epoch": 1,
-            "heartbeat_timeout_ms": 30_000,
-            "reported_at": None,
+            "kept": [
+                {
+                    "id": id_,
+                    "role": role,
+                    "channel": channel or {"name": "c", "uid": "0" * 32},
+                    "epoch": 1,
+                    "heartbeat_timeout_ms": timeout_ms,
+                    "reported_at": None,
+                }
+                for id_, role in endpoints
+            ]
         }
-        for id_, role in (("reading", "reader"), ("writing", "writer"))
-    ]
-}
+    )
+
+
+KEPT = (("reading", "reader"), ("writing", "writer"))
 
 
 @pytest.fixture
-def application(gateway_url: str) -> Iterator[Application]:
+def spark() -> SparkParts:
+    """A session whose driver runs a job."""
+    return SparkParts([7])
+
+
+@pytest.fixture
+def relay(gateway_url: str) -> Iterator[Relay]:
+    """The way of the application to the gateway."""
+    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
+        yield relay
+
+
+@pytest.fixture
+def application(spark: SparkParts, relay: Relay) -> Iterator[Application]:
     """An application that runs a job and a query; the test sends its heartbeats."""
-    application = Application(Spark([7]), gateway_url)  # type: ignore[arg-type]
+    application = Application(spark, relay.url)  # type: ignore[arg-type]
     application.queries.listen()
-    event = SimpleNamespace(id="query", runId="run", name=None)
-    application.queries.onQueryStarted(event)  # type: ignore[arg-type]
-    application.on_response(JsonNode(KEPT))
-    renewed(application)
+    application.queries.onQueryStarted(started("run"))
+    application.on_response(kept(*KEPT))
+    until(lambda: application.fields()["renews"] == ["run", "writing"])
     yield application
-    application._close()
+    application.end()
+    application.on_response(kept())
 
 
-def renewed(application: Application) -> object:
-    """Return what a heartbeat renews that knows the present jobs, from an earlier one."""
-    application.fields()
-    until(lambda: not application._sampling._running.locked())
-    return application.fields()["renews"]
+@pytest.fixture
+def refuse(gateway_url: str, relay: Relay, script: Script) -> Iterator[Callable[[int, str], None]]:
+    """Replace the gateway by one that refuses each request at once."""
+
+    def forward_to(url: str) -> None:
+        relay.cut()
+        relay.forward_to(httpx.URL(url).port or 0)
+        relay.restore()
+
+    def refuse(status: int, code: str) -> None:
+        for _ in range(50):
+            script.problem(status, code, Retry_After="60")
+        forward_to(script.url)
+
+    yield refuse
+    forward_to(gateway_url)
+
+
+def terminated(exception: str | None = None) -> Any:
+    """Return Spark's event of the end of the query."""
+    return SimpleNamespace(runId="run", exception=exception, errorClassOnException=None)
 
 
 def test_heartbeats_of_the_driver_renew_running_writes(application: Application) -> None:
     assert application.job.renews
-    assert renewed(application) == ["run", "writing"]
+    assert application.fields()["renews"] == ["run", "writing"]
 
 
-def test_writes_are_not_renewed_while_spark_runs_no_job(application: Application) -> None:
+def test_writes_are_not_renewed_while_spark_runs_no_job(
+    application: Application, spark: SparkParts
+) -> None:
     """As in a notebook, after a job whose end was not reported."""
-    application._spark.jobs = []  # type: ignore[attr-defined]
+    spark.jobs = []
 
-    assert renewed(application) == ["run"]
+    until(lambda: application.fields()["renews"] == ["run"])
 
 
 def test_an_ended_query_is_not_renewed(application: Application) -> None:
-    event = SimpleNamespace(runId="run", exception="java.lang.Error: no", errorClassOnException="")
-    application.queries.onQueryTerminated(event)  # type: ignore[arg-type]
+    application.queries.onQueryTerminated(terminated("java.lang.Error: no"))
 
     # Also before its end is reported.
     assert application.queries.running == []
-    assert renewed(application) == ["writing"]
+    fields = application.fields()
+    assert (fields["renews"], fields["ended"]) == (["writing"], ["run"])
 
 
-def test_the_end_of_a_query_is_reported_for_as_long_as_a_batch_lasts(
-    application: Application, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_query_is_reported_for_as_long_as_a_batch_lasts(relay: Relay) -> None:
     """A task that outlives its query may still open a batch, with a lease of 30 s."""
     now_s = 0.0
-    monkeypatch.setattr(queries, "time", SimpleNamespace(monotonic=lambda: now_s))
-    assert "ended" not in application.fields()
-    event = SimpleNamespace(runId="run", exception=None, errorClassOnException=None)
-    application.queries.onQueryTerminated(event)  # type: ignore[arg-type]
+    queries = Queries(
+        SparkParts([7]),  # type: ignore[arg-type]
+        heartbeat_session(relay.url),
+        control(relay.url),
+        monotonic=lambda: now_s,
+    )
+    queries.onQueryStarted(started("run"))
+    assert queries.ended == []
+    queries.onQueryTerminated(terminated())
 
-    assert application.fields()["ended"] == ["run"]
+    assert queries.ended == ["run"]
     now_s += 34
-    assert application.fields()["ended"] == ["run"]
+    assert queries.ended == ["run"]
     now_s += 2
-    assert "ended" not in application.fields()
+    assert queries.ended == []
 
 
-def test_all_writes_have_ended_once_spark_is_stopped(application: Application) -> None:
-    application._spark._sc = SimpleNamespace(_jsc=None)  # type: ignore[attr-defined]
+def test_all_writes_have_ended_once_spark_is_stopped(
+    application: Application, spark: SparkParts
+) -> None:
+    spark.stop()
 
     assert application.fields() == {"keeps": True, "renews": [], "ended": ["run", "writing"]}
 
 
 def test_the_end_of_the_process_is_no_end_of_its_writes(application: Application) -> None:
     """Spark's driver may continue, and commit: over Spark Connect, and in notebooks."""
-    application._ending = True
+    application.end()
 
     assert application.fields() == {"keeps": True, "renews": []}
 
 
-def test_nothing_is_renewed_after_the_driver_has_ended(application: Application) -> None:
-    application._spark.jobs = None  # type: ignore[attr-defined]
+def test_nothing_is_renewed_after_the_driver_has_ended(
+    application: Application, spark: SparkParts
+) -> None:
+    spark.jobs = None
 
-    assert renewed(application) == []
+    until(lambda: application.fields()["renews"] == [])
 
 
 def test_a_session_outside_of_the_driver_leaves_leases_to_tasks(gateway_url: str) -> None:
     """As over Spark Connect."""
-    application = Application(Spark(None), gateway_url)  # type: ignore[arg-type]
+    application = Application(SparkParts(None), gateway_url)  # type: ignore[arg-type]
     application.queries.listen()
 
     assert not application.job.renews
 
 
-@pytest.mark.parametrize("work", ["queries", "detaches", "jobs"])
+@pytest.mark.parametrize("work", ["queries", "detaches"])
 def test_renewals_do_not_wait_for_other_requests(
-    application: Application, monkeypatch: pytest.MonkeyPatch, work: str
+    application: Application, relay: Relay, channel: Channel, work: str
 ) -> None:
+    with relay.stalled() as held:
+        if work == "queries":
+            application.queries.onQueryProgress(progressed("run", channel))
+            application.fields()
+        else:
+            application.on_response(kept(*KEPT, timeout_ms=0))
+        assert held.wait(60)
+        assert application.fields()["renews"] == ["run", "writing"]
+
+
+def test_renewals_do_not_wait_for_spark(application: Application, spark: SparkParts) -> None:
+    """As in a long garbage collection of the JVM."""
     waiting, proceed = Event(), Event()
 
-    def hold(*_: object, **__: object) -> None:
+    def pause() -> None:
         waiting.set()
         assert proceed.wait(60)
 
-    if work == "queries":
-        monkeypatch.setattr(queries.Queries, "_update_endpoints", hold)
-        assert application.fields()["renews"] == ["run", "writing"]
-    elif work == "jobs":
-        # As in a long garbage collection of the JVM.
-        monkeypatch.setattr(Spark, "getActiveJobsIds", hold)
-        assert application.fields()["renews"] == ["run", "writing"]
-    else:
-        monkeypatch.setattr(EndpointCalls, "detach", hold)
-        application._last_reports["reading"] = (None, -math.inf)
-        application.on_response(JsonNode(KEPT))
+    spark.pause = pause
     try:
+        application.fields()
         assert waiting.wait(60)
         assert application.fields()["renews"] == ["run", "writing"]
     finally:
@@ -287,74 +317,101 @@ def test_renewals_do_not_wait_for_other_requests(
 
 
 def test_the_last_ends_are_reported_after_earlier_ones_that_take_long(
-    application: Application, monkeypatch: pytest.MonkeyPatch
+    application: Application, relay: Relay, channel: Channel
 ) -> None:
-    waiting, proceed = Event(), Event()
-    detached: list[str] = []
+    connection = channel.connection("write")
+    endpoints: list[tuple[str, str]] = []
+    roles: tuple[Role, ...] = ("reader", "writer")
+    for role in roles:
+        endpoint = JobEndpoint.attach(application.job, relay.url, connection, role)
+        assert endpoint is not None
+        endpoints.append((endpoint.id, role))
+    response = partial(kept, *endpoints, name=channel.name, uid=channel.uid)
 
-    def hold(_: EndpointCalls, channel: str, id_: str, *args: object, **options: object) -> None:
-        waiting.set()
-        assert proceed.wait(60)
-        detached.append(id_)
+    def states() -> list[tuple[str, str, str | None]]:
+        return sorted((each.role, each.state, each.cause) for each in channel.endpoints())
 
-    monkeypatch.setattr(EndpointCalls, "detach", hold)
-    application._last_reports["reading"] = (None, -math.inf)
-    application.on_response(JsonNode(KEPT))
-    assert waiting.wait(60)
-    application._ending = True
-    application.on_response(JsonNode(KEPT))
-    proceed.set()
-    until(lambda: application._closed)
+    application.on_response(response())
+    with relay.stalled() as held:
+        application.on_response(response(timeout_ms=0))
+        assert held.wait(60)
+        ending = Thread(target=application.end)
+        ending.start()
+        until(lambda: not application.is_active)
+        application.on_response(response())
+    ending.join()
 
-    assert detached == ["reading", "reading", "writing"]
+    ends = [
+        ("reader", "closed", "no task reports any more"),
+        ("writer", "error", "the Spark application ended"),
+    ]
+    until(lambda: states() == ends)
 
 
 def test_queries_whose_ends_cannot_be_reported_become_lost(
-    application: Application, monkeypatch: pytest.MonkeyPatch
+    application: Application,
+    spark: SparkParts,
+    channel: Channel,
+    refuse: Callable[[int, str], None],
 ) -> None:
-    def fail(*_: object) -> None:
-        raise GatewayUnavailable("no response")
+    application.queries.onQueryProgress(progressed("run", channel))
+    application.fields()
+    until(channel.endpoints)
+    refuse(503, "overloaded")
+    spark.stop()
+    application.fields()
+    application.on_response(kept())
 
-    ended: list[str] = []
-    endpoint = SimpleNamespace(end=lambda: ended.append("run"))
-    application.queries._runs["run"].endpoints["spec"] = endpoint  # type: ignore[index, assignment]
-    monkeypatch.setattr(queries.Queries, "_update_endpoints", fail)
-    application._ending = True
-    application.on_response(JsonNode({"kept": []}))
-    until(lambda: application._closed)
-
-    assert ended == ["run"]
+    until(lambda: not application.session.ids)
+    (endpoint,) = channel.endpoints()
+    assert endpoint.state in ("opened", "started")
 
 
 def test_an_end_that_the_heartbeat_thread_reports_first_is_no_warning(
     application: Application, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As in a program that ends without `spark.stop()`, while a heartbeat is in flight."""
+    waiting, proceed = Event(), Event()
+
+    def heartbeat(*_: object, **__: object) -> None:
+        waiting.set()
+        assert proceed.wait(60)
+        raise GatewayUnavailable("no response")
+
     application.session.add_extension(application)
-    with application.session._in_flight:
-        exiting = Thread(target=application.end)
-        exiting.start()
-        until(lambda: application._final_heartbeats)
-        application.on_response(JsonNode({"kept": []}))
+    calls = SimpleNamespace(heartbeat=heartbeat)
+    earlier = Thread(target=application.session.send, args=(calls,))
+    earlier.start()
+    assert waiting.wait(60)
+    exiting = Thread(target=application.end)
+    exiting.start()
+    # Its own heartbeat waits for the earlier one.
+    until(lambda: not application.queries.running)
+    application.on_response(kept())
+    proceed.set()
+    earlier.join()
     exiting.join()
 
     assert unreported(caplog) == []
 
 
 def test_an_end_that_is_not_reported_is_a_warning(
-    application: Application, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    application: Application,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    refuse: Callable[[int, str], None],
 ) -> None:
-    def send(_: EndpointCalls) -> None:
-        raise GatewayUnavailable("no response")
-
-    monkeypatch.setattr(application.session, "send", send)
+    application.session.add_extension(application)
+    refuse(401, "unauthorized")
+    monkeypatch.setenv("SLUICEWAY_TOKEN_FILE", "/missing")
     application.end()
+    monkeypatch.undo()
 
-    assert unreported(caplog) == [
-        "the end of the Spark application was not reported: no response",
-    ]
+    (warning,) = unreported(caplog)
+    cause = "the file /missing in SLUICEWAY_TOKEN_FILE cannot be read"
+    assert warning.startswith(f"the end of the Spark application was not reported: {cause}")
 
 
 def unreported(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the warnings of ends that were not reported."""
-    return [each.message for each in caplog.records if "was not reported" in each.message]
+    return [record.message for record in caplog.records if "was not reported" in record.message]
