@@ -4,21 +4,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from shared_kafka import SharedKafka
 from sluiceway.errors import EndpointClosed, KafkaFailure, OptionError
 from sluiceway.kafka import shared_consumer
-from sluiceway.kafka.shared_consumer import SharedConsumer, SharedPartitionBuffer
 from sluiceway.kafka.shared_stream import SharedStream
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.models import Connection
@@ -26,7 +26,7 @@ from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
 from waiting import until
 
-shared = partial(ChannelReader, share_connection=True)
+Shared = Callable[..., ChannelReader]
 
 
 def written(topics: Topics, count: int, partitions: int = 1, first: int = 0) -> Connection:
@@ -40,69 +40,118 @@ def write(connection: Connection, count: int, first: int = 0, **wishes: Any) -> 
         writer.write(readings(count, first))
 
 
-def stream_of(reader: ChannelReader) -> SharedStream:
-    stream = reader._stream
-    assert isinstance(stream, SharedStream)
-    return stream
+class Client:
+    """A Kafka consumer; `then` is called with the messages of the next poll that has some.
 
+    `before` is called before the next change of the assignment by a method of that name, and
+    `after` after it. `fetched_bytes` is the memory of all messages by partition.
+    """
 
-def consumer_of(reader: ChannelReader) -> SharedConsumer:
-    return stream_of(reader)._consumer()
-
-
-def buffer_of(reader: ChannelReader) -> SharedPartitionBuffer:
-    return stream_of(reader)._buffer
-
-
-class Between:
-    """A consumer; `then` is called with the result of the next poll."""
-
-    def __init__(self, consumer: Consumer, then: Callable[[list[Message]], None]) -> None:
-        self._consumer = consumer
-        self._then: Callable[[list[Message]], None] | None = then
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._consumer, name)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._consumer = Consumer(*arguments, **options)
+        self.is_polling = self.is_closed = False
+        self.fetched_bytes: Counter[int | None] = Counter()
+        self.then: Callable[[list[Message]], object] | None = None
+        self.before: dict[str, Callable[[], object]] = {}
+        self.after: dict[str, Callable[[], object]] = {}
 
     def consume(self, limit: int, wait_s: float) -> list[Message]:
+        self.is_polling = True
         got: list[Message] = self._consumer.consume(limit, wait_s)
-        if got and self._then is not None:
-            then, self._then = self._then, None
+        self.is_polling = False
+        for message in got:
+            self.fetched_bytes[message.partition()] += len(message) + 300
+        if got and self.then is not None:
+            then, self.then = self.then, None
             then(got)
         return got
 
+    def incremental_assign(self, places: list[TopicPartition]) -> None:
+        self._change("incremental_assign", places)
+
+    def incremental_unassign(self, places: list[TopicPartition]) -> None:
+        self._change("incremental_unassign", places)
+
+    def _change(self, name: str, places: list[TopicPartition]) -> None:
+        self.before.pop(name, lambda: None)()
+        getattr(self._consumer, name)(places)
+        self.after.pop(name, lambda: None)()
+
+    def assignment(self) -> list[TopicPartition]:
+        places: list[TopicPartition] = self._consumer.assignment()
+        return places
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        return self._consumer.list_topics(topic, timeout=timeout)
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._consumer.close()
+
+
+@pytest.fixture(autouse=True)
+def clients(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
+    """The Kafka consumers of shared connections, in the order of their creation."""
+    created: list[Client] = []
+
+    def create(*arguments: Any, **options: Any) -> Client:
+        created.append(Client(*arguments, **options))
+        return created[-1]
+
+    # Interrupts and errors come at a certain point of a poll, which no broker can arrange.
+    monkeypatch.setattr(shared_consumer, "Consumer", create)
+    return created
+
+
+@pytest.fixture
+def own_properties() -> Mapping[str, str]:
+    """Kafka properties of this test's readers, so that they share connections with no others."""
+    return {"client.id": uuid.uuid4().hex}
+
+
+@pytest.fixture
+def shared(own_properties: Mapping[str, str]) -> Shared:
+    """Open a reader with a shared connection."""
+
+    def shared(
+        connection: Connection, config: Mapping[str, object] | None = None, **wishes: Any
+    ) -> ChannelReader:
+        config = {**own_properties, **(config or {})}
+        return ChannelReader(connection, share_connection=True, config=config, **wishes)
+
+    return shared
+
 
 def test_readers_of_several_topics_share_one_consumer_until_the_last_closes(
-    topics: Topics,
+    topics: Topics, shared: Shared, clients: list[Client]
 ) -> None:
     several = [written(topics, count, partitions=2) for count in (30, 32, 34)]
-    readers = [shared(each, until="now", partitions=[p]) for each in several for p in (0, 1)]
-    consumer = consumer_of(readers[0])
-    assert {consumer_of(each) for each in readers} == {consumer}
-    found = [len(list(each)) for each in readers]
-    assert found == [15, 15, 16, 16, 17, 17]
-    assert all(each.finished for each in readers)
-    for each in readers[1:]:
-        each.close()
-        each.close()
+    readers = [shared(topic, until="now", partitions=[p]) for topic in several for p in (0, 1)]
+    assert [len(list(reader)) for reader in readers] == [15, 15, 16, 16, 17, 17]
+    assert all(reader.finished for reader in readers)
+    for reader in readers[1:]:
+        reader.close()
+        reader.close()
     readers[0].seek({0: 10})
     assert len(list(readers[0])) == 5
-    consumer = consumer._consumer
+    (client,) = clients
+    assert not client.is_closed
     readers[0].close()
-    with pytest.raises(RuntimeError, match="closed"):
-        consumer.consume(1, 0)
+    assert client.is_closed
     with pytest.raises(EndpointClosed):
         readers[0].read(1)
 
 
-def test_a_second_reader_of_a_partition_has_another_consumer(topics: Topics) -> None:
+def test_a_second_reader_of_a_partition_has_another_consumer(
+    topics: Topics, shared: Shared, clients: list[Client]
+) -> None:
     connection = written(topics, 50)
     with (
         shared(connection, until="now") as one,
         shared(connection, until="now") as two,
         shared(written(topics, 5), until="now") as three,
     ):
-        assert consumer_of(three) is consumer_of(one) is not consumer_of(two)
+        assert len(clients) == 2
         assert list(two) == list(one) == readings(50)
         assert list(three) == readings(5)
         # Its partition is read to the end, and no longer assigned.
@@ -111,85 +160,87 @@ def test_a_second_reader_of_a_partition_has_another_consumer(topics: Topics) -> 
         assert (list(one), list(two)) == (readings(5, 45), readings(10, 40))
 
 
-def test_different_properties_need_another_consumer(topics: Topics) -> None:
+def test_different_properties_need_another_consumer(
+    topics: Topics, shared: Shared, clients: list[Client]
+) -> None:
     connection = written(topics, 5, partitions=2)
     with (
         shared(connection, until="now", partitions=[0]) as one,
         shared(connection, until="now", partitions=[1], config={"fetch.min.bytes": 1}) as two,
     ):
-        assert consumer_of(one) is not consumer_of(two)
+        assert len(clients) == 2
         assert len(list(one)) + len(list(two)) == 5
     with pytest.raises(OptionError, match="bites"):
         shared(connection, until="now", config={"fetch.min.bites": 1})
 
 
 def test_an_idle_readers_partitions_are_paused_and_read_completely_later(
-    topics: Topics, monkeypatch: pytest.MonkeyPatch
+    topics: Topics, shared: Shared, clients: list[Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The limit is no option, and 64 MB take long.
     monkeypatch.setattr(shared_consumer, "_TOTAL_BYTES", 2_000_000)
-    monkeypatch.setattr(shared_consumer, "_BUFFER_BYTES", 500_000)
     connection = topics.connect("avro", partitions=2)
     write(connection, 200_000, partitioner=lambda record, _: record["id"] % 2)
     with (
         shared(connection, until="now", partitions=[0]) as still,
         shared(connection, until="now", partitions=[1]) as busy,
     ):
-        assert consumer_of(still) is consumer_of(busy)
+        (client,) = clients
         assert [still.read(1, timeout=None)[0]["id"] for _ in range(3)] == [0, 2, 4]
-        most = 0
-        ids = []
-        for batch in busy.batches():
-            ids += batch["id"].to_pylist()
-            most = max(most, buffer_of(still).size)
+        ids = [id_ for batch in busy.batches() for id_ in batch["id"].to_pylist()]
         assert ids == list(range(1, 200_000, 2))
-        assert buffer_of(still).paused
+        assert all(place.partition != 0 for place in client.assignment())
         # Messages of the poll that exceeded the limit are kept as well.
-        assert most < 2_000_000 + 8192 * 400
+        assert client.fetched_bytes[0] < 2_000_000 + 8192 * 400
         rest = [id_ for batch in still.batches() for id_ in batch["id"].to_pylist()]
         assert rest == list(range(6, 200_000, 2))
-        assert not buffer_of(still).paused
 
 
 def test_a_waiting_reader_polls_for_all_and_passes_polling_on(
-    topics: Topics,
+    topics: Topics, shared: Shared, clients: list[Client]
 ) -> None:
     connection = topics.connect("avro", partitions=8)
     readers = [shared(connection, until=None, partitions=[p]) for p in range(8)]
-    assert len({consumer_of(each) for each in readers}) == 1
+    assert len(clients) == 1
     with ThreadPoolExecutor(8) as threads, ChannelWriter(connection) as writer:
         waiting = [threads.submit(each.read, 3, None) for each in readers]
         for round_ in range(3):
             writer.write(readings(8, 8 * round_))
             writer.flush()
-        found = [each.result(30) for each in waiting]
-    assert sorted(each["id"] for three in found for each in three) == list(range(24))
+        records = [record for result in waiting for record in result.result(30)]
+    assert sorted(record["id"] for record in records) == list(range(24))
     for each in readers:
         each.close()
 
 
-def test_a_served_reader_passes_polling_on_at_once(topics: Topics) -> None:
-    connection = topics.connect("avro", partitions=2)
-    streams = [stream_of(shared(connection, until=None, partitions=[p])) for p in (0, 1)]
-    for each in streams:
-        # The ends of both, which are events.
-        until(lambda each=each: each.poll(1, 1).ends)  # type: ignore[misc]
-    consumer = streams[0]._consumer()
-    with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(streams[0].poll, 1, 60)
-        until(lambda: consumer._polling)
-        second = threads.submit(streams[1].poll, 1, 60)
-        until(lambda: consumer._waiting)
-        write(connection, 1, partition=0)
-        assert len(first.result(60).messages) == 1
-        write(connection, 1, partition=1)
-        assert len(second.result(60).messages) == 1
-    for each in streams:
-        each.close()
-
-
-def test_a_reader_moves_between_threads_while_others_close(
-    topics: Topics,
+def test_a_served_reader_passes_polling_on_at_once(
+    topics: Topics, own_properties: Mapping[str, str], clients: list[Client]
 ) -> None:
+    connection = topics.connect("avro", partitions=2)
+    streams = [SharedStream(connection, own_properties, timeout_s=30) for _ in range(2)]
+    for partition, stream in enumerate(streams):
+        stream.assign({partition: 0})
+
+    def next_messages(stream: SharedStream) -> int:
+        # The ends of partitions are events without messages.
+        return len(until(lambda: stream.poll(1, 60).messages))
+
+    # In one of several rounds, the second stream waits before the message arrives.
+    for _ in range(5):
+        with ThreadPoolExecutor(2) as threads:
+            first = threads.submit(next_messages, streams[0])
+            until(lambda: clients[0].is_polling)
+            second = threads.submit(next_messages, streams[1])
+            write(connection, 1, partition=0)
+            assert first.result(50) == 1
+            write(connection, 1, partition=1)
+            assert second.result(50) == 1
+    assert len(clients) == 1
+    for stream in streams:
+        stream.close()
+
+
+def test_a_reader_moves_between_threads_while_others_close(topics: Topics, shared: Shared) -> None:
     connection = topics.connect("avro", partitions=2)
     with shared(connection, until=None, partitions=[0]) as reader, ThreadPoolExecutor(2) as threads:
         for number in range(3):
@@ -202,20 +253,22 @@ def test_a_reader_moves_between_threads_while_others_close(
             assert waiting.result(30) == readings(1, number)
 
 
-def test_messages_buffered_before_a_seek_are_dropped(topics: Topics) -> None:
+def test_messages_buffered_before_a_seek_are_dropped(
+    topics: Topics, shared: Shared, clients: list[Client]
+) -> None:
     connection = written(topics, 100)
     idle = topics.connect("avro", partitions=1)
     with shared(idle, until=None) as other, shared(connection, until="now") as reader:
-        consumer = consumer_of(reader)
         assert other.read(1, timeout=0.05) == []
         reader.seek({0: 5})
-        moves = Between(consumer._consumer, lambda _: reader.seek({0: 60}))
-        consumer._consumer = moves  # type: ignore[assignment]
+        clients[0].then = lambda _: reader.seek({0: 60})
         until(lambda: other.read(1, timeout=0.01) or reader.position()[0].offset == 60)
         assert reader.read(100, timeout=None) == readings(40, 60)
 
 
-def test_an_interrupt_loses_no_messages_of_any_reader(topics: Topics) -> None:
+def test_an_interrupt_loses_no_messages_of_any_reader(
+    topics: Topics, shared: Shared, clients: list[Client]
+) -> None:
     one, two = written(topics, 20), written(topics, 20)
 
     def interrupt(_: list[Message]) -> None:
@@ -223,24 +276,25 @@ def test_an_interrupt_loses_no_messages_of_any_reader(topics: Topics) -> None:
 
     with shared(one, until="now") as first, shared(two, until="now") as second:
         assert first.read(5, timeout=None) == readings(5)
-        consumer = consumer_of(first)
         for reader in (first, second):
             reader.seek({0: 5})
-        consumer._consumer = Between(consumer._consumer, interrupt)  # type: ignore[assignment]
+        clients[0].then = interrupt
         with pytest.raises(KeyboardInterrupt):
             second.read(1, timeout=None)
         assert list(first) == list(second) == readings(15, 5)
 
 
-def test_an_interrupt_while_a_poll_takes_the_lock_back_stops_no_reader(topics: Topics) -> None:
+def test_an_interrupt_while_a_poll_takes_the_lock_back_stops_no_reader(
+    topics: Topics, shared: Shared, clients: list[Client]
+) -> None:
     one, two = written(topics, 20), written(topics, 20)
-    held, main = threading.Event(), threading.get_ident()
+    changing, main = threading.Event(), threading.get_ident()
 
-    def interrupt(consumer: SharedConsumer) -> None:
-        with consumer._lock:
-            held.set()
-            until(lambda: sys._current_frames()[main].f_code.co_name == "_hold")
-            signal.pthread_kill(main, signal.SIGUSR1)
+    def interrupt() -> None:
+        changing.set()
+        file = shared_consumer.__file__
+        until(lambda: sys._current_frames()[main].f_code.co_filename == file)
+        signal.pthread_kill(main, signal.SIGUSR1)
 
     with (
         ThreadPoolExecutor(1) as pool,
@@ -248,15 +302,16 @@ def test_an_interrupt_while_a_poll_takes_the_lock_back_stops_no_reader(topics: T
         shared(two, until="now") as second,
     ):
         assert first.read(5, timeout=None) == readings(5)
-        consumer = consumer_of(first)
         for reader in (first, second):
             reader.seek({0: 5})
 
         def then(_: list[Message]) -> None:
-            pool.submit(interrupt, consumer)
-            assert held.wait(60)
+            # The other thread changes the assignment, so the poll has to wait.
+            clients[0].before["incremental_assign"] = interrupt
+            pool.submit(first.seek, {0: 5})
+            assert changing.wait(60)
 
-        consumer._consumer = Between(consumer._consumer, then)  # type: ignore[assignment]
+        clients[0].then = then
         before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
         try:
             with pytest.raises(KeyboardInterrupt):
@@ -269,32 +324,25 @@ def test_an_interrupt_while_a_poll_takes_the_lock_back_stops_no_reader(topics: T
 @pytest.mark.parametrize("call", ["incremental_assign", "incremental_unassign"])
 @pytest.mark.parametrize("done", [True, False])
 def test_an_interrupted_seek_may_be_repeated(
-    topics: Topics, monkeypatch: pytest.MonkeyPatch, call: str, done: bool
+    topics: Topics, shared: Shared, clients: list[Client], call: str, done: bool
 ) -> None:
     one, two = written(topics, 20), written(topics, 20)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
     with shared(one, until="now") as first, shared(two, until="now") as second:
         assert second.read(5, timeout=None) == readings(5)
-        consumer = consumer_of(first)
-        original = getattr(consumer._consumer, call)
-
-        def interrupt(places: Any) -> None:
-            if done:
-                original(places)
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patched:
-            interrupted = Between(consumer._consumer, lambda _: None)
-            setattr(interrupted, call, interrupt)
-            patched.setattr(consumer, "_consumer", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                first.seek({0: 10})
+        (clients[0].after if done else clients[0].before)[call] = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            first.seek({0: 10})
         first.seek({0: 10})
         assert list(first) == readings(10, 10)
         assert list(second) == readings(15, 5)
 
 
 def test_an_error_without_a_partition_reaches_every_reader_once(
-    topics: Topics,
+    topics: Topics, shared: Shared, clients: list[Client]
 ) -> None:
     one, two = written(topics, 20), written(topics, 20)
 
@@ -302,24 +350,23 @@ def test_an_error_without_a_partition_reaches_every_reader_once(
         got.append(Message(error=KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)))
 
     with shared(one, until=None) as first, shared(two, until=None) as second:
-        consumer = consumer_of(first)
-        consumer._consumer = Between(consumer._consumer, fail)  # type: ignore[assignment]
+        clients[0].then = fail
         for reader in (first, second):
-            found, reported = [], []
+            records, reported = [], []
             deadline_s = time.monotonic() + 60
-            while len(found) < 20 or not reported:
+            while len(records) < 20 or not reported:
                 assert time.monotonic() < deadline_s
                 try:
-                    found += reader.read(20 - len(found) or 1, timeout=0.2)
+                    records += reader.read(20 - len(records) or 1, timeout=0.2)
                 except KafkaFailure as error:
                     reported.append(error)
-            assert found == readings(20)
+            assert records == readings(20)
             assert len(reported) == 1
             assert "CLUSTER_AUTHORIZATION_FAILED" in str(reported[0])
 
 
 def test_an_existing_consumer_knows_new_partitions(
-    topics: Topics,
+    topics: Topics, shared: Shared, clients: list[Client]
 ) -> None:
     connection = written(topics, 10)
     with shared(connection, until="now") as old:
@@ -331,22 +378,29 @@ def test_an_existing_consumer_knows_new_partitions(
         until(lambda: len(admin.list_topics(name).topics[name].partitions) == 3)
         write(replace(connection, partitions=3), 30)
         with shared(replace(connection, partitions=3), until="now", partitions=[2]) as new:
-            assert consumer_of(new) is consumer_of(old)
             assert len(new.read(10, timeout=None)) == 10
+            assert len(clients) == 1
 
 
-def test_the_buffer_of_an_abandoned_reader_is_freed(topics: Topics) -> None:
+def test_the_buffer_of_an_abandoned_reader_is_freed(
+    topics: Topics, shared: Shared, clients: list[Client]
+) -> None:
     connection = written(topics, 10, partitions=2)
     keeper = shared(connection, until=None, partitions=[1])
     forgotten = shared(connection, until=None, partitions=[0])
-    consumer = consumer_of(keeper)
     del forgotten
     with shared(connection, until=None, partitions=[0]) as reader, keeper:
-        assert consumer_of(reader) is consumer
         assert len(reader.read(5, timeout=None)) == 5
+        assert len(clients) == 1
 
 
-def test_a_recreated_topic_has_another_consumer(topics: Topics, kafka: SharedKafka) -> None:
+def test_a_recreated_topic_has_another_consumer(
+    topics: Topics,
+    kafka: SharedKafka,
+    shared: Shared,
+    own_properties: Mapping[str, str],
+    clients: list[Client],
+) -> None:
     connection = written(topics, 10)
     with shared(connection, until=None) as old:
         assert len(old.read(10, timeout=None)) == 10
@@ -354,7 +408,8 @@ def test_a_recreated_topic_has_another_consumer(topics: Topics, kafka: SharedKaf
         # Until then the broker may append to the old log.
         until(lambda: not [*Path(kafka.log_dir).glob(f"{connection.topic_name}-?")])
         anew = replace(connection, topic_id=topics.create(connection.topic_name, 1))
-        write(anew, 7)
+        # The writer renews the shared description of the topic.
+        write(anew, 7, config=own_properties)
         with shared(anew, until="now") as new:
-            assert consumer_of(new) is not consumer_of(old)
             assert list(new) == readings(7)
+            assert len(clients) == 2
