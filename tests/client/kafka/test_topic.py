@@ -1,6 +1,8 @@
 """The check of a topic's identity, shared within a process while it succeeds."""
 
 import threading
+import uuid
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -10,19 +12,61 @@ from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from sluiceway.errors import KafkaUnavailable, TopicGone
+from sluiceway.kafka import topic
 from sluiceway.kafka.consumer import MessageStream, OwnStream
 from sluiceway.kafka.shared_stream import SharedStream
 from sluiceway.kafka.topic import TopicIdentity
 from topics import Topics
 
+Describe = Callable[..., Any]
 
-def test_equal_properties_share_one_admin_client(topics: Topics) -> None:
-    first, second = (TopicIdentity(topics.connect()) for _ in range(2))
-    assert first._admin is second._admin
-    other = TopicIdentity(topics.connect(), {"client.id": "another"})
-    assert other._admin is not first._admin
-    for each in (first, second, other):
-        each.verify(timeout_s=30)
+
+class Client(AdminClient):
+    """An admin client that counts its descriptions; `instead` replaces the next ones."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.descriptions = 0
+        self.instead: list[Callable[[Describe], Any]] = []
+
+    def describe_topics(self, *arguments: Any, **options: Any) -> Any:
+        self.descriptions += 1
+
+        def describe(wanted: Any = arguments[0]) -> Any:
+            return super(Client, self).describe_topics(wanted, **options)
+
+        return self.instead.pop(0)(describe) if self.instead else describe()
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
+    """The admin clients of topic identities, in the order of their creation."""
+    created: list[Client] = []
+
+    def create(*arguments: Any, **options: Any) -> Client:
+        created.append(Client(*arguments, **options))
+        return created[-1]
+
+    # Only librdkafka knows which requests it sends, and when.
+    monkeypatch.setattr(topic, "AdminClient", create)
+    return created
+
+
+@pytest.fixture
+def own_properties() -> Mapping[str, str]:
+    """Kafka properties that only this test uses."""
+    return {"client.id": uuid.uuid4().hex}
+
+
+def test_equal_properties_share_one_admin_client(
+    topics: Topics, clients: list[Client], own_properties: Mapping[str, str]
+) -> None:
+    first, second = (TopicIdentity(topics.connect(), own_properties) for _ in range(2))
+    assert len(clients) == 1
+    other = TopicIdentity(topics.connect(), {"client.id": uuid.uuid4().hex})
+    assert len(clients) == 2
+    for identity in (first, second, other):
+        identity.verify(timeout_s=30)
 
 
 def test_a_topic_check_serves_all_callers_that_accept_its_age(topics: Topics) -> None:
@@ -40,60 +84,72 @@ def test_a_topic_check_serves_all_callers_that_accept_its_age(topics: Topics) ->
         first.verify(timeout_s=30, max_age_s=60)
 
 
-def test_of_concurrent_callers_one_checks_the_topic(topics: Topics) -> None:
+def test_of_concurrent_callers_one_checks_the_topic(
+    topics: Topics, clients: list[Client], own_properties: Mapping[str, str]
+) -> None:
     connection = topics.connect()
-    crowd = [TopicIdentity(connection) for _ in range(8)]
-    admin, together = crowd[0]._admin, threading.Barrier(8)
-    moments = set()
+    crowd = [TopicIdentity(connection, own_properties) for _ in range(8)]
+    together = threading.Barrier(8)
 
     def verify(identity: TopicIdentity) -> None:
         together.wait(30)
         identity.verify(timeout_s=30, max_age_s=60)
-        moments.add(admin.descriptions[connection.topic_name].at_s)
 
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(verify, crowd))
-    assert len(moments) == 1
+    assert [client.descriptions for client in clients] == [1]
 
 
 def test_a_caller_whose_shared_check_fails_checks_alone_in_the_remaining_time(
-    topics: Topics,
+    topics: Topics, clients: list[Client], own_properties: Mapping[str, str]
 ) -> None:
     nowhere = replace(topics.connect(), kafka={"bootstrap.servers": "127.0.0.1:1"})
-    identity = TopicIdentity(nowhere)
-    with identity._admin.lock, pytest.raises(KafkaUnavailable):
-        identity.verify(timeout_s=0.3, max_age_s=60)
+    identity, another = (TopicIdentity(nowhere, own_properties) for _ in range(2))
+    checking, proceed = threading.Event(), threading.Event()
+
+    def hold(describe: Describe) -> Any:
+        checking.set()
+        assert proceed.wait(60)
+        return describe()
+
+    clients[0].instead.append(hold)
+    with ThreadPoolExecutor(1) as threads:
+        shared = threads.submit(another.verify, timeout_s=0.3, max_age_s=60)
+        assert checking.wait(60)
+        with pytest.raises(KafkaUnavailable):
+            identity.verify(timeout_s=0.3, max_age_s=60)
+        proceed.set()
+        with pytest.raises(KafkaUnavailable):
+            shared.result(60)
 
 
-def test_after_a_failure_a_new_check_starts(topics: Topics) -> None:
+def test_after_a_failure_a_new_check_starts(
+    topics: Topics, clients: list[Client], own_properties: Mapping[str, str]
+) -> None:
     nowhere = replace(topics.connect(), kafka={"bootstrap.servers": "127.0.0.1:1"})
-    first = TopicIdentity(nowhere)
-    assert TopicIdentity(nowhere)._admin is first._admin
+    first = TopicIdentity(nowhere, own_properties)
+    TopicIdentity(nowhere, own_properties)
+    assert len(clients) == 1
     with pytest.raises(KafkaUnavailable):
         first.verify(timeout_s=0.3)
-    assert TopicIdentity(nowhere)._admin is not first._admin
+    TopicIdentity(nowhere, own_properties)
+    assert len(clients) == 2
 
 
 def test_a_delivery_is_confirmed_although_another_broker_does_not_know_a_new_topic(
-    topics: Topics, monkeypatch: pytest.MonkeyPatch
+    topics: Topics, clients: list[Client], own_properties: Mapping[str, str]
 ) -> None:
     connection = topics.connect()
-    identity = TopicIdentity(connection)
+    identity = TopicIdentity(connection, own_properties)
     identity.verify(timeout_s=30)
-    admin = AdminClient({"bootstrap.servers": connection.kafka["bootstrap.servers"]})
-    answered: list[str] = []
 
-    def describe(wanted: TopicCollection, **options: Any) -> Any:
-        # The first request reaches a broker without the topic.
-        name = "unknown" if not answered else connection.topic_name
-        answered.append(name)
-        described = admin.describe_topics(TopicCollection([name]), **options)
-        return {connection.topic_name: described[name]}
+    def describe_at_another_broker(describe: Describe) -> Any:
+        return {connection.topic_name: describe(TopicCollection(["unknown"]))["unknown"]}
 
-    # librdkafka chooses the broker.
-    monkeypatch.setattr(identity._admin.client, "describe_topics", describe)
+    before = clients[0].descriptions
+    clients[0].instead.append(describe_at_another_broker)
     assert identity.confirm_delivery(timeout_s=30)
-    assert answered == ["unknown", connection.topic_name]
+    assert clients[0].descriptions == before + 2
 
 
 @pytest.mark.parametrize("stream", [OwnStream, SharedStream])
