@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,8 @@ class Relay:
         self.address = f"127.0.0.1:{self.port}"
         self.url = f"http://{self.address}"
         self.closes_at_response = False
+        self.sent: Counter[bytes] = Counter()
+        """How often clients have sent a word; only of words that are in it."""
         self._flows = threading.Event()
         self._flows.set()
         self._held = threading.Event()
@@ -154,6 +157,9 @@ class Relay:
                 self._flows.wait()
                 if responses and self.closes_at_response:
                     break
+                if not responses:
+                    for word in self.sent:
+                        self.sent[word] += data.count(word)
                 forward = source not in self._dropping
                 drop_at = self._drop_at
                 if not responses and drop_at is not None and drop_at[0] in data:

@@ -60,9 +60,17 @@ class MicroBatchPlanner:
     a replayed micro-batch has the same records.
     """
 
-    def __init__(self, source: RefreshableConnection, options: ReadOptions) -> None:
+    def __init__(
+        self,
+        source: RefreshableConnection,
+        options: ReadOptions,
+        *,
+        refresh_every_s: float = _REFRESH_EVERY_S,
+        verify_every_s: float = _VERIFY_EVERY_S,
+    ) -> None:
         self._source = source
         self._options = options
+        self._refresh_every_s, self._verify_every_s = refresh_every_s, verify_every_s
         self._timeout_s = options.poll_timeout_ms / 1000
         self._readable = ReadableOffsets(
             source,
@@ -126,9 +134,9 @@ class MicroBatchPlanner:
 
     def _current_partitions(self) -> range:
         """Return the partitions of the topic, also if it has grown outside Sluiceway."""
-        self._source.refresh(max_age_s=_REFRESH_EVERY_S)
+        self._source.refresh(max_age_s=self._refresh_every_s)
         in_kafka = self._stream.count_partitions(
-            timeout_s=self._timeout_s, max_age_s=_VERIFY_EVERY_S
+            timeout_s=self._timeout_s, max_age_s=self._verify_every_s
         )
         if max(in_kafka, self._source.connection.partitions) > self._discovered:
             self._discovered = self._stream.discover_partitions()

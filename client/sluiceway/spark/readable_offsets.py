@@ -98,8 +98,13 @@ class ReadableOffsets:
         timeout_s: float,
         gateway_timeout_s: float,
         bounded: bool = False,
+        followed_s: float = _FOLLOWED_S,
+        open_timeout_s: float = _OPEN_TIMEOUT_S,
     ) -> None:
         """Request the commits; `bounded` only those until now, each batch wholly.
+
+        Without a gateway, this is repeated for `open_timeout_s`. `follow` waits for commits in the
+        background if its calls are less than `followed_s` apart.
 
         Raises OptionError, GatewayError, TopicGone.
         """
@@ -108,12 +113,13 @@ class ReadableOffsets:
             connection, consumer_properties(connection, config), timeout_s=timeout_s
         )
         self._channel = connection.channel_name
+        self._followed_s = followed_s
         self._control: Control | None = None
         self._visibility: Visibility | None = None
         self._asked_s = self._retry_at_s = float("-inf")
         try:
             self._visibility = self._open(
-                source, options.snapshot, gateway_timeout_s, bounded=bounded
+                source, options.snapshot, gateway_timeout_s, open_timeout_s, bounded=bounded
             )
         except BaseException:
             self.close()
@@ -183,7 +189,7 @@ class ReadableOffsets:
         if self._visibility is None:
             return
         now_s = time.monotonic()
-        followed = now_s - self._asked_s < _FOLLOWED_S
+        followed = now_s - self._asked_s < self._followed_s
         self._asked_s = now_s
         try:
             with self._advice(self.last_commit):
@@ -286,6 +292,7 @@ class ReadableOffsets:
         source: RefreshableConnection,
         snapshot: int | datetime | None,
         timeout_s: float,
+        open_timeout_s: float,
         *,
         bounded: bool,
     ) -> Visibility | None:
@@ -312,7 +319,7 @@ class ReadableOffsets:
 
         # A query's requests are short. Without this one it cannot start, so it outlasts a restart
         # of the gateway.
-        deadline_s = time.monotonic() + _OPEN_TIMEOUT_S
+        deadline_s = time.monotonic() + open_timeout_s
         while True:
             try:
                 return request()

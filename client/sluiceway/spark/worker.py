@@ -182,15 +182,22 @@ class RefreshableConnection:
 
     `connection` is the latest one. While the gateway does not answer, it stays in use, and requests
     pause for 15 s. A reader keeps the schema of its first Connection, because Spark's plan has its
-    columns. Without a `gateway_url` the Connection never changes.
+    columns. Without a `gateway_url` the Connection never changes. `timeout_s` (None: 3 s) is the
+    timeout of its requests.
     """
 
     def __init__(
-        self, connection: Connection, access: Access, *, gateway_url: str | None = None
+        self,
+        connection: Connection,
+        access: Access,
+        *,
+        gateway_url: str | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         self.connection = connection
         self.gateway_url = gateway_url
         self._access: Access = access
+        self._timeout_s = timeout_s
         self._refreshed_s = float("-inf")
         self._retry_at_s = float("-inf")
 
@@ -226,8 +233,9 @@ class RefreshableConnection:
 
     def _requested(self, gateway_url: str) -> Connection:
         name, uid = self.connection.channel_name, self.connection.channel_uid
-        with Gateway(gateway_url, timeout_s=_TIMEOUT_S) as gateway:
-            found = gateway.channel(name, wait_s=_TIMEOUT_S)
+        timeout_s = _TIMEOUT_S if self._timeout_s is None else self._timeout_s
+        with Gateway(gateway_url, timeout_s=timeout_s) as gateway:
+            found = gateway.channel(name, wait_s=timeout_s)
             if found.uid != uid:
                 raise Conflict(
                     f"the channel {name!r} was deleted and recreated while this query ran: its "

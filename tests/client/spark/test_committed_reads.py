@@ -2,15 +2,17 @@
 
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from relay import Relay
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (
@@ -19,9 +21,7 @@ from sluiceway.errors import (
     OptionError,
     RecordsLost,
 )
-from sluiceway.ledger.visibility import CommittedRuns
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import Committed, Interval
+from sluiceway.rest.ledger_models import Interval
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import InputSplit
 from sluiceway.spark.datasource import ChannelDataSource
@@ -35,6 +35,9 @@ from spark_tasks import SCHEMA, Produce, fill
 from topics import Topics
 
 Read = Callable[..., list[int]]
+
+TLS_HANDSHAKE = b"\x16\x03\x01"
+"""The first bytes of a TLS connection."""
 
 
 @pytest.fixture
@@ -66,9 +69,15 @@ def open_batch(channel: Channel, partition: int = 0) -> Iterator[ChannelWriter]:
 
 
 @pytest.fixture
+def relay(gateway_url: str) -> Iterator[Relay]:
+    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
+        yield relay
+
+
+@pytest.fixture
 def planned(gateway_url: str, channel: Channel) -> Callable[..., DataSourceReader]:
-    def planned(**options: str) -> DataSourceReader:
-        source = ChannelDataSource({"path": channel.name} | options, gateway_url=gateway_url)
+    def planned(url: str = gateway_url, **options: str) -> DataSourceReader:
+        source = ChannelDataSource({"path": channel.name} | options, gateway_url=url)
         columns = struct_of(Schema.parse(channel.connection("read").schema_definition).arrow)
         reader: DataSourceReader = pickle.loads(pickle.dumps(source.reader(columns)))  # noqa: S301
         return reader
@@ -124,23 +133,14 @@ def test_each_split_has_its_part_of_the_committed_offsets(
 
 
 def test_the_committed_records_are_requested_once_in_a_plan(
-    channel: Channel,
-    planned: Callable[..., DataSourceReader],
-    monkeypatch: pytest.MonkeyPatch,
+    channel: Channel, planned: Callable[..., DataSourceReader], relay: Relay
 ) -> None:
     fill(channel, range(4))
-    reader = planned(minPartitions="4")
-    requests: list[int] = []
-    request = LedgerCalls.committed
-
-    def counted(self: LedgerCalls, *arguments: Any, **named: Any) -> Committed | None:
-        requests.append(1)
-        return request(self, *arguments, **named)
-
-    monkeypatch.setattr(LedgerCalls, "committed", counted)
+    reader = planned(relay.url, minPartitions="4")
+    relay.sent[b"/committed?"] = 0
 
     assert tasks(reader) == [[0], [1], [2], [3]]
-    assert len(requests) == 1
+    assert relay.sent == {b"/committed?": 1}
 
 
 def test_a_read_has_the_batches_that_are_committed_each_wholly(
@@ -294,18 +294,12 @@ def test_records_that_expire_after_planning_fail_the_task(
 
 
 def test_a_gateway_that_does_not_speak_tls_fails_a_plan_at_once(
-    channel: Channel, gateway_url: str, monkeypatch: pytest.MonkeyPatch
+    channel: Channel, relay: Relay
 ) -> None:
-    refresh, requests = CommittedRuns.refresh, list[CommittedRuns]()
-
-    def count(runs: CommittedRuns) -> None:
-        requests.append(runs)
-        refresh(runs)
-
-    monkeypatch.setattr(CommittedRuns, "refresh", count)
-    url = gateway_url.replace("http:", "https:")
+    relay.sent[TLS_HANDSHAKE] = 0
+    url = relay.url.replace("http:", "https:")
     source = RefreshableConnection(channel.connection("read"), "read", gateway_url=url)
     options = ReadOptions.parse({"path": channel.name})
     with pytest.raises(GatewayAccessFailed):
         ReadableOffsets(source, options, {}, timeout_s=30, gateway_timeout_s=60)
-    assert len(requests) == 1
+    assert relay.sent == {TLS_HANDSHAKE: 1}

@@ -22,6 +22,7 @@ from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.worker import RefreshableConnection
 from spark_tasks import SCHEMA, Produce, fill
+from waiting import until
 
 NEWER = SCHEMA.append(pa.field("t", pa.string()))
 FOREIGN = b"\0" + struct.pack(">I", 2**31 - 7) + b"\x02"
@@ -66,11 +67,12 @@ def shipped(planned: Planned) -> Planned:
     return copy
 
 
-@pytest.fixture
-def unavailable_url(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of an unavailable gateway, with a short timeout."""
-    monkeypatch.setattr("sluiceway.spark.worker._TIMEOUT_S", 0.3)
-    return "http://127.0.0.1:9"
+UNREACHABLE = "http://127.0.0.1:9"
+
+
+def without_gateway(connection: Connection) -> RefreshableConnection:
+    """Return a connection of an unreachable gateway, with a short timeout."""
+    return RefreshableConnection(connection, "read", gateway_url=UNREACHABLE, timeout_s=0.3)
 
 
 @pytest.fixture
@@ -93,9 +95,9 @@ def early(channel: Channel, gateway: Gateway) -> Connection:
 
 @pytest.mark.parametrize("plan", [batch, stream])
 def test_a_message_with_an_unknown_schema_is_not_skipped_without_the_gateway(
-    early: Connection, unavailable_url: str, plan: Plan
+    early: Connection, plan: Plan
 ) -> None:
-    planned = plan(RefreshableConnection(early, "read", gateway_url=unavailable_url))
+    planned = plan(without_gateway(early))
 
     assert planned.ids(0) == [0, 1, 2]
     with pytest.raises(GatewayUnavailable, match=r"No message was skipped: run the job"):
@@ -116,32 +118,30 @@ def test_a_new_schema_is_read_and_foreign_messages_skipped_with_the_gateway(
 
 @pytest.mark.parametrize("plan", [batch, stream])
 def test_a_foreign_message_is_not_skipped_without_the_gateway(
-    channel: Channel, unavailable_url: str, produce: Produce, plan: Plan
+    channel: Channel, produce: Produce, plan: Plan
 ) -> None:
     connection = channel.connection("read")
     produce(connection, FOREIGN)
 
-    planned = plan(RefreshableConnection(connection, "read", gateway_url=unavailable_url))
+    planned = plan(without_gateway(connection))
 
     with pytest.raises(GatewayUnavailable):
         planned.ids(0)
     assert planned.ids(1) == [3, 4]
 
 
-def test_a_connection_is_not_current_while_requests_pause(
-    early: Connection, unavailable_url: str
-) -> None:
-    source = RefreshableConnection(early, "read", gateway_url=unavailable_url)
+def test_a_connection_is_not_current_while_requests_pause(early: Connection) -> None:
+    source = without_gateway(early)
 
     assert [source.refresh(max_age_s=60.0) for _ in range(2)] == [False, False]
 
 
-def test_a_recently_refreshed_connection_is_current(
-    channel: Channel, gateway_url: str, request: pytest.FixtureRequest
-) -> None:
-    source = RefreshableConnection(channel.connection("read"), "read", gateway_url=gateway_url)
-    assert source.refresh()
-    source.gateway_url = request.getfixturevalue("unavailable_url")
+def test_a_recently_refreshed_connection_is_current(channel: Channel, gateway_url: str) -> None:
+    source = RefreshableConnection(
+        channel.connection("read"), "read", gateway_url=gateway_url, timeout_s=2.0
+    )
+    until(source.refresh)
+    source.gateway_url = UNREACHABLE
 
     assert source.refresh(max_age_s=60.0)
     assert not source.refresh()

@@ -144,10 +144,7 @@ def test_corrupt_messages_can_be_skipped_and_are_logged(
     assert "2 corrupt messages skipped, the first at offset 2" in caplog.text
 
 
-def test_a_deleted_topic_fails_planning_and_tasks(
-    channel: Channel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluiceway.spark.batch_reader._VERIFY_EVERY_S", 0.0)
+def test_a_deleted_topic_fails_planning_and_tasks(channel: Channel) -> None:
     fill(channel, range(3))
     made = reader(channel.connection("read"))
     (split,) = made.partitions()

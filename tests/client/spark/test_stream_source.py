@@ -3,7 +3,7 @@
 import json
 import logging
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -34,7 +34,7 @@ from sluiceway.spark.microbatch import (
     MicroBatchPlanner,
     UnlimitedStreamReader,
 )
-from sluiceway.spark.offsets import StreamOffset
+from sluiceway.spark.offsets import OffsetRange, StreamOffset
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.worker import RefreshableConnection
@@ -151,29 +151,52 @@ def test_invalid_starting_offsets_fail_before_the_first_batch(
         queries(startingOffsets='{"0": 7, "1": 0}').start()
 
 
+@pytest.fixture
+def new_planner(gateway_url: str, channel: Channel) -> Iterator[Callable[..., MicroBatchPlanner]]:
+    """Plan a query from the latest offsets, by default always with a new Connection."""
+    with ExitStack() as stack:
+
+        def new_planner(**limits: float) -> MicroBatchPlanner:
+            options = {
+                "path": channel.name,
+                "startingOffsets": "latest",
+                "kafkaConsumer.pollTimeoutMs": "5000",
+            }
+            source = RefreshableConnection(
+                channel.connection("read"), "read", gateway_url=gateway_url
+            )
+            planner = MicroBatchPlanner(
+                source, ReadOptions.parse(options), **{"refresh_every_s": 0.0, **limits}
+            )
+            return stack.enter_context(closing(planner))
+
+        yield new_planner
+
+
+def ranges(planner: MicroBatchPlanner, start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
+    return [split.offsets for split in planner.splits(start, end)]
+
+
 def test_a_new_partition_is_read_from_its_beginning(
-    channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
+    channel: Channel, new_planner: Callable[..., MicroBatchPlanner]
 ) -> None:
-    monkeypatch.setattr("sluiceway.spark.microbatch._REFRESH_EVERY_S", 0.0)
-    query = queries(startingOffsets="latest")
-    start = query.start()
+    planner = new_planner()
+    start = planner.start()
     channel.update(partitions=3)
     fill(channel, range(2), partition=2)
 
-    end = query.end()
+    end = planner.end()
 
-    assert offsets(end) == {0: 0, 1: 0, 2: 2}
-    assert query.batch(start, end) == {2: [0, 1]}
+    assert end.next_offsets == {0: 0, 1: 0, 2: 2}
+    assert ranges(planner, start, end) == [OffsetRange(partition=2, start=0, end=2)]
 
 
 def test_a_partition_that_was_added_outside_is_read_from_its_beginning(
-    channel: Channel, queries: Any, kafka: SharedKafka, monkeypatch: pytest.MonkeyPatch
+    channel: Channel, kafka: SharedKafka, new_planner: Callable[..., MicroBatchPlanner]
 ) -> None:
-    monkeypatch.setattr("sluiceway.spark.microbatch._VERIFY_EVERY_S", 0.0)
     # The gateway learns of it too, because the writer's endpoint shows that the channel is in use.
-    monkeypatch.setattr("sluiceway.spark.microbatch._REFRESH_EVERY_S", 3600.0)
-    query = queries(startingOffsets="latest")
-    start = query.start()
+    planner = new_planner(refresh_every_s=3600.0, verify_every_s=0.0)
+    start = planner.start()
     topic = channel.status.topic.name
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
@@ -183,31 +206,32 @@ def test_a_partition_that_was_added_outside_is_read_from_its_beginning(
         producer.produce(topic, message.value(), partition=2)
     assert producer.flush(30) == 0
 
-    until(lambda: len(offsets(query.end())) == 3)
-    end = query.end()
+    until(lambda: len(planner.end().next_offsets) == 3)
+    end = planner.end()
 
-    assert offsets(end) == {0: 2, 1: 0, 2: 2}
-    assert query.batch(start, end) == {0: [0, 1], 2: [0, 1]}
+    assert end.next_offsets == {0: 2, 1: 0, 2: 2}
+    assert ranges(planner, start, end) == [
+        OffsetRange(partition=0, start=0, end=2),
+        OffsetRange(partition=2, start=0, end=2),
+    ]
 
 
 def test_a_new_partition_that_appears_while_a_batch_is_planned_is_read(
-    channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
+    channel: Channel, new_planner: Callable[..., MicroBatchPlanner]
 ) -> None:
-    monkeypatch.setattr("sluiceway.spark.microbatch._REFRESH_EVERY_S", 0.0)
-    options = {"startingOffsets": "latest", "kafkaConsumer.pollTimeoutMs": "5000"}
-    query = queries(**options)
-    start = query.start()
+    planner = new_planner()
+    start = planner.start()
     fill(channel, range(1))
-    end = query.end()
+    end = planner.end()
     channel.update(partitions=3)
     # Planning requests the Connection again.
-    assert query.batch(start, end) == {0: [0]}
+    assert ranges(planner, start, end) == [OffsetRange(partition=0, start=0, end=1)]
     fill(channel, range(2), partition=2)
 
-    later = query.end()
+    later = planner.end()
 
-    assert offsets(later) == {0: 1, 1: 0, 2: 2}
-    assert query.batch(end, later) == {2: [0, 1]}
+    assert later.next_offsets == {0: 1, 1: 0, 2: 2}
+    assert ranges(planner, end, later) == [OffsetRange(partition=2, start=0, end=2)]
 
 
 def test_the_replay_of_a_first_batch_begins_where_the_batch_began(
@@ -239,10 +263,10 @@ def test_the_replay_of_a_first_batch_without_its_records_fails(
 
 
 def test_before_spark_4_2_the_end_of_the_first_batch_contains_its_start(
-    channel: Channel, queries: Any
+    channel: Channel, gateway_url: str
 ) -> None:
     def run() -> UnlimitedStreamReader:
-        return unlimited(queries(startingOffsets="latest"))
+        return unlimited(channel, gateway_url, startingOffsets="latest")
 
     fill(channel, range(3))
     first = run()
@@ -271,14 +295,14 @@ def test_before_spark_4_2_the_end_of_the_first_batch_contains_its_start(
 
 
 def test_before_spark_4_2_the_replay_of_a_first_batch_without_its_records_fails(
-    channel: Channel, queries: Any
+    channel: Channel, gateway_url: str
 ) -> None:
     fill(channel, range(5))
-    first = unlimited(queries())
+    first = unlimited(channel, gateway_url)
     end = first.latestOffset()
     first.stop()
     delete_before(channel, 3)
-    second = unlimited(queries())
+    second = unlimited(channel, gateway_url)
 
     assert second.partitions(end, end) == []
     with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 0: its range is 3 to 5"):
@@ -286,10 +310,11 @@ def test_before_spark_4_2_the_replay_of_a_first_batch_without_its_records_fails(
     second.stop()
 
 
-def unlimited(query: Query) -> UnlimitedStreamReader:
-    """Return the query's reader as before Spark 4.2."""
-    made = query.reader
-    return UnlimitedStreamReader(made._source, made._options, made._columns)
+def unlimited(channel: Channel, url: str, **options: str) -> UnlimitedStreamReader:
+    """Return the reader of a query as before Spark 4.2."""
+    source = RefreshableConnection(channel.connection("read"), "read", gateway_url=url)
+    parsed = ReadOptions.parse({"path": channel.name, **options})
+    return UnlimitedStreamReader(source, parsed, struct_of(SCHEMA))
 
 
 def test_an_idle_query_has_no_new_end(channel: Channel, queries: Any) -> None:
@@ -391,24 +416,22 @@ def test_a_checkpoint_of_a_deleted_channel_is_an_error(
 
 
 def test_recreating_a_channel_ends_its_query(
-    gateway: Gateway, channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, channel: Channel, new_planner: Callable[..., MicroBatchPlanner]
 ) -> None:
-    monkeypatch.setattr("sluiceway.spark.microbatch._REFRESH_EVERY_S", 0.0)
-    query = queries()
-    query.end()
+    planner = new_planner()
+    planner.end()
     channel.delete()
     gateway.channel(channel.name, SCHEMA, partitions=2)
 
     with pytest.raises(Conflict, match="deleted and recreated"):
-        query.end()
+        planner.end()
 
 
 def test_deleting_the_topic_ends_a_query(
-    channel: Channel, queries: Any, monkeypatch: pytest.MonkeyPatch
+    channel: Channel, new_planner: Callable[..., MicroBatchPlanner]
 ) -> None:
-    monkeypatch.setattr("sluiceway.spark.microbatch._VERIFY_EVERY_S", 0.0)
-    query = queries()
-    query.end()
+    planner = new_planner(refresh_every_s=3600.0, verify_every_s=0.0)
+    planner.end()
     connection = channel.connection("read")
     admin = AdminClient(connection.kafka)
     admin.delete_topics([connection.topic_name])[connection.topic_name].result(30)
@@ -416,7 +439,7 @@ def test_deleting_the_topic_ends_a_query(
     until(lambda: connection.topic_name not in admin.list_topics(timeout=30).topics)
 
     with pytest.raises(TopicGone):
-        query.end()
+        planner.end()
 
 
 def test_columns_missing_in_the_channel_are_an_error(gateway_url: str, channel: Channel) -> None:
@@ -457,12 +480,11 @@ def test_a_message_that_the_querys_first_schema_cannot_read_is_an_error_with_adv
 
 
 def test_a_query_continues_without_the_gateway(
-    channel: Channel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    channel: Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("sluiceway.spark.worker._TIMEOUT_S", 0.3)
     fill(channel, range(3))
     source = RefreshableConnection(
-        channel.connection("read"), "read", gateway_url="http://127.0.0.1:9"
+        channel.connection("read"), "read", gateway_url="http://127.0.0.1:9", timeout_s=0.3
     )
     reader = ChannelStreamReader(
         source, ReadOptions.parse({"path": channel.name}), struct_of(SCHEMA)
