@@ -1,5 +1,6 @@
 """A round of a chaos run: starts a world and jobs, runs faults, and checks the outcome."""
 
+import faulthandler
 import random
 import shutil
 import time
@@ -301,6 +302,9 @@ def _await_records(scene: Scene, channel: str, records: int, unfinished: list[st
     while scene.watch.count(channel) < records:
         if time.monotonic() > deadline_s:
             count = scene.watch.count(channel)
+            with (scene.directory / f"watchers-{channel}.txt").open("a") as file:
+                file.writelines(f"{line}\n" for line in scene.watch.describe(channel))
+                faulthandler.dump_traceback(file)
             unfinished.append(f"readers of the channel {channel} have {count} of {records} records")
             return
         time.sleep(0.1)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tests.chaos.checker import Record, Seen
 from tests.chaos.journal import record_of
 
-from sluiceway import Gateway
+from sluiceway import ChannelReader, Gateway
 from sluiceway.errors import SluicewayError
 from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger_models import OpenBatch
@@ -29,6 +29,8 @@ class Watcher:
         self.channel, self.partition = channel, partition
         self.seen: list[Seen] = []
         self.failures = 0
+        self.failure: SluicewayError | None = None
+        self._reader: ChannelReader | None = None
         self._urls = urls
         self._positions: dict[int, Position] = {}
         self._ended = threading.Event()
@@ -39,14 +41,29 @@ class Watcher:
         self._ended.set()
         self._thread.join()
 
+    def describe(self) -> str:
+        """Return what it has read, and what its reader knows."""
+        reader = self._reader
+        lag: object = None
+        try:
+            lag = None if reader is None else reader.lag()
+        except SluicewayError as error:
+            lag = error
+        return (
+            f"{self.channel} partition {self.partition}: {len(self.seen)} records, "
+            f"{self.failures} failures, the last one {self.failure!r}; positions "
+            f"{self._positions}, reader {reader!r}, lag {lag}"
+        )
+
     def _run(self) -> None:
         while not self._ended.is_set():
             url = self._urls[self.failures % len(self._urls)]
             try:
                 with Gateway(url, timeout_s=5, control_grace_s=10) as gateway:
                     self._read(gateway)
-            except SluicewayError:
+            except SluicewayError as error:
                 self.failures += 1
+                self.failure = error
                 self._ended.wait(_PAUSE_S)
 
     def _read(self, gateway: Gateway) -> None:
@@ -54,6 +71,7 @@ class Watcher:
         partitions = None if self.partition is None else [self.partition]
         start = self._positions or "earliest"
         with channel.reader(until=None, partitions=partitions, start=start) as reader:
+            self._reader = reader
             while not self._ended.is_set():
                 rows = reader.read(_READ, timeout=_POLL_S)
                 now_s = time.monotonic()
@@ -85,6 +103,12 @@ class Watch:
         """Return the number of records that every kind of watcher has read so far."""
         of_partitions = sum(len(watcher.seen) for watcher in self._watchers[channel])
         return min(of_partitions, len(self._followers[channel].seen))
+
+    def describe(self, channel: str) -> list[str]:
+        """Return what each watcher of a channel has read."""
+        return [
+            watcher.describe() for watcher in (*self._watchers[channel], self._followers[channel])
+        ]
 
     def seen(self, channel: str) -> dict[int, list[Seen]]:
         """Return by partition the records that its own watcher has read."""
