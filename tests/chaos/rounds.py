@@ -298,6 +298,10 @@ def _final(
 
 def _await_records(scene: Scene, channel: str, records: int, unfinished: list[str]) -> None:
     """Wait until the watchers of a channel have read `records` records."""
+    try:
+        scene.watch.watch_added(channel)
+    except SluicewayError as error:
+        unfinished.append(f"the partitions of the channel {channel} are unknown: {error}")
     deadline_s = time.monotonic() + _SETTLE_S
     while scene.watch.count(channel) < records:
         if time.monotonic() > deadline_s:

@@ -99,6 +99,11 @@ class Watch:
         watchers = self._watchers[channel]
         watchers += [Watcher(self._urls, channel, p) for p in range(len(watchers), partitions)]
 
+    def watch_added(self, channel: str) -> None:
+        """Watch the partitions that were added after `grow` had failed."""
+        with Gateway(self._urls[0]) as gateway:
+            self.watch(channel, gateway.channel(channel).partitions)
+
     def count(self, channel: str) -> int:
         """Return the number of records that every kind of watcher has read so far."""
         of_partitions = sum(len(watcher.seen) for watcher in self._watchers[channel])
