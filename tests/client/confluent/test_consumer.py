@@ -1,10 +1,7 @@
 """sluiceway.confluent.Consumer with manual assignment: reading, offsets, commits."""
 
-import sys
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +16,7 @@ from confluent_facade import (
     poll_messages,
     poll_until,
 )
+from interrupts import count_c_calls, interrupted_at_call, interrupted_when
 from sluiceway.confluent import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -27,7 +25,6 @@ from sluiceway.confluent import (
     Message,
     TopicPartition,
 )
-from sluiceway.confluent.partition_offsets import ReturnedOffsets
 
 
 @pytest.fixture
@@ -65,10 +62,7 @@ def test_consume_returns_as_many_messages_as_requested(
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 def test_messages_of_an_interrupted_consume_are_returned_again(
-    consumer: Callable[..., Consumer],
-    site: Facade,
-    delivery: str,
-    monkeypatch: pytest.MonkeyPatch,
+    consumer: Callable[..., Consumer], site: Facade, delivery: str
 ) -> None:
     name = site.channel(partitions=1, delivery=delivery)
     with site.producer() as producer:
@@ -77,120 +71,50 @@ def test_messages_of_an_interrupted_consume_are_returned_again(
     reader = consumer(**{"group.id": "interrupted"})
     reader.assign([at(name, 0, 0)])
     assert [message.offset() for message in reader.consume(3, 20)] == [0, 1, 2]
-    consume = reader._fetcher.consume
-
-    def consume_all_then_interrupt(limit: int, wait_s: float) -> list[Message]:
-        if not (found := consume(limit, wait_s)) and limit == 93:
-            raise KeyboardInterrupt
-        return found
-
-    with monkeypatch.context() as patched:
-        patched.setattr(reader._fetcher, "consume", consume_all_then_interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            reader.consume(100, 20)
+    with interrupted_when(lambda: reader.position([at(name, 0)])[0].offset == 10):
+        # More than exist, so it holds those that it has taken.
+        reader.consume(100, 300)
     assert error_code_of(reader.commit, asynchronous=False) == KafkaError._NO_OFFSET
     assert [message.offset() for message in reader.consume(7, 20)] == [3, 4, 5, 6, 7, 8, 9]
 
 
-def test_messages_that_librdkafka_drops_after_an_interrupt_are_returned(
-    consumer: Callable[..., Consumer], site: Facade, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = site.channel(partitions=1)
-    with site.producer() as producer:
-        for number in range(10):
-            producer.produce(name, str(number), partition=0)
-    reader = consumer(**{"group.id": "interrupted"})
-    reader.assign([at(name, 0, 0)])
-    fetcher = reader._fetcher
-
-    class Dropping:
-        """A consumer of librdkafka that a signal interrupts after it has taken messages."""
-
-        def __init__(self) -> None:
-            self._consumer = fetcher._consumer
-
-        def __getattr__(self, attribute: str) -> Any:
-            return getattr(self._consumer, attribute)
-
-        def consume(self, limit: int, wait_s: float) -> list[Message]:
-            if self._consumer.consume(limit, wait_s):
-                raise KeyboardInterrupt
-            return []
-
-        def poll(self, wait_s: float) -> Message | None:
-            if self._consumer.poll(wait_s):
-                raise KeyboardInterrupt
-            return None
-
-    with monkeypatch.context() as patched:
-        patched.setattr(fetcher, "_consumer", Dropping())
-        patched.setattr(fetcher, "_poll", Dropping().poll)
-        with pytest.raises(KeyboardInterrupt):
-            reader.consume(4, 20)
-        with pytest.raises(KeyboardInterrupt):
-            reader.poll(20)
-    assert [message.offset() for message in reader.consume(4, 20)] == [0, 1, 2, 3]
-    with monkeypatch.context() as patched:
-        patched.setattr(fetcher, "_poll", Dropping().poll)
-        with pytest.raises(KeyboardInterrupt):
-            reader.poll(20)
-    assert [message.offset() for message in reader.consume(6, 20)] == [4, 5, 6, 7, 8, 9]
-
-
-@contextmanager
-def interrupted_after(function: str) -> Iterator[None]:
-    """Interrupt the block right after its first call of a C function, and expect that."""
-
-    def profile(_frame: FrameType, event: str, called: Any) -> None:
-        if event == "c_return" and called.__name__ == function:
-            sys.setprofile(None)
-            raise KeyboardInterrupt
-
-    sys.setprofile(profile)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            yield
-    finally:
-        sys.setprofile(None)
-
-
+# An interrupt within a generator's end.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("other", [None, "at_least_once", "exactly_once"])
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
-def test_an_interrupt_right_before_a_call_returns_loses_no_message(
-    consumer: Callable[..., Consumer],
-    site: Facade,
-    delivery: str,
-    other: str | None,
-    monkeypatch: pytest.MonkeyPatch,
+def test_an_interrupt_of_any_call_of_poll_or_consume_loses_no_message(
+    consumer: Callable[..., Consumer], site: Facade, delivery: str, other: str | None
 ) -> None:
-    names = [site.channel(partitions=1, delivery=each) for each in (delivery, other) if each]
+    count = 150
+    names = [site.channel(partitions=1, delivery=kind) for kind in (delivery, other) if kind]
     with site.producer() as producer:
-        for number in range(10):
+        for number in range(count):
             for name in names:
                 producer.produce(name, str(number), partition=0)
-    reader = consumer(**{"group.id": "interrupted"})
+    # After a seek, librdkafka waits for its last request to the broker.
+    reader = consumer(**{"group.id": "interrupted", "fetch.wait.max.ms": 10})
     reader.assign([at(name, 0, 0) for name in names])
-    found = [reader.poll(20)]
-    with interrupted_after("set_topic"):
-        reader.poll(20)
-    add = ReturnedOffsets.add
+    messages: list[Message] = []
 
-    def interrupted(*arguments: Any, **options: Any) -> None:
-        if [*arguments[1]]:
-            raise KeyboardInterrupt
-        add(*arguments, **options)
+    def poll() -> None:
+        messages.extend(filter(None, [reader.poll(20)]))
 
-    with monkeypatch.context() as patched:
-        patched.setattr(ReturnedOffsets, "add", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            reader.consume(7, 20)
-    found += reader.consume(10 * len(names) - 1, 20)
+    def consume() -> None:
+        messages.extend(reader.consume(7, 20))
+
+    for take in (poll, consume):
+        number = 1
+        while interrupted_at_call(number, take, returns=False):
+            number += 1
+        assert number > 5
+    while len(messages) < count * len(names):
+        poll()
     for name in names:
-        assert [each.offset() for each in found if each.topic() == name] == [*range(10)]
+        assert [m.offset() for m in messages if m.topic() == name] == [*range(count)]
 
 
 def test_after_an_interrupt_each_partition_continues_after_its_returned_messages(
-    consumer: Callable[..., Consumer], site: Facade, monkeypatch: pytest.MonkeyPatch
+    consumer: Callable[..., Consumer], site: Facade
 ) -> None:
     names = [site.channel(partitions=2), site.channel(partitions=1)]
     places = [(names[0], 0), (names[0], 1), (names[1], 0)]
@@ -200,51 +124,45 @@ def test_after_an_interrupt_each_partition_continues_after_its_returned_messages
                 producer.produce(name, str(number), partition=partition)
     reader = consumer(**{"group.id": "interrupted", "enable.partition.eof": True})
     reader.assign([at(name, partition, 10) for name, partition in places])
-    fetcher = reader._fetcher
-    found = []
+    messages: list[Message] = []
 
     def read(count: int) -> None:
-        while len(found) < count:
-            messages = [*reader.consume(7, 20), *filter(None, [reader.poll(20)])]
-            found.extend(each for each in messages if each.error() is None)
+        while len(messages) < count:
+            taken = [*reader.consume(7, 20), *filter(None, [reader.poll(20)])]
+            messages.extend(message for message in taken if message.error() is None)
+
+    def has_taken_all() -> bool:
+        positions = reader.position([at(name, partition) for name, partition in places])
+        return [position.offset for position in positions] == [100, 100, 100]
 
     read(50)
     reader.seek(at(*places[0], 10))
-    found = [each for each in found if (each.topic(), each.partition()) != places[0]]
-    take = fetcher._consumer.consume
-
-    class Dropping:
-        def __getattr__(self, attribute: str) -> Any:
-            return getattr(reader_consumer, attribute)
-
-        def consume(self, limit: int, wait_s: float) -> list[Message]:
-            while take(limit, wait_s):
-                pass
-            raise KeyboardInterrupt
-
-    reader_consumer = fetcher._consumer
-    with monkeypatch.context() as patched:
-        patched.setattr(fetcher, "_consumer", Dropping())
-        with pytest.raises(KeyboardInterrupt):
-            reader.consume(1000, 20)
+    messages = [m for m in messages if (m.topic(), m.partition()) != places[0]]
+    with interrupted_when(has_taken_all):
+        reader.consume(1000, 300)
     read(270)
     by_place = {place: [] for place in places}
-    for each in found:
-        by_place[each.topic(), each.partition()].append(each.offset())
+    for message in messages:
+        by_place[message.topic(), message.partition()].append(message.offset())
     assert by_place == {place: [*range(10, 100)] for place in places}
 
 
 def test_messages_are_taken_without_requests_for_positions(
-    consumer: Callable[..., Consumer], name: str, monkeypatch: pytest.MonkeyPatch
+    consumer: Callable[..., Consumer], site: Facade
 ) -> None:
+    name = site.channel(partitions=1, filled=300)
     reader = consumer(**{"group.id": "many"})
     reader.assign([at(name, 0, 0)])
-    fetcher = reader._fetcher
-    (first,) = reader.consume(1, 20)
-    monkeypatch.setattr(fetcher, "consumed", None)
-    found = [first, *fetcher.consume(3, 20), *filter(None, [fetcher.poll(20)])]
-    assert [each.offset() for each in found] == [*range(len(found))]
-    assert len(found) > 2
+    messages = reader.consume(1, 20)
+
+    def read() -> None:
+        while len(messages) < 300:
+            messages.extend([*reader.consume(1, 20), *filter(None, [reader.poll(20)])])
+
+    counts = count_c_calls(read)
+    assert [message.offset() for message in messages] == [*range(300)]
+    # Twice a second, a poll records the positions for commits.
+    assert counts["position"] < 50 < counts["consume"]
 
 
 def test_position_is_past_the_last_returned_message(

@@ -1,0 +1,129 @@
+"""Interrupts, as by Ctrl-C: at each call of a thread, in callbacks of librdkafka, by a signal."""
+
+import signal
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from waiting import until
+
+__all__ = [
+    "acting_at_call",
+    "count_c_calls",
+    "interrupted_at_call",
+    "interrupted_in_report",
+    "interrupted_when",
+]
+
+Profile = Callable[[FrameType, str, Any], object]
+
+
+@contextmanager
+def _profiled(profile: Profile) -> Iterator[None]:
+    sys.setprofile(profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+def acting_at_call(
+    number: int,
+    action: Callable[[], object],
+    work: Callable[[], object],
+    events: tuple[str, ...] = ("call", "return", "c_return"),
+) -> bool:
+    """Run `work` with an action where its n-th call begins or ends; False if it has fewer."""
+    calls = 0
+
+    def profile(_frame: FrameType, event: str, _called: object) -> None:
+        nonlocal calls
+        calls += event in events
+        if calls == number:
+            calls += 1
+            action()
+
+    with _profiled(profile):
+        work()
+    return calls > number
+
+
+def interrupted_at_call(number: int, work: Callable[[], object], *, returns: bool = True) -> bool:
+    """Run `work` with an interrupt where its n-th call begins or ends; False if it has fewer.
+
+    A signal's handler runs when a function begins, and after a call. Without `returns` it runs
+    after calls of C functions only, as in CPython, where a function returns to a function.
+    """
+    events = ("call", "return", "c_return") if returns else ("call", "c_return")
+    came = []
+
+    def interrupt() -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        acting_at_call(number, interrupt, work, events)
+    return bool(came)
+
+
+@contextmanager
+def interrupted_in_report() -> Iterator[None]:
+    """Interrupt the first Python callback that librdkafka's producer calls in the block.
+
+    The interrupt is expected from the block.
+    """
+    serving = False
+
+    def profile(_frame: FrameType, event: str, called: Any) -> None:
+        nonlocal serving
+        if event == "call" and serving:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+        if event.startswith("c_") and called.__name__ in ("poll", "flush"):
+            serving = event == "c_call"
+
+    with pytest.raises(KeyboardInterrupt), _profiled(profile):
+        yield
+
+
+@contextmanager
+def interrupted_when(condition: Callable[[], object]) -> Iterator[None]:
+    """Send SIGINT to the main thread, which runs the block, once another thread sees a condition.
+
+    The interrupt is expected from the block.
+    """
+    main = threading.get_ident()
+
+    def press() -> None:
+        until(condition)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    # The test's runner may ignore the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    pressing = threading.Thread(target=press, daemon=True)
+    pressing.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        pressing.join(60)
+        signal.signal(signal.SIGINT, before)
+
+
+def count_c_calls(work: Callable[[], object]) -> Counter[str]:
+    """Run `work`, and return how often this thread called each C function, by name."""
+    counts: Counter[str] = Counter()
+
+    def profile(_frame: FrameType, event: str, called: Any) -> None:
+        if event == "c_call":
+            counts[called.__name__] += 1
+
+    with _profiled(profile):
+        work()
+    return counts
