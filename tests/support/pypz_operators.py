@@ -5,10 +5,25 @@ from typing import Any
 from pypz.abstracts.channel_ports import ChannelInputPort, ChannelOutputPort
 from pypz.core.specs.misc import BlankOperator
 from pypz.core.specs.pipeline import Pipeline
+from pypz.executors.operator.states import StateOperationRunning
 
-from pypz_rig import SCHEMA, QuickReader, QuickWriter, demo
+from pypz_rig import SCHEMA, PortSteps, QuickReader, QuickWriter, demo
 
 RECEIVED: dict[str, list[dict[str, str]]] = {}
+
+
+class SteppedInputPort(ChannelInputPort, PortSteps):  # type: ignore[misc]
+    """pypz's input port, with its steps by public names."""
+
+    def fail(self) -> None:
+        self._on_error(StateOperationRunning, RuntimeError("on purpose"))
+
+
+class SteppedOutputPort(ChannelOutputPort, PortSteps):  # type: ignore[misc]
+    """pypz's output port, with its steps by public names."""
+
+    def fail(self) -> None:
+        self._on_error(StateOperationRunning, RuntimeError("on purpose"))
 
 
 class Reads(BlankOperator):  # type: ignore[misc]
@@ -18,7 +33,7 @@ class Reads(BlankOperator):  # type: ignore[misc]
 
     def __init__(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
         super().__init__(name, *args, **kwargs)
-        self.input_port = ChannelInputPort(
+        self.input_port = SteppedInputPort(
             schema=SCHEMA, group_mode=self.GROUP_MODE, channel_reader_type=QuickReader
         )
 
@@ -46,7 +61,7 @@ class Writes(BlankOperator):  # type: ignore[misc]
 
     def __init__(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
         super().__init__(name, *args, **kwargs)
-        self.output_port = ChannelOutputPort(schema=SCHEMA, channel_writer_type=QuickWriter)
+        self.output_port = SteppedOutputPort(schema=SCHEMA, channel_writer_type=QuickWriter)
 
     def _on_running(self) -> bool:
         self.output_port.send(demo(100))

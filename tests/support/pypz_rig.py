@@ -3,11 +3,11 @@
 import contextlib
 import json
 import logging
-import time
 import types
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +19,32 @@ from waiting import until
 LOGGER = logging.getLogger("standin")
 
 
-class StandinPort:
+class PortSteps:
+    """The steps of a port by public names; pypz's executor takes them through its hooks."""
+
+    _pre_execution: Any
+    _on_resource_creation: Any
+    _on_port_open: Any
+    _on_port_close: Any
+    _on_resource_deletion: Any
+
+    def prepare(self) -> None:
+        self._pre_execution()
+
+    def create_resource(self) -> bool:
+        return bool(self._on_resource_creation())
+
+    def open(self) -> bool:
+        return bool(self._on_port_open())
+
+    def close(self) -> bool:
+        return bool(self._on_port_close())
+
+    def delete_resource(self) -> bool:
+        return bool(self._on_resource_deletion())
+
+
+class StandinPort(PortSteps):
     """A port with the methods that channels call."""
 
     def __init__(
@@ -138,7 +163,7 @@ class StandinInputPort(StandinPort):
     def _on_resource_deletion(self) -> bool:
         return not self.is_principal() or self.channel.invoke_resource_deletion()
 
-    def _on_error(self) -> None:
+    def fail(self) -> None:
         if self.channel.is_channel_open():
             self.channel.invoke_sync_send_status_message(ChannelStatus.Error)
 
@@ -164,8 +189,8 @@ class StandinOutputPort(StandinPort):
         self.channels: list[KafkaChannelWriter] = []
 
     def _pre_execution(self) -> None:
-        for each in self.inputs:
-            channel = self.channel_writer_type(each, self)
+        for name in self.inputs:
+            channel = self.channel_writer_type(name, self)
             channel.set_location(self.location)
             channel.invoke_configure_channel(self.config)
             self.channels.append(channel)
@@ -197,10 +222,10 @@ class StandinOutputPort(StandinPort):
             each.invoke_resource_deletion() for each in self.channels
         )
 
-    def _on_error(self) -> None:
-        for each in self.channels:
-            if each.is_channel_open():
-                each.invoke_sync_send_status_message(ChannelStatus.Error)
+    def fail(self) -> None:
+        for channel in self.channels:
+            if channel.is_channel_open():
+                channel.invoke_sync_send_status_message(ChannelStatus.Error)
 
 
 SCHEMA = json.dumps(
@@ -239,13 +264,6 @@ def take(reader: KafkaChannelReader, count: int) -> list[Any]:
     return records
 
 
-def stop_waiting(reader: KafkaChannelReader) -> None:
-    """Let the time be over for which a reader waits for the successors of failed writers."""
-    policy = reader._failed_writers and reader._failed_writers._policy
-    assert policy is not None
-    policy._monotonic = lambda: time.monotonic() + 3_600
-
-
 class Bench:
     """Factory of readers and writers of one channel; closes them at the end."""
 
@@ -280,24 +298,51 @@ class Bench:
         kind: type[KafkaChannelWriter] = QuickWriter,
         schema: Any = SCHEMA,
         config: dict[str, Any] | None = None,
+        location: str | None = None,
         silent: bool = False,
         **place: Any,
     ) -> KafkaChannelWriter:
         channel = kind(self.name, StandinPort(name, schema, **place), silent_mode=silent)
-        channel.set_location(self.url)
+        channel.set_location(self.url if location is None else location)
         channel.invoke_configure_channel(config or {})
         self._stack.callback(_close_quietly, channel)
         return channel
 
     def pair(
-        self, kind: type[KafkaChannelWriter] = QuickWriter, **config: Any
+        self,
+        kind: type[KafkaChannelWriter] = QuickWriter,
+        *,
+        location: str | None = None,
+        writer_location: str | None = None,
+        **config: Any,
     ) -> tuple[KafkaChannelReader, KafkaChannelWriter]:
         """Return an open reader and an open writer."""
-        reader, writer = self.reader(config=config), self.writer(kind=kind)
+        reader = self.reader(config=config, location=location)
+        writer = self.writer(kind=kind, location=writer_location or location)
         assert reader.invoke_resource_creation()
         until(reader.invoke_open_channel)
         until(writer.invoke_open_channel)
         return reader, writer
+
+    def impatient_reader(self) -> KafkaChannelReader:
+        """Return an open reader that waits a second for successors of failed writers.
+
+        It takes the time from the channel when it opens. Afterwards the channel's heartbeat timeout
+        is long again, so that nothing is lost which only a busy machine delays.
+        """
+        channel = self.create_channel()
+        usual = channel.heartbeat
+        channel.update(heartbeat=replace(usual, timeout_ms=1000))
+        reader = self.reader()
+        until(reader.invoke_open_channel)
+        channel.update(heartbeat=usual)
+        return reader
+
+    def endpoint_id(self, role: str) -> str:
+        """Return the id of the only live reader or writer."""
+        endpoints = self.channel().endpoints()
+        (id_,) = (endpoint.id for endpoint in endpoints if endpoint.lives and endpoint.role == role)
+        return id_
 
     def channel(self) -> Channel:
         """Return the channel at the gateway."""
@@ -316,7 +361,7 @@ def _close_quietly(channel: Any) -> None:
 
 
 def without_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the sleep of five seconds before pypz's ports close."""
+    """Remove the sleep of five seconds before pypz's ports close, which has no parameter."""
     from pypz.abstracts import channel_ports
 
     monkeypatch.setattr(channel_ports, "time", types.SimpleNamespace(sleep=lambda _s: None))

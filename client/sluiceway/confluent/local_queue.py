@@ -374,8 +374,9 @@ class Deliveries:
     def _serve(self, call: Callable[[float], int], wait_s: float) -> int:
         """Make a call of librdkafka's that runs callbacks in this thread."""
         thread = threading.get_ident()
-        self._serving.add(thread)
         try:
+            # After an interrupt right after it, too, the thread is discarded.
+            self._serving.add(thread)
             return run_callbacks(call, wait_s)
         finally:
             self._serving.discard(thread)

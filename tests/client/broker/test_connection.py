@@ -7,6 +7,7 @@ import sys
 import textwrap
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from urllib.parse import urlsplit
 
 import pytest
@@ -20,9 +21,10 @@ from broker_calls import (
     fetch_offset,
     produce_values,
 )
+from relay import Relay
 from scripted_gateway import Script
 from sluiceway import Channel, Gateway
-from sluiceway.broker import Broker, BrokerMetadata, OffsetType, SslConfig, produce
+from sluiceway.broker import Broker, BrokerMetadata, OffsetType, SslConfig
 from sluiceway.broker.exceptions import (
     ERROR_CODES,
     KafkaException,
@@ -89,18 +91,25 @@ def test_stopping_the_handler_disconnects_and_connect_creates_a_new_one(
     assert channel.endpoints()[-1].state == "closed"
 
 
-def test_connected_follows_the_gateways_answers(
-    script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connected_follows_the_gateways_answers(gateway_url: str) -> None:
+    with (
+        closing(Relay(int(gateway_url.rpartition(":")[2]))) as relay,
+        broker_at(relay.url, socket_timeout_ms=2_000) as broker,
+    ):
+        assert broker.connected
+        relay.cut()
+        with pytest.raises(SocketDisconnectedError, match="does not answer"):
+            broker.request_metadata([b"nowhere"])
+        assert not broker.connected
+        relay.restore()
+        reported = broker.request_metadata([b"nowhere"])
+        assert reported.topics["nowhere"].err == UnknownTopicOrPartition.ERROR_CODE
+        assert broker.connected
+
+
+def test_a_refusal_is_an_answer(script: Script) -> None:
     script.response(200, {"items": [], "next_cursor": None})
     broker = Broker(0, "", 0, url=script.url)
-    assert broker.connected
-    assert broker.handler is not None
-    with monkeypatch.context() as patched:
-        patched.setattr(broker.handler.control._transport, "_timeout_s", 0.15)
-        with pytest.raises(SocketDisconnectedError, match="does not answer"):
-            broker.request_metadata([b"flights"])
-    assert not broker.connected
     script.problem(404, "channel_not_found")
     script.problem(403, "forbidden")
     reported = broker.request_metadata([b"flights"])
@@ -158,46 +167,46 @@ PROGRAM = """
 import sys
 from broker_calls import broker_at, encode, produce_values
 from sluiceway import Gateway
-url, name = sys.argv[1:]
+url, name, *failure = sys.argv[1:]
 broker = broker_at(url)
 with Gateway(url) as gateway:
     channel = gateway.channel(name)
     produce_values(broker, channel, encode(channel, 2))
+    if failure:
+        raise RuntimeError(*failure)
     # Only the exit waits for these.
     large = encode(channel, 1)[0] + bytes(900_000)
     produce_values(broker, channel, [large] * 20, required_acks=0)
 """
 
 
+def run_program(*arguments: str) -> int:
+    """Run the program, and return its exit code."""
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        # The program imports the tests' modules.
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+        timeout=480,
+    ).returncode
+
+
 def test_a_program_that_exits_without_closing_closes_its_writers(
     gateway_url: str, new_channel: NewChannel
 ) -> None:
     channel = new_channel()
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM, gateway_url, channel.name],
-        # The program imports the tests' modules.
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        check=True,
-        timeout=480,
-    )
+    assert run_program(gateway_url, channel.name) == 0
     (writer,) = channel.endpoints()
     assert (writer.state, writer.ends) == ("closed", {0: 22})
 
 
 def test_a_program_ended_by_an_exception_fails_its_writers(
-    gateway_url: str, new_channel: NewChannel, monkeypatch: pytest.MonkeyPatch
+    gateway_url: str, new_channel: NewChannel
 ) -> None:
     channel = new_channel()
-    # Without the brokers that tests of this process share.
-    monkeypatch.setattr(produce, "_OPEN", set())
-    broker = broker_at(gateway_url)
-    produce_values(broker, channel, encode(channel, 2))
-    # Python sets this before it runs the exit handlers.
-    monkeypatch.setattr(sys, "last_value", RuntimeError("out of paper"), raising=False)
-    produce._close_all()
+    assert run_program(gateway_url, channel.name, "out of paper") == 1
     (writer,) = channel.endpoints()
     assert (writer.state, writer.cause) == ("error", "RuntimeError")
-    broker.close()
 
 
 FORKING = """

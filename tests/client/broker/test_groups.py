@@ -23,8 +23,7 @@ from sluiceway.broker.exceptions import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from sluiceway.errors import GatewayUnavailable, OptionError
-from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.errors import OptionError
 
 NewChannel = Callable[..., Channel]
 BEAT = Heartbeat(interval_ms=100, timeout_ms=60_000)
@@ -85,8 +84,8 @@ def test_the_first_member_leads_and_has_all_partitions(broker: Broker, channel: 
     reported = broker.join_group("c", b"g", b"", channel.name.encode(), protocol)
     assert reported.error_code == 0
     assert reported.leader_id == reported.member_id
-    handler = broker._get_unique_req_handler("c")
-    assert handler is broker.handler is broker._get_unique_req_handler("another")
+    # pykafka's own name, which its members call.
+    assert [broker._get_unique_req_handler(id_) for id_ in "cd"] == [broker.handler] * 2
     assert (reported.group_protocol, reported.members) == (b"range", {reported.member_id: "mine"})
     response = broker.sync_group("c", b"g", reported.generation_id, reported.member_id, [])
     assert response.error_code == 0
@@ -136,18 +135,16 @@ def test_members_share_added_partitions_when_their_heartbeats_let_them_rejoin(
 
 
 def test_a_join_that_fails_after_attaching_leaves_no_member(
-    broker: Broker, channel: Channel, monkeypatch: pytest.MonkeyPatch
+    gateway_url: str, broker: Broker, channel: Channel
 ) -> None:
-    sync = EndpointCalls.sync
-
-    def unavailable(*_arguments: Any, **_named: Any) -> Any:
-        monkeypatch.setattr(EndpointCalls, "sync", sync)
-        raise GatewayUnavailable("the gateway does not answer")
-
-    monkeypatch.setattr(EndpointCalls, "sync", unavailable)
-    with pytest.raises(SocketDisconnectedError):
-        Member(broker, channel).join()
-    assert [each.state for each in channel.endpoints()] == ["closed"]
+    with (
+        closing(Relay(int(gateway_url.rpartition(":")[2]))) as relay,
+        broker_at(relay.url, socket_timeout_ms=2_000) as cut_off,
+    ):
+        relay.drop_at(b"/sync", forward=False)
+        with pytest.raises(SocketDisconnectedError):
+            Member(cut_off, channel).join()
+        assert [endpoint.state for endpoint in channel.endpoints()] == ["closed"]
     _, partitions = joined(broker, channel)
     assert partitions == [0, 1, 2, 3]
 
@@ -438,26 +435,19 @@ def test_threads_of_one_process_commit_without_conflicts(
 
 
 def test_a_lost_answer_to_a_commit_without_membership_is_resolved_by_the_next(
-    gateway_url: str,
-    new_channel: NewChannel,
-    broker: Broker,
-    monkeypatch: pytest.MonkeyPatch,
+    gateway_url: str, new_channel: NewChannel, broker: Broker
 ) -> None:
     channel = new_channel()
     with (
         closing(Relay(int(gateway_url.rpartition(":")[2]))) as relay,
-        broker_at(relay.url) as cut_off,
+        broker_at(relay.url, offsets_channel_socket_timeout_ms=2_000) as cut_off,
     ):
         produce_values(broker, channel, encode(channel, 10))
         fetch(broker, channel)
         assert commit(cut_off, channel, b"d", 2).err == 0
         relay.closes_at_response = True
-        assert cut_off.offsets_channel_handler is not None
-        with monkeypatch.context() as patched:
-            transport = cut_off.offsets_channel_handler.control._transport
-            patched.setattr(transport, "_timeout_s", 0.5)
-            with pytest.raises(SocketDisconnectedError):
-                commit(cut_off, channel, b"d", 5)
+        with pytest.raises(SocketDisconnectedError):
+            commit(cut_off, channel, b"d", 5)
         relay.closes_at_response = False
         assert commit(cut_off, channel, b"d", 9).err == 0
         assert fetch_committed(broker, channel, b"d").offset == 9

@@ -18,6 +18,7 @@ def name(site: Facade) -> str:
 
 @pytest.fixture(autouse=True)
 def _substituted(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As docs/coming-from.md says.
     monkeypatch.setattr(confluent_kafka, "Consumer", Consumer)
 
 
@@ -79,10 +80,8 @@ def test_callbacks_of_an_aio_consumer_call_the_consumer(site: Facade, name: str)
     assert [each.offset for each in reported[2:]] == [10, 10]
 
 
-def test_an_aio_consumer_cannot_be_closed_in_its_callback(
-    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluiceway.confluent.coordinator._LEAVE_TIMEOUT_S", 0.5)
+@pytest.mark.usefixtures("quick_end")
+def test_an_aio_consumer_cannot_be_closed_in_its_callback(site: Facade, name: str) -> None:
     codes: list[int] = []
 
     async def begin(reader: AIOConsumer, partitions: list[TopicPartition]) -> None:

@@ -10,11 +10,10 @@ import confluent_kafka
 import pytest
 
 from confluent_facade import KafkaError, error_code_of
+from scripted_gateway import Script
 from sluiceway.confluent import Consumer, KafkaException, Producer, properties
 from sluiceway.confluent.config import ChannelControl
-from sluiceway.errors import ChannelNotFound, Conflict
-from sluiceway.rest.channels import Control
-from sluiceway.rest.transport import Transport
+from sluiceway.errors import ChannelNotFound
 
 NOBODY = {"bootstrap.servers": "http://127.0.0.1:1"}
 GROUP = {**NOBODY, "group.id": "g"}
@@ -96,7 +95,7 @@ def test_missing_values_and_wrong_types_raise() -> None:
 def test_no_secret_is_shown() -> None:
     secret = "slw_0123456789abcdef_" + "f" * 64
     consumer = Consumer({**GROUP, "sluiceway.token": secret, "sasl.password": "hush"})
-    shown = repr(vars(consumer)) + repr(consumer._settings)
+    shown = repr(consumer) + repr(vars(consumer))
     assert secret not in shown
     assert "hush" not in shown
     consumer.close()
@@ -105,7 +104,8 @@ def test_no_secret_is_shown() -> None:
 def test_the_address_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICEWAY_URL", "http://127.0.0.1:2")
     consumer = Consumer({"group.id": "g"})
-    assert consumer._settings.control._transport.url == "http://127.0.0.1:2"
+    with pytest.raises(KafkaException, match=r"the gateway at http://127\.0\.0\.1:2 does not"):
+        consumer.list_topics(timeout=0.1)
     consumer.close()
 
 
@@ -246,22 +246,13 @@ def test_a_message_timeout_shorter_than_the_usual_linger_is_accepted() -> None:
     Producer({**NOBODY, "message.timeout.ms": 0}).close()
 
 
-def test_a_channel_that_can_be_neither_read_nor_created_is_not_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_channel_that_can_be_neither_read_nor_created_is_not_found(script: Script) -> None:
     """Such as one that is being deleted."""
-    created = []
-
-    def absent(*_: object, **_options: object) -> None:
-        raise ChannelNotFound("no such channel", status=404)
-
-    def exists(_: object, name: str, **_options: object) -> None:
-        created.append(name)
-        raise Conflict("it exists", status=412, code="precondition_failed")
-
-    monkeypatch.setattr(Control, "channel", absent)
-    monkeypatch.setattr(Control, "create", exists)
-    control = ChannelControl(Transport("http://127.0.0.1:1"), listener=None, creates=True)
+    script.problem(404, "channel_not_found")
+    script.problem(412, "precondition_failed")
+    script.problem(404, "channel_not_found")
+    control = ChannelControl(script.transport(), listener=None, creates=True)
     with pytest.raises(ChannelNotFound):
         control.channel("readings")
-    assert created == ["readings"]
+    assert [method for method, _, _ in script.requests] == ["GET", "PUT", "GET"]
+    assert {path for _, path, _ in script.requests} == {"/v1/channels/readings"}

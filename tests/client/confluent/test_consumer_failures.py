@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from functools import partial
 from typing import Any
 
 import pytest
@@ -24,16 +23,19 @@ from confluent_facade import (
     poll_until,
 )
 from faults import failing_call
+from interrupts import acting_at_call
 from relay import Relay
-from sluiceway.confluent import Consumer, TopicPartition, background
+from sluiceway.confluent import Consumer, TopicPartition
+from sluiceway.confluent.background import StepRunner, Steps
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.confluent.coordinator import WakeupEvent
-from sluiceway.confluent.members import ChannelMember, ManualConsumer
+from sluiceway.confluent.members import ManualConsumer
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayUnavailable
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import EndpointCalls, Position
 from sluiceway.rest.transport import Transport
+from sluiceway.runtime.threads import Signal
 from waiting import until
 
 EARLIEST = {"auto.offset.reset": "earliest"}
@@ -59,13 +61,8 @@ def failing(calls: list[str], which: str) -> Callable[[Consumer, list[TopicParti
     return fail
 
 
-def beats_again(reader: ChannelMember) -> bool:
-    """Whether the gateway answers heartbeats again."""
-    return reader.handle.session._outage_since_s is None
-
-
 def test_reading_continues_while_the_gateway_is_unavailable(
-    site: Facade, name: str, relay: Relay
+    site: Facade, name: str, relay: Relay, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = {"enable.auto.commit": True, "auto.commit.interval.ms": 100}
     with site.consumer(**EARLIEST, **config, **{"bootstrap.servers": relay.url}) as reader:
@@ -82,7 +79,7 @@ def test_reading_continues_while_the_gateway_is_unavailable(
 
         until(has_read_everything, seconds=60)
         relay.restore()
-        until(lambda: reader.poll(0.05) is None and beats_again(reader._assignment.members[name]))
+        poll_until(lambda: "the gateway accepts heartbeats again" in caplog.text, reader)
     assert sum(at.offset for at in site.gateway.channel(name).committed("g").values()) == 20
 
 
@@ -259,7 +256,7 @@ def test_a_commit_without_an_answer_is_resolved_by_the_next_one(
     relay.closes_at_response = False
     manual.commit({0: Position(offset=8)})
     assert channel.committed("doubtful")[0].offset == 8
-    until(lambda: beats_again(manual))
+    until(lambda: manual.handle.session.interruption is None)
     manual.handle.detach()
     control.close()
 
@@ -344,29 +341,38 @@ def test_incremental_assignments_refuse_repeats(consumer: New, name: str) -> Non
     assert offsets(poll_messages(reader, 10)) == {0: [*range(10)]}
 
 
-def test_a_consumer_is_collected_while_its_session_is_locked(site: Facade, name: str) -> None:
-    def forget() -> None:
-        reader: Consumer | None = site.consumer()
-        assert reader is not None
-        reader.assign([at(name, 0, 0)])
-        (session,) = {each.handle.session for each in reader._assignment.members.values()}
-        assert isinstance(session, HeartbeatSession)
-        # A cycle: its own callback refers to it.
-        reader._coordinator.callbacks["assign"] = partial(print, reader)
-        with session._lock:
-            reader = None
-            gc.collect()
+def test_a_consumer_may_be_collected_at_any_call_of_its_session(site: Facade, name: str) -> None:
+    control = Control(Transport(site.url))
+    session = HeartbeatSession.of(control.endpoints, grace_s=control.grace_s)
 
-    thread = threading.Thread(target=forget, daemon=True)
-    thread.start()
-    thread.join(60)
-    assert not thread.is_alive()
+    def abandon() -> None:
+        # A cycle: its own callback refers to it.
+        own: list[Consumer] = []
+        own.append(site.consumer(on_commit=lambda *_: own))
+        own[0].assign([at(name, 0, 0)])
+        assert own[0].memberid() in session.ids
+
+    def collect() -> None:
+        number, called = 1, True
+        while called:
+            abandon()
+            called = acting_at_call(number, gc.collect, lambda: session.ids)
+            number += 1
+        assert number > 3
+
+    # `ids` holds the session's lock.
+    collecting = threading.Thread(target=collect, daemon=True)
+    collecting.start()
+    collecting.join(60)
+    assert not collecting.is_alive()
+    gc.collect()
+    control.close()
     channel = site.gateway.channel(name)
     until(lambda: not [each for each in channel.endpoints() if each.lives])
 
 
 FORKING = """
-    import os, sys, warnings
+    import atexit, os, sys, warnings
     from confluent_kafka import KafkaException
     from sluiceway.confluent import Consumer, Producer, TopicPartition
 
@@ -390,8 +396,8 @@ FORKING = """
             else:
                 os._exit(1)
         reader.close()
-        producer._finalizer()
-        reader._coordinator.finalizer()
+        # The first part of a normal exit. The second would wait for librdkafka's threads.
+        atexit._run_exitfuncs()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     reader.commit(asynchronous=False)
@@ -414,23 +420,14 @@ def test_a_forked_process_gets_errors_and_closes_nothing(site: Facade, name: str
     assert {each.state for each in channel.endpoints()} == {"closed"}
 
 
-def test_steps_whose_request_an_interrupt_prevented_begin_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    runner = background.StepRunner(wakeup=threading.Event())
-    results = []
+def test_steps_whose_request_an_interrupt_prevented_begin_again() -> None:
+    runner, results = StepRunner(wakeup=Signal()), []
 
-    def steps() -> background.Steps[None]:
+    def steps() -> Steps[None]:
         results.append((yield lambda: "response"))
 
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(background, "_Pending", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            runner.advance(steps, 1.0)
-    assert not runner.active
-    while not results:
+    with failing_call(threading.Thread, "start", KeyboardInterrupt(), arrives=False):
         runner.advance(steps, 1.0)
+    assert not runner.active
+    until(lambda: results or runner.advance(steps, 1.0))
     assert results == ["response"]

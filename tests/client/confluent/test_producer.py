@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import confluent_kafka
@@ -20,6 +21,7 @@ from confluent_kafka.aio import AIOProducer
 
 from confluent_facade import NUMBER, Facade, KafkaError, error_code_of, offsets, poll_messages
 from faults import no_threads
+from interrupts import count_c_calls
 from sluiceway.confluent import Message, Producer, TopicPartition
 from sluiceway.errors import SluicewayTimeout
 from topics import Topics
@@ -311,9 +313,16 @@ def test_end_offsets_include_new_partitions(site: Facade, name: str) -> None:
         producer.produce(name, b"0", partition=0)
         producer.flush()
         channel.update(partitions=3)
-        (client,) = producer._deliveries.producers
-        client.list_topics(producer._by_name[name].topic, timeout=20)
-        producer.produce(name, b"2", partition=2)
+
+        def produces_to_the_new_partition() -> bool:
+            # After a heartbeat, librdkafka requests the partitions.
+            producer.poll(0)
+            with suppress(KafkaException):
+                producer.produce(name, b"2", partition=2)
+                return True
+            return False
+
+        until(produces_to_the_new_partition)
     with site.gateway.channel(name).reader() as reader:
         assert sorted(record["value"] for record in reader) == [b"0", b"2"]
 
@@ -454,6 +463,7 @@ def test_a_missing_channel_is_created_on_request(site: Facade) -> None:
 def test_confluent_kafkas_asynchronous_producer_runs_on_this_one(
     site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # As docs/coming-from.md says.
     monkeypatch.setattr(confluent_kafka, "Producer", Producer)
 
     async def produce() -> list[Message]:
@@ -494,10 +504,13 @@ def test_a_loop_of_messages_leaves_the_queue_once_the_channel_is_attached(
     with site.producer() as producer:
         attached = False
         for number in range(450_000):
-            producer.produce(name, b"%d" % number, partition=0)
-            if name in producer._by_name:
+            send = partial(producer.produce, name, b"%d" % number, partition=0)
+            if number % 100:
+                send()
+            elif count_c_calls(send)["produce"]:
+                # librdkafka's own method was called in this thread.
                 break
-            if number % 100 == 0 and not attached:
+            elif not attached:
                 # A busy machine may take long for it, so fill the queue slowly.
                 attached = channel.endpoints() != ()
         else:

@@ -1,6 +1,5 @@
 """sluiceway.confluent.Producer on exactly-once channels: commits at flush, and transactions."""
 
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from confluent_kafka import KafkaException
 
 from confluent_facade import Facade, at, error_code_of, poll_messages, poll_until
 from faults import failing_call
+from interrupts import interrupted_at_call, interrupted_in_report
 from ledger_view import LedgerView
 from lost_commits import LOST_COMMIT, shorten_lost_commits
 from relay import Relay
@@ -97,16 +97,20 @@ def test_flush_commits_and_nothing_is_visible_before(
 
 
 def test_a_channel_may_be_attached_while_another_thread_flushes(
-    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
+    site: Facade, name: str, ledger: LedgerView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, flushing = site.channel(delivery="exactly_once"), threading.Event()
 
+    def opened(name: str) -> bool:
+        return ledger.open_keys(site.gateway.channel(name)) != []
+
+    # Another thread attaches in the middle of an iteration over the attached channels.
     def attach_then(channel: ChannelProducer) -> Any:
         if flushing.is_set() and threading.current_thread() is threading.main_thread():
             flushing.clear()
             with ThreadPoolExecutor(1) as pool:
                 pool.submit(producer.produce, other, b"other").result()
-            until(lambda: producer._sender.attached(other))
+            until(lambda: opened(other))
         return vars(channel)["batches"]
 
     def store(channel: ChannelProducer, batches: object) -> None:
@@ -141,40 +145,36 @@ def test_closing_commits_and_leaving_by_an_exception_aborts(
     assert kinds(ledger, site, name) == ["commit", "abort"]
 
 
-def test_a_producer_commits_by_time(
-    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluiceway.confluent.channel_producer._COMMIT_EVERY_S", 0.05)
+@pytest.mark.usefixtures("commit_every_s")
+@pytest.mark.parametrize("commit_every_s", [0.05], indirect=True)
+def test_a_producer_commits_by_time(site: Facade, name: str) -> None:
     with site.producer() as producer:
         for number in range(3):
             producer.produce(name, b"%d" % number)
             until(lambda: len(values(site, name)) == number + 1)  # noqa: B023
 
 
-def test_at_most_one_timer_waits_for_the_next_commit(
-    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluiceway.confluent.channel_producer._COMMIT_EVERY_S", 600)
+def test_at_most_one_timer_waits_for_the_next_commit(site: Facade, name: str) -> None:
     before = set(threading.enumerate())
 
-    def timers() -> list[threading.Thread]:
+    def waiting_timers() -> list[threading.Timer]:
         started = set(threading.enumerate()) - before
-        return [each for each in started if isinstance(each, threading.Timer)]
+        timers = [thread for thread in started if isinstance(thread, threading.Timer)]
+        return [timer for timer in timers if not timer.finished.is_set()]
 
     with site.producer() as producer:
         for number in range(10):
             producer.produce(name, b"%d" % number)
             producer.flush(30)
-        until(lambda: len(timers()) <= 1)
+            assert len(waiting_timers()) <= 1
 
 
-def test_a_failed_message_commits_nothing_and_ends_the_producer(
-    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluiceway.confluent.channel_producer._COMMIT_EVERY_S", 600)
+@pytest.mark.usefixtures("commit_every_s")
+def test_a_failed_message_commits_nothing_and_ends_the_producer(site: Facade, name: str) -> None:
     producer = site.producer(**{"message.max.bytes": 2000})
-    producer.produce(name, b"small")
-    until(lambda: producer._deliveries.in_librdkafka or producer.poll(0.05))
+    delivered: list[Any] = []
+    producer.produce(name, b"small", on_delivery=lambda *report: delivered.append(report))
+    until(lambda: producer.poll(0.05) and delivered)
     producer.produce(name, b"large" * 1000, on_delivery=lambda *_: None)
     error = abort_error(producer.flush, 30)
     assert error.code() != 0
@@ -183,21 +183,12 @@ def test_a_failed_message_commits_nothing_and_ends_the_producer(
 
 
 def test_a_batch_whose_delivery_report_an_interrupt_lost_is_aborted(
-    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
+    site: Facade, name: str
 ) -> None:
     producer = site.producer()
-    record, interrupted = ChannelProducer.record_delivery, []
-
-    def record_or_interrupt(*arguments: Any) -> None:
-        if not interrupted:
-            interrupted.append(arguments)
-            raise KeyboardInterrupt
-        record(*arguments)
-
-    monkeypatch.setattr(ChannelProducer, "record_delivery", record_or_interrupt)
     for number in range(10):
         producer.produce(name, b"%d" % number)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_in_report():
         producer.flush(30)
     error = abort_error(producer.flush, 30)
     assert "an interrupt lost the delivery report" in error.str()
@@ -450,10 +441,10 @@ def test_closing_within_a_transaction_aborts_it(
 
 
 @pytest.fixture
-def relay(gateway_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
-    """A connection to the gateway that loses responses to commits."""
-    # Only the test commits.
-    monkeypatch.setattr("sluiceway.confluent.channel_producer._COMMIT_EVERY_S", 600)
+def relay(
+    gateway_url: str, commit_every_s: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Relay]:
+    """A connection to the gateway that loses responses to commits, which only the test makes."""
     with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
         shorten_lost_commits(monkeypatch, relay)
         yield relay
@@ -490,39 +481,16 @@ def test_an_interrupted_flush_is_repeated_by_the_next(
     assert values(site, name) == [b"1", b"2"]
 
 
-def raising_after_call(number: int, work: Callable[[], object]) -> bool:
-    """Run `work` with an interrupt where its n-th call begins or ends; False if it has fewer."""
-    calls = 0
-
-    def profile(_: object, event: str, __: object) -> None:
-        nonlocal calls
-        # A signal's handler runs when a function begins, and after a call.
-        calls += event in ("call", "return", "c_return")
-        if calls == number:
-            calls += 1
-            raise KeyboardInterrupt
-
-    sys.setprofile(profile)
-    try:
-        work()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.setprofile(None)
-    return False
-
-
 def test_a_commit_that_is_interrupted_at_any_call_does_not_hold_back_the_next(
     site: Facade, name: str
 ) -> None:
     with site.producer() as producer:
         producer.produce(name, "1")
         assert producer.flush() == 0
-        commits, channel = producer._sender.commits, producer._sender.attached(name)
-        assert channel is not None
+        # Nothing is left to commit, but a commit has its turn.
         number = 1
-        while raising_after_call(number, partial(commits.end, channel, 10)):
-            commits.end(channel, 10)
+        while interrupted_at_call(number, partial(producer.flush, 10)):
+            assert producer.flush(10) == 0
             number += 1
         assert number > 5
         producer.produce(name, "2")
@@ -540,7 +508,7 @@ def test_after_an_interrupt_of_any_call_of_produce_a_flush_delivers_the_next_mes
         number = 1 + 9 * len(acknowledged)
         # The first message of a producer waits until its channel is attached.
         with site.producer() as producer:
-            interrupted = raising_after_call(number, partial(producer.produce, name, b"maybe"))
+            interrupted = interrupted_at_call(number, partial(producer.produce, name, b"maybe"))
             producer.produce(name, b"%05d" % number)
             assert producer.flush() == 0
             acknowledged.append(b"%05d" % number)
@@ -558,7 +526,7 @@ def test_an_interrupt_of_any_call_that_opens_a_batch_leaves_none_open(
     number, interrupted = 1, True
     while interrupted:
         producer.begin_transaction()
-        interrupted = raising_after_call(number, partial(producer.produce, name, b"1"))
+        interrupted = interrupted_at_call(number, partial(producer.produce, name, b"1"))
         if interrupted:
             producer.abort_transaction(30)
             assert ledger.open_keys(site.gateway.channel(name)) == []

@@ -9,7 +9,8 @@ import pytest
 
 from gateways import all_responses, failed_cause
 from heartbeats import lose
-from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, stop_waiting, take
+from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
+from relay import Relay
 from sluiceway.errors import DeliveryFailed, WriterFailed, WriterLost
 from sluiceway.pypz import (
     ChannelStatus,
@@ -19,7 +20,6 @@ from sluiceway.pypz import (
     KafkaChannelReader,
     KafkaChannelWriter,
 )
-from sluiceway.rest.endpoints import EndpointCalls
 from topics import Topics
 from waiting import until
 
@@ -30,15 +30,6 @@ class ElsewhereWriter(QuickWriter):
     """A writer with another gateway timeout, and so with its own heartbeat session."""
 
     ControlLoopExceptionTimeoutInMs = 50_000
-
-
-def vanish(bench: Bench, writer: KafkaChannelWriter) -> None:
-    """End a writer's heartbeats, as if its process had died, until it is lost."""
-    assert writer._endpoint is not None
-    handle = writer._endpoint._handle
-    assert handle is not None
-    handle.session.unregister(handle)
-    lose(bench.channel(), handle.id)
 
 
 def test_both_sides_receive_each_others_states_in_order(bench: Bench) -> None:
@@ -218,14 +209,26 @@ def test_a_failing_callback_is_logged(bench: Bench, caplog: pytest.LogCaptureFix
 
 
 def test_the_callback_of_a_monitor_may_request_an_update(bench: Bench) -> None:
-    reader, writer = bench.pair()
-    until(lambda: reader._peers.monitors)
-    (monitor,) = reader._peers.monitors
-    monitor.on_status_update(lambda _: reader.invoke_sync_status_update())
+    updates: list[ChannelStatusMessage] = []
+
+    class Updating(QuickReader):
+        def on_new_channel_status_monitor(self, status_monitor: ChannelStatusMonitor) -> None:
+            def update(message: ChannelStatusMessage) -> None:
+                self.invoke_sync_status_update()
+                updates.append(message)
+
+            status_monitor.on_status_update(update)
+
+    reader, writer = bench.reader(Updating), bench.writer()
+    assert reader.invoke_resource_creation()
+    for port in (reader, writer):
+        until(port.invoke_open_channel)
+    names = reader.retrieve_connected_channel_unique_names
     writer.start_channel()
-    until(lambda: monitor.is_channel_started())
+    until(lambda: names(lambda monitor: monitor.is_channel_started()))
     writer.stop_channel()
-    until(lambda: monitor.is_channel_stopped())
+    until(lambda: names(lambda monitor: monitor.is_channel_stopped()))
+    assert ChannelStatus.Started in [message.status for message in updates]
 
 
 def test_an_acknowledgement_covers_only_records_read_before_it(bench: Bench) -> None:
@@ -240,8 +243,8 @@ def test_an_acknowledgement_covers_only_records_read_before_it(bench: Bench) -> 
     assert not writer.is_all_connected_input_channels_acknowledged()
     # It arrives after the records were written, but its reader had not read them.
     reader.acknowledge_input()
-    (monitor,) = writer._peers.monitors
-    until(lambda: ChannelStatus.Acknowledged in monitor.status_update_map)
+    names = writer.retrieve_connected_channel_unique_names
+    until(lambda: names(lambda monitor: ChannelStatus.Acknowledged in monitor.status_update_map))
     assert not writer.is_all_connected_input_channels_acknowledged()
     assert len(take(reader, 5)) == 5
     reader.acknowledge_input()
@@ -297,25 +300,28 @@ def test_the_last_figures_are_sent_before_a_channel_closes(bench: Bench) -> None
     assert figures[-1] == {"sentRecordCount": 25}
 
 
-def test_a_heartbeat_that_arrives_after_the_close_is_no_warning(
-    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_heartbeats_that_arrive_after_the_close_are_no_warning(
+    bench: Bench, relay: Relay, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _, writer = bench.pair()
-    assert writer._handle is not None
-    session, detach = writer._handle.session, EndpointCalls.detach
+    class BriefWriter(QuickWriter):
+        """A writer that waits a second for the gateway."""
 
-    def detach_first(calls: EndpointCalls, *args: Any, **options: Any) -> None:
-        detach(calls, *args, **options)
-        session.send(calls)
+        ControlLoopExceptionTimeoutInMs = 1000
 
-    monkeypatch.setattr(EndpointCalls, "detach", detach_first)
+    bench.create_channel()
+    _, writer = bench.pair(kind=BriefWriter, writer_location=relay.url)
+    # Only the request at the end has this word. Its response is lost, and while the writer waits,
+    # more heartbeats are sent.
+    relay.drop_at(b'"closed"', forward=True)
+    assert not writer.invoke_close_channel()
+    assert not relay.drop_pending
     assert writer.invoke_close_channel()
     assert [record.message for record in caplog.records if "refused" in record.message] == []
 
 
 def test_a_writer_that_sent_error_has_not_finished(bench: Bench) -> None:
-    bench.create_channel()
-    reader, writer = bench.pair()
+    reader, writer = bench.impatient_reader(), bench.writer()
+    until(writer.invoke_open_channel)
     writer.start_channel()
     writer.invoke_write_records(demo(2))
     writer.invoke_sync_send_status_message(ChannelStatus.Error)
@@ -328,7 +334,6 @@ def test_a_writer_that_sent_error_has_not_finished(bench: Bench) -> None:
     assert reader.is_any_connected_channels_unhealthy()
     assert reader.has_records()
     assert take(reader, 2) == demo(2), "all that it wrote is read"
-    stop_waiting(reader)
     with pytest.raises(WriterFailed, match=r"sent the status Error.*onLostWriter='go_on'"):
         until(lambda: not reader.has_records())
     # Restarted in its place, it is live.
@@ -365,23 +370,24 @@ def test_a_writer_that_is_restarted_in_time_is_read_to_the_end(bench: Bench, wri
 
 
 def test_a_writer_that_failed_before_writing_ends_a_reader_without_an_error(bench: Bench) -> None:
-    bench.create_channel()
-    reader, writer = bench.pair()
+    reader, writer = bench.impatient_reader(), bench.writer()
+    until(writer.invoke_open_channel)
     writer.invoke_sync_send_status_message(ChannelStatus.Error)
     assert writer.invoke_close_channel()
     until(reader.is_any_connected_channels_unhealthy)
-    assert reader.has_records()
-    stop_waiting(reader)
     until(lambda: not reader.has_records())
 
 
 @pytest.mark.parametrize("choice", ["raise", "wait", "go_on"])
-def test_the_gateway_finds_a_dead_writer(bench: Bench, choice: str) -> None:
-    bench.create_channel()
-    reader, writer = bench.pair(ElsewhereWriter, onLostWriter=choice)
+def test_the_gateway_finds_a_dead_writer(bench: Bench, relay: Relay, choice: str) -> None:
+    channel = bench.create_channel()
+    reader, _ = bench.pair(ElsewhereWriter, writer_location=relay.url, onLostWriter=choice)
     until(reader.is_any_connected_channels_healthy)
     assert not reader.has_records()
-    vanish(bench, writer)
+    writing = bench.endpoint_id("writer")
+    # Its heartbeats end, as if its process had died.
+    relay.cut()
+    lose(channel, writing)
     until(reader.is_any_connected_channels_unhealthy)
     if choice == "raise":
         with pytest.raises(WriterLost, match="is lost"):
@@ -400,19 +406,22 @@ def test_a_writer_that_failed_before_may_be_restarted_with_its_reader(
     writer.invoke_sync_send_status_message(ChannelStatus.Error)
     writer.invoke_close_channel()
     reader.invoke_close_channel()
-    later = bench.reader()
-    until(later.invoke_open_channel)
+    patient = bench.reader()
+    until(patient.invoke_open_channel)
+    until(patient.is_any_connected_channels_unhealthy)
+    assert len(take(patient, 2)) == 2
+    assert patient.has_records(), "it is waited for, for the channel's heartbeat timeout"
+    assert patient.invoke_close_channel()
+    later = bench.impatient_reader()
     until(later.is_any_connected_channels_unhealthy)
     assert len(take(later, 2)) == 2
-    assert later.has_records(), "it is waited for, for the channel's heartbeat timeout"
-    stop_waiting(later)
     with pytest.raises(WriterFailed):
         until(lambda: not later.has_records())
 
 
 def test_a_delivery_failure_is_raised_and_fails_the_writer(bench: Bench, topics: Topics) -> None:
-    bench.create_channel()
-    reader, writer = bench.pair()
+    reader, writer = bench.impatient_reader(), bench.writer()
+    until(writer.invoke_open_channel)
     writer.start_channel()
     topics.limit_messages(bench.channel().status.topic.name)
     writer.invoke_write_records([{"demoText": random.Random(1).randbytes(4000).hex()}])  # noqa: S311
@@ -424,7 +433,6 @@ def test_a_delivery_failure_is_raised_and_fails_the_writer(bench: Bench, topics:
     assert writing.state == "error"
     assert "MSG_SIZE_TOO_LARGE" in (writing.cause or "")
     until(reader.is_any_connected_channels_unhealthy)
-    stop_waiting(reader)
     with pytest.raises(WriterFailed):
         until(lambda: not reader.has_records())
 
