@@ -6,12 +6,13 @@ import logging
 import types
 import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from relay import Relay
 from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.pypz import ChannelStatus, KafkaChannelReader, KafkaChannelWriter
 from waiting import until
@@ -337,6 +338,10 @@ class Bench:
         until(reader.invoke_open_channel)
         channel.update(heartbeat=usual)
         return reader
+
+    def relay(self) -> Relay:
+        """Return a connection to the gateway for channels that are made later."""
+        return self._stack.enter_context(closing(Relay(int(self.url.rpartition(":")[2]))))
 
     def endpoint_id(self, role: str) -> str:
         """Return the id of the only live reader or writer."""

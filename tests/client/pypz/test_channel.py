@@ -12,7 +12,6 @@ from faults import failing_call
 from heartbeats import lose
 from interrupts import interrupted_at_call
 from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
-from relay import Relay
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
     CommitBeyondRead,
@@ -723,9 +722,9 @@ def test_invalid_names_get_a_hash(bench: Bench) -> None:
 
 
 def test_a_pair_recovers_from_a_pause_beyond_the_heartbeat_timeout(
-    bench: Bench, relay: Relay
+    bench: Bench,
 ) -> None:
-    channel = bench.create_channel()
+    channel, relay = bench.create_channel(), bench.relay()
     reader, writer = bench.pair(location=relay.url)
     writer.invoke_write_records(demo(4))
     assert len(take(reader, 4)) == 4
