@@ -163,6 +163,9 @@ def run(plan: Plan) -> Outcome:
         names, skipped = _possible(plan, scene)
         schedule = Schedule(scene, names, plan.seed)
         schedule.run(plan.seconds)
+        # A fault that failed, which the report names, may have left a broker stopped.
+        for broker in environment.brokers:
+            broker.ensure_running()
         history = _settle(plan, scene)
         findings = check(history)
         if findings and plan.exactly_once:
