@@ -7,6 +7,7 @@ import logging
 import os
 import pickle
 import socket
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -43,6 +44,7 @@ from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.worker import RefreshableConnection
 from sluiceway.writer import ChannelWriter
+from waiting import until
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
 RECORDS = [{"a": each} for each in range(100)]
@@ -292,11 +294,12 @@ def test_an_interrupted_request_does_not_keep_the_token(
             requesting.start()
             peer, _ = server.accept()
             with peer:
-                assert peer.recv(1024)
-                identity = ctypes.c_ulong(requesting.ident or 0)
-                interrupt = ctypes.py_object(KeyboardInterrupt)
-                assert ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, interrupt) == 1
-            # The thread waits for the response in a call, and is interrupted after it.
+                identity = requesting.ident or 0
+                until(lambda: sys._current_frames()[identity].f_code.co_name == "read")
+                # It waits for the response, and is interrupted when the connection ends.
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(identity), ctypes.py_object(KeyboardInterrupt)
+                )
             requesting.join(60)
     assert any("httpx" in frame.filename for frame in traceback.extract_tb(raised[0].__traceback__))
     assert_no_secrets(raised[0], SECRET)
