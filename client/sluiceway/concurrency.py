@@ -157,9 +157,14 @@ class FairLock:
         return self._owner == threading.get_ident()
 
     @property
+    def waiting(self) -> int:
+        """The number of threads that wait for it."""
+        return len(self._urgent) + len(self._ordinary)
+
+    @property
     def contended(self) -> bool:
         """Whether other threads wait for it."""
-        return bool(self._urgent or self._ordinary)
+        return self.waiting > 0
 
     @property
     def urgently_contended(self) -> bool:
@@ -209,10 +214,9 @@ class FairLock:
             self.release()
         finally:
             try:
-                self._reacquire(urgent_from_s)
+                self.acquire(urgent_from_s)
             finally:
-                # An interrupt before the release would have added a level.
-                self._depth = depth
+                self._keep(depth)
 
     # Not a method that calls it: an interrupt between the two would leave the lock taken.
     __enter__ = acquire
@@ -229,9 +233,9 @@ class FairLock:
             yield
         finally:
             try:
-                self._reacquire()
+                self.acquire()
             finally:
-                self._depth = depth
+                self._keep(depth)
 
     @contextmanager
     def urgently(self) -> Iterator[None]:
@@ -242,14 +246,12 @@ class FairLock:
         finally:
             self.release()
 
-    def _reacquire(self, urgent_from_s: float = math.inf) -> None:
-        """Acquire the lock also after an interrupt, because the caller will release it."""
-        try:
-            self.acquire(urgent_from_s)
-        except BaseException:
-            if self._owner != threading.get_ident():
-                self.acquire(-math.inf)
-            raise
+    def _keep(self, depth: int) -> None:
+        """Hold the lock also after an interrupt, because the caller will release it."""
+        if not self.held:
+            self.acquire(-math.inf)
+        # An interrupt before the release would have added a level.
+        self._depth = depth
 
     def _withdraw(self, waiter: _Waiter | None) -> None:
         """Leave the queue after an interrupt, or hand on a lock that was granted meanwhile."""

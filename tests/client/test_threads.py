@@ -6,11 +6,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from itertools import count
 from typing import Any
 
 import pytest
 
+from faults import raising_at_step
 from relay import Relay
 from sluiceway import (
     Channel,
@@ -25,7 +27,7 @@ from sluiceway.concurrency import FairLock
 from sluiceway.errors import CommitBeyondRead, DeliveryFailed, EndpointClosed
 from sluiceway.kafka.consumer import FetchedMessages, OwnStream
 from sluiceway.rest.models import Connection
-from topics import Topics, readings
+from topics import EndOffsets, Topics, fetched_by, fetcher_of, readings
 from waiting import until
 
 NewChannel = Callable[..., Channel]
@@ -279,16 +281,18 @@ def test_a_reader_that_waits_lets_other_threads_commit_seek_and_close(
 
 
 def test_records_not_yet_returned_are_not_committed_by_another_thread(
-    new_channel: NewChannel,
+    new_channel: NewChannel, topics: Topics
 ) -> None:
     channel = new_channel(partitions=1)
     with channel.writer() as writer:
         writer.write(readings(10))
         writer.flush()
-        with channel.reader(group="g", index=0, size=1) as reader:
+        with channel.reader(group="g", index=0, size=1, on_corrupt="skip") as reader:
             found = reader.read(4, timeout=None)
             waiting = Threads(lambda _: found.extend(reader.read(20, timeout=None)), 1)
-            until(lambda: reader._fetcher.reading)
+            # A message that is fetched after the records before it were taken.
+            topics.produce(reader.connection.topic_name, 0, [b"none of ours"])
+            until(lambda: reader.corrupt_messages == 1)
             reader.commit()
             assert reader.committed() == {0: Position(offset=4)}
             with pytest.raises(CommitBeyondRead):
@@ -297,7 +301,7 @@ def test_records_not_yet_returned_are_not_committed_by_another_thread(
             writer.flush()
             waiting.join()
             reader.commit()
-            assert reader.committed() == {0: Position(offset=24)}
+            assert reader.committed() == {0: Position(offset=25)}
     assert found == readings(24)
 
 
@@ -360,34 +364,32 @@ def test_threads_share_the_ports_of_a_job(new_channel: NewChannel) -> None:
         assert sorted(found) == list(range(320))
 
 
-def test_a_message_fetched_during_a_seek_of_another_thread_is_not_lost(
-    topics: Topics, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_fetched_during_a_seek_of_another_thread_is_not_lost(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=1)
     with ChannelWriter(connection) as writer:
         writer.write(readings(10))
     took, go_on = threading.Event(), threading.Event()
-    poll = OwnStream.poll
 
-    def slow(stream: OwnStream, limit: int, wait_s: float) -> FetchedMessages:
-        taken = poll(stream, limit, wait_s)
-        took.set()
-        assert go_on.wait(60)
-        return taken
+    class Slow(OwnStream):
+        def poll(self, limit: int, wait_s: float) -> FetchedMessages:
+            fetched = super().poll(limit, wait_s)
+            took.set()
+            assert go_on.wait(60)
+            return fetched
 
-    monkeypatch.setattr(OwnStream, "poll", slow)
-    found: list[dict[str, Any]] = []
-    with ChannelReader(connection, until="now") as reader:
-        reading = Threads(lambda _: found.extend(reader.read(10, timeout=None)), 1)
+    records: list[dict[str, Any]] = []
+    with closing(Slow(connection, timeout_s=30)) as stream:
+        fetcher = fetcher_of(connection, stream, EndOffsets({0: 10}))
+        reading = Threads(lambda _: records.extend(fetched_by(fetcher)), 1)
         assert took.wait(60)
-        seeking = Threads(lambda _: reader.seek({0: 5}), 1)
-        until(lambda: reader._fetcher.turn.urgently_contended)
-        assert reader.position() == {0: Position(offset=0)}
+        seeking = Threads(lambda _: fetcher.seek({0: Position(offset=5)}), 1)
+        until(lambda: fetcher.turn.contended)
+        assert fetcher.position() == {0: Position(offset=0)}
         go_on.set()
         seeking.join()
         reading.join()
-        found += list(reader)
-    assert found in (readings(10) + readings(5, 5), readings(5, 5))
+        records += fetched_by(fetcher)
+    assert records in (readings(10) + readings(5, 5), readings(5, 5))
 
 
 def test_the_fair_lock_serves_urgent_requests_first_then_in_order() -> None:
@@ -404,7 +406,7 @@ def test_the_fair_lock_serves_urgent_requests_first_then_in_order() -> None:
         asked = []
         for number, name in enumerate(("a", "b", "c!", "d!"), 1):
             asked.append(ask(name, urgent=name.endswith("!")))
-            until(lambda: len(lock._ordinary) + len(lock._urgent) == number)  # noqa: B023
+            until(lambda: lock.waiting == number)  # noqa: B023
         assert lock.urgently_contended
     for each in asked:
         each.join()
@@ -433,10 +435,12 @@ def test_a_request_becomes_urgent_at_its_deadline_and_precedes_a_yielding_thread
 
 
 class InterruptedGuard:
-    """A lock whose next entry or exit an interrupt follows."""
+    """A lock that an interrupt follows once, `at` its next entry or exit."""
 
-    def __init__(self, guard: threading.Lock, at: str) -> None:
-        self._guard, self._at = guard, at
+    at = ""
+
+    def __init__(self) -> None:
+        self._guard = threading.RLock()
 
     def __enter__(self) -> None:
         self._interrupt("entry")
@@ -447,15 +451,21 @@ class InterruptedGuard:
         self._interrupt("exit")
 
     def _interrupt(self, at: str) -> None:
-        if self._at == at:
-            self._at = ""
+        if self.at == at:
+            self.at = ""
             raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("at", ["entry", "exit"])
 @pytest.mark.parametrize("call", ["acquire", "release"])
-def test_after_an_interrupted_call_other_threads_get_the_lock(call: str, at: str) -> None:
-    lock, got = FairLock(), threading.Event()
+def test_after_an_interrupted_call_other_threads_get_the_lock(
+    call: str, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard, got = InterruptedGuard(), threading.Event()
+    with monkeypatch.context() as patched:
+        # No signal can be sent between two steps of a `with`.
+        patched.setattr(threading, "Lock", lambda: guard)
+        lock = FairLock()
 
     def work(_: int) -> None:
         with lock:
@@ -465,7 +475,7 @@ def test_after_an_interrupted_call_other_threads_get_the_lock(call: str, at: str
         lock.acquire()
         waiting = Threads(work, 1)
         until(lambda: lock.contended)
-    lock._guard = InterruptedGuard(lock._guard, at)  # type: ignore[assignment]
+    guard.at = at
     with pytest.raises(KeyboardInterrupt):
         getattr(lock, call)()
     if call == "acquire":
@@ -476,21 +486,20 @@ def test_after_an_interrupted_call_other_threads_get_the_lock(call: str, at: str
     lock.release()
 
 
-def test_after_an_interrupt_before_it_yields_the_lock_is_held_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def interrupt(_: FairLock) -> None:
-        raise KeyboardInterrupt
-
-    lock = FairLock()
-    lock.acquire()
-    with monkeypatch.context() as patched:
-        patched.setattr(FairLock, "release", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            lock.yield_to_waiters(float("-inf"))
-    lock.release()
-    with pytest.raises(RuntimeError):
+def test_a_lock_that_is_interrupted_at_any_step_while_it_yields_is_held_once() -> None:
+    def is_held_after(step: int) -> bool:
+        """Check it; return whether the call has so many steps."""
+        lock = FairLock()
+        lock.acquire()
+        interrupted = raising_at_step(
+            step, lambda: lock.yield_to_waiters(float("-inf")), instructions=False
+        )
         lock.release()
+        with pytest.raises(RuntimeError):
+            lock.release()
+        return interrupted
+
+    assert next(step for step in count(1) if not is_held_after(step)) > 3
 
 
 def test_an_interrupt_leaves_the_lock_with_the_thread_that_had_released_it() -> None:

@@ -5,7 +5,8 @@ It is suspended, its threads cannot be started, and calls fail or are interrupte
 
 import os
 import signal
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
@@ -15,7 +16,7 @@ import pytest
 
 from waiting import until
 
-__all__ = ["failing_call", "no_threads", "suspend"]
+__all__ = ["failing_call", "no_threads", "raising_at_step", "suspend"]
 
 
 def suspend(pid: int) -> None:
@@ -73,3 +74,31 @@ def failing_call(
         with pytest.raises(type(error)) as raised:
             yield
     assert raised.value is error
+
+
+def raising_at_step(step: int, work: Callable[[], object], *, instructions: bool = True) -> bool:
+    """Run `work` with an interrupt at its n-th step; return whether it had so many.
+
+    A step is an instruction, or else a call or a return: a signal interrupts no lock's `with`
+    between its instructions, but a trace function would.
+    """
+    steps = 0
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal steps
+        frame.f_trace_opcodes = frame.f_trace_lines = instructions
+        if frame.f_code.co_name not in ("raising_at_step", "interrupting"):
+            steps += 1
+            if steps == step:
+                raise KeyboardInterrupt(event)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False

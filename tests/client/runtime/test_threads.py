@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from faults import raising_at_step
 from scripted_gateway import CHANNEL, Script
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.confluent.fetcher import RequestTurns
@@ -212,34 +213,6 @@ def test_background_work_goes_on_after_an_error_and_after_a_lack_of_threads(
         until(lambda error=error: error in caplog.text)
     background.run(done.set)
     assert done.wait(60)
-
-
-def raising_at_step(step: int, work: Callable[[], object], *, instructions: bool = True) -> bool:
-    """Run `work` with an interrupt at its n-th step; return whether it had so many.
-
-    A step is an instruction, or else a call or a return: a signal interrupts no lock's `with`
-    between its instructions, but a trace function would.
-    """
-    steps = 0
-
-    def trace(frame: Any, event: str, _: object) -> Any:
-        nonlocal steps
-        frame.f_trace_opcodes = frame.f_trace_lines = instructions
-        if frame.f_code.co_name not in ("raising_at_step", "interrupting"):
-            steps += 1
-            if steps == step:
-                raise KeyboardInterrupt(event)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
 
 
 @pytest.mark.parametrize("method", ["set", "clear", "wait"])
