@@ -2,23 +2,23 @@
 
 import itertools
 import random
+import signal
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from confluent_kafka import Message
 
+from faults import no_threads, raising_at_step
 from sluiceway.errors import DeliveryFailed, EndpointClosed, OptionError
-from sluiceway.kafka.accumulator import Messages
-from sluiceway.kafka.consumer import OwnStream
+from sluiceway.kafka.consumer import FetchedMessages, OwnStream
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.reader import ChannelReader
 from sluiceway.records.row_buffer import RowBuffer
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
-from topics import Topics, readings
+from topics import EndOffsets, Topics, fetched_by, fetcher_of, readings
 from waiting import until
 
 
@@ -29,44 +29,53 @@ def written(topics: Topics, format_: str, count: int) -> Connection:
     return connection
 
 
-def interrupt_polls(monkeypatch: pytest.MonkeyPatch, when: Callable[[list[Message]], bool]) -> None:
-    """Interrupt the first poll with a result for which `when` is true."""
-    poll, interrupted = OwnStream._poll, itertools.count()
+class Interrupted(OwnStream):
+    """A stream whose first poll with messages is interrupted before it returns."""
 
-    def poll_then(stream: OwnStream, limit: int, wait_s: float) -> Any:
-        polled = poll(stream, limit, wait_s)
-        if when([each for each in polled if each.error() is None]) and not next(interrupted):
+    interrupts = 1
+
+    def poll(self, limit: int, wait_s: float) -> FetchedMessages:
+        fetched = super().poll(limit, wait_s)
+        if fetched.messages and self.interrupts:
+            self.interrupts -= 1
             raise KeyboardInterrupt
-        return polled
-
-    monkeypatch.setattr(OwnStream, "_poll", poll_then)
+        return fetched
 
 
 def test_messages_that_an_interrupted_poll_has_taken_are_read_again(
-    topics: Topics, each_format: str, monkeypatch: pytest.MonkeyPatch
+    topics: Topics, each_format: str
 ) -> None:
     connection = written(topics, each_format, 50)
-    with ChannelReader(connection, until="now") as reader:
-        assert reader.read(10, timeout=None) == readings(10)
-        reader.seek({0: reader.position()[0]})
-        interrupt_polls(monkeypatch, bool)
+    with closing(Interrupted(connection, timeout_s=30)) as stream:
+        fetcher = fetcher_of(connection, stream, EndOffsets(stream.ends([0])))
         with pytest.raises(KeyboardInterrupt):
-            next(iter(reader))
-        assert list(reader) == readings(40, 10)
+            fetched_by(fetcher)
+        assert fetched_by(fetcher) == readings(50)
 
 
-def test_records_of_an_interrupted_read_are_read_again(
-    topics: Topics, each_format: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_of_an_interrupted_read_are_read_again(topics: Topics, each_format: str) -> None:
     connection = written(topics, each_format, 25)
-    with ChannelReader(connection, until=None) as reader:
-        assert reader.read(5, timeout=None) == readings(5)
-        position = reader.position()
-        interrupt_polls(monkeypatch, lambda messages: not messages)
-        with pytest.raises(KeyboardInterrupt):
-            reader.read(100, timeout=None)
-        assert reader.position() == position
-        assert reader.read(20, timeout=None) == readings(20, 5)
+
+    def interrupt_when_it_waits() -> None:
+        # A message that is fetched after the records before it were taken.
+        topics.produce(connection.topic_name, 0, [b"none of ours"])
+        until(lambda: reader.corrupt_messages == 1)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with ChannelReader(connection, until=None, on_corrupt="skip") as reader:
+            assert reader.read(5, timeout=None) == readings(5)
+            position = reader.position()
+            interrupting = threading.Thread(target=interrupt_when_it_waits)
+            interrupting.start()
+            with pytest.raises(KeyboardInterrupt):
+                reader.read(100, timeout=None)
+            interrupting.join()
+            assert reader.position() == position
+            assert reader.read(20, timeout=None) == readings(20, 5)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def interrupting(error: BaseException) -> Callable[..., Any]:
@@ -76,72 +85,55 @@ def interrupting(error: BaseException) -> Callable[..., Any]:
     return interrupted
 
 
-def write_singly(writer: ChannelWriter, count: int) -> None:
-    for record in readings(count):
-        writer.write(record)
+def test_single_records_are_sent_after_an_interrupt_at_any_step_of_a_write(topics: Topics) -> None:
+    numbers = itertools.count()
+    with ChannelWriter(topics.connect("avro", partitions=1)) as writer:
+
+        def write() -> None:
+            writer.write(readings(1, next(numbers))[0])
+
+        def sends_after(step: int) -> bool:
+            """Check it; return whether the write has so many steps."""
+            interrupted = raising_at_step(step, write, instructions=False)
+            write()
+            # Nothing calls `flush`.
+            until(lambda: writer.end_offsets() == {0: writer.accepted_records})
+            return interrupted
+
+        assert next(step for step in itertools.count(1) if not sends_after(step)) > 3
 
 
-def test_a_writer_interrupted_while_it_sends_earlier_records_fails(
-    topics: Topics, each_format: str, monkeypatch: pytest.MonkeyPatch
+# Of generators that are interrupted while they are collected.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_writer_that_is_interrupted_at_any_step_of_closing_loses_nothing_in_silence(
+    topics: Topics, each_format: str
 ) -> None:
     connection = topics.connect(each_format, partitions=1)
-    writer = ChannelWriter(connection)
-    # The thread that sends single records waits for the turn.
-    with writer.sender.turn:
-        write_singly(writer, 3)
-        with monkeypatch.context() as patched:
-            patched.setattr(writer.sender._accumulator, "add", interrupting(KeyboardInterrupt()))
-            with pytest.raises(KeyboardInterrupt):
-                writer.flush()
-    with pytest.raises(EndpointClosed, match="KeyboardInterrupt interrupted a writer"):
-        writer.close()
+    closed: list[int] = []
+    refused = 0
 
+    def came_at(step: int) -> bool:
+        """Check it; return whether closing has so many steps."""
+        nonlocal refused
+        writer = ChannelWriter(connection)
+        for record in readings(3, 3 * step):
+            writer.write(record)
+        interrupted = raising_at_step(step, writer.close, instructions=False)
+        try:
+            writer.close()
+        except (KeyboardInterrupt, EndpointClosed):
+            refused += 1
+        else:
+            closed.append(step)
+        with pytest.raises(EndpointClosed):
+            writer.write(readings(1)[0])
+        return interrupted
 
-def test_single_records_are_sent_after_an_interrupt_that_kept_their_thread_from_starting(
-    topics: Topics, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection = topics.connect("avro", partitions=1)
-    with ChannelWriter(connection) as writer:
-        with monkeypatch.context() as patched:
-            patched.setattr(threading.Thread, "start", interrupting(KeyboardInterrupt()))
-            with pytest.raises(KeyboardInterrupt):
-                writer.write(readings(1)[0])
-        writer.write(readings(1, 1)[0])
-        until(lambda: writer.end_offsets() == {0: 2})
-
-
-def test_a_writer_interrupted_between_encoding_and_sending_fails(
-    topics: Topics, each_format: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection = topics.connect(each_format, partitions=1)
-    writer = ChannelWriter(connection, batch_records=10)
-    table = pa.Table.from_pylist(readings(15), schema=writer.schema.arrow)
-    with monkeypatch.context() as patched:
-        patched.setattr(writer.sender.producer, "send", interrupting(KeyboardInterrupt()))
-        with pytest.raises(KeyboardInterrupt):
-            writer.write(table)
-    with pytest.raises(EndpointClosed, match="KeyboardInterrupt interrupted a writer"):
-        writer.flush()
-    with pytest.raises(EndpointClosed, match="this writer failed"):
-        writer.write(table)
-    writer.close()
-
-
-def test_a_writer_interrupted_when_it_begins_to_close_takes_no_more_records(
-    topics: Topics, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = ChannelWriter(topics.connect("avro", partitions=1))
-    close_rows = writer.sender.close_rows
-
-    def close_then() -> None:
-        close_rows()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(writer.sender, "close_rows", close_then)
-    with pytest.raises(KeyboardInterrupt):
-        writer.close()
-    with pytest.raises(EndpointClosed):
-        writer.write(readings(1)[0])
+    assert not all(map(came_at, itertools.count(1, 11)))
+    assert refused > 3
+    with ChannelReader(connection, until="now") as reader:
+        ids = {record["id"] for record in reader}
+    assert {3 * step + n for step in closed for n in range(3)} <= ids
 
 
 def test_a_repeated_flush_raises_the_failure_whose_report_an_interrupt_lost(
@@ -149,6 +141,7 @@ def test_a_repeated_flush_raises_the_failure_whose_report_an_interrupt_lost(
 ) -> None:
     # The gateway had a larger message limit than the topic.
     connection = topics.connect("avro", partitions=1, config={"max.message.bytes": "2000"})
+    # No signal can be timed to a callback of librdkafka.
     monkeypatch.setattr(IdempotentProducer, "_on_failure", interrupting(KeyboardInterrupt()))
     writer = ChannelWriter(connection)
     noise = random.Random(1).randbytes(4000).hex()  # noqa: S311
@@ -161,16 +154,18 @@ def test_a_repeated_flush_raises_the_failure_whose_report_an_interrupt_lost(
     writer.close()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_unexpected_error_in_the_background_is_raised_by_the_next_call(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = ChannelWriter(topics.connect("avro", partitions=1))
+    before = set(threading.enumerate())
     with monkeypatch.context() as patched:
+        # Memory cannot be short for one call only.
         patched.setattr(RowBuffer, "drain", interrupting(MemoryError()))
-        with writer.sender.turn:
-            write_singly(writer, 3)
-            with pytest.raises(MemoryError):
-                writer.sender._send_waiting()
+        writer.write(readings(1)[0])
+        for thread in set(threading.enumerate()) - before:
+            thread.join(60)
     with pytest.raises(EndpointClosed, match="MemoryError interrupted a writer"):
         writer.close()
 
@@ -188,19 +183,7 @@ def test_rows_prepared_by_another_writer_are_refused_by_their_own_call(topics: T
         assert sorted(record["id"] for record in reader) == [0, 1]
 
 
-def test_without_a_new_thread_single_records_are_sent_in_turn(
-    topics: Topics, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection = topics.connect("avro", partitions=1)
-    with ChannelWriter(connection) as writer:
-        sender, depths = writer.sender, []
-        add = sender._accumulator.add
-
-        def add_in_turn(batches: Any) -> Messages:
-            depths.append(sender.turn._depth)
-            return add(batches)
-
-        monkeypatch.setattr(threading.Thread, "start", interrupting(RuntimeError("no threads")))
-        monkeypatch.setattr(sender._accumulator, "add", add_in_turn)
+def test_without_a_new_thread_single_records_are_sent_at_once(topics: Topics) -> None:
+    with ChannelWriter(topics.connect("avro", partitions=1)) as writer, no_threads():
         writer.write(readings(1)[0])
-        assert depths == [1]
+        until(lambda: writer.end_offsets() == {0: 1})

@@ -87,7 +87,7 @@ def raising_at_step(step: int, work: Callable[[], object], *, instructions: bool
     def trace(frame: Any, event: str, _: object) -> Any:
         nonlocal steps
         frame.f_trace_opcodes = frame.f_trace_lines = instructions
-        if frame.f_code.co_name not in ("raising_at_step", "interrupting"):
+        if event != "exception" and frame.f_code.co_name != "raising_at_step":
             steps += 1
             if steps == step:
                 raise KeyboardInterrupt(event)
