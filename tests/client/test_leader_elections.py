@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
 from broker_calls import broker_at, encode, fetch_offset, produce_values
@@ -15,9 +15,9 @@ from confluent_facade import Facade, at, error_code_of
 from sluiceway import Channel, ChannelWriter
 from sluiceway.broker import Broker, OffsetType, PartitionOffsetRequest
 from sluiceway.broker.exceptions import LeaderNotAvailable
-from sluiceway.confluent import sender
 from sluiceway.errors import Fenced, KafkaUnavailable
 from topics import readings
+from waiting import until
 
 NewChannel = Callable[..., Channel]
 ELECTED = KafkaError.FENCED_LEADER_EPOCH
@@ -30,49 +30,49 @@ class Elections:
     silent = False
     """Whether the leader does not answer at all, which librdkafka takes for a result."""
 
-    def list_offsets(self, admin: AdminClient, asked: Any, **options: Any) -> dict[Any, Any]:
+    def list_offsets(self, admin: AdminClient, requests: Any, **options: Any) -> dict[Any, Any]:
         if not self.left:
-            found: dict[Any, Any] = self.asking(admin, asked, **options)
-            return found
+            offsets: dict[Any, Any] = self.requesting(admin, requests, **options)
+            return offsets
         self.left -= 1
         failed: Future[Any] = Future()
         if self.silent:
             failed.set_result(ListOffsetsResultInfo(OFFSET_INVALID, -1, -1))
         else:
             failed.set_exception(KafkaException(KafkaError(ELECTED)))
-        return dict.fromkeys(asked, failed)
+        return dict.fromkeys(requests, failed)
 
-    asking = staticmethod(AdminClient.list_offsets)
+    requesting = staticmethod(AdminClient.list_offsets)
 
 
-class OfConsumer:
+class ElectingConsumer(Consumer):
     """A librdkafka consumer whose requests fail during `left` elections."""
 
-    def __init__(self, consumer: Any) -> None:
-        self._consumer = consumer
-        self.left = 0
+    left = 0
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._consumer, name)
+    def get_watermark_offsets(self, *arguments: Any, **options: Any) -> Any:
+        self.require_leader()
+        return super().get_watermark_offsets(*arguments, **options)
 
-    def get_watermark_offsets(self, *asked: Any, **options: Any) -> Any:
-        if not self.left:
-            return self._consumer.get_watermark_offsets(*asked, **options)
-        self.left -= 1
-        raise KafkaException(KafkaError(ELECTED))
+    def offsets_for_times(self, *arguments: Any, **options: Any) -> Any:
+        self.require_leader()
+        return super().offsets_for_times(*arguments, **options)
 
-    def offsets_for_times(self, *asked: Any, **options: Any) -> Any:
-        self.get_watermark_offsets(asked[0][0], timeout=20)
-        return self._consumer.offsets_for_times(*asked, **options)
+    @classmethod
+    def require_leader(cls) -> None:
+        if cls.left:
+            cls.left -= 1
+            raise KafkaException(KafkaError(ELECTED))
 
 
 @pytest.fixture
 def elections(monkeypatch: pytest.MonkeyPatch) -> Iterator[Elections]:
     elections = Elections()
 
-    def list_offsets(admin: AdminClient, asked: Any, **options: Any) -> dict[Any, Any]:
-        return elections.list_offsets(admin, asked, **options)
+    def list_offsets(admin: AdminClient, requests: Any, **options: Any) -> dict[Any, Any]:
+        return elections.list_offsets(admin, requests, **options)
 
+    # The only broker of the run elects no leaders.
     monkeypatch.setattr(AdminClient, "list_offsets", list_offsets)
     yield elections
     elections.left = 0
@@ -84,22 +84,23 @@ def leaderless(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     absent: set[int] = set()
     list_offsets, describe = AdminClient.list_offsets, AdminClient.describe_topics
 
-    def listed(admin: AdminClient, asked: Any, **options: Any) -> dict[Any, Any]:
-        if not any(each.partition in absent for each in asked):
-            found: dict[Any, Any] = list_offsets(admin, asked, **options)
-            return found
+    def listed(admin: AdminClient, requests: Any, **options: Any) -> dict[Any, Any]:
+        if not any(place.partition in absent for place in requests):
+            offsets: dict[Any, Any] = list_offsets(admin, requests, **options)
+            return offsets
         failed: Future[Any] = Future()
         failed.set_exception(KafkaException(KafkaError(KafkaError._NOENT)))
-        return dict.fromkeys(asked, failed)
+        return dict.fromkeys(requests, failed)
 
     def described(admin: AdminClient, topics: Any, **options: Any) -> dict[str, Future[Any]]:
-        found: dict[str, Future[Any]] = describe(admin, topics, **options)
-        for future in found.values() if absent else ():
-            for each in future.result(20).partitions:
-                if each.id in absent:
-                    each.leader = None
-        return found
+        descriptions: dict[str, Future[Any]] = describe(admin, topics, **options)
+        for future in descriptions.values() if absent else ():
+            for partition in future.result(20).partitions:
+                if partition.id in absent:
+                    partition.leader = None
+        return descriptions
 
+    # The only broker of the run leads all partitions.
     monkeypatch.setattr(AdminClient, "list_offsets", listed)
     monkeypatch.setattr(AdminClient, "describe_topics", described)
     return absent
@@ -125,19 +126,27 @@ def test_a_partition_without_a_leader_does_not_hide_the_others_offsets(
         assert fetch_offset(broker, channel, OffsetType.LATEST, 1).offset == [0]
 
 
-def set_timeout(writer: ChannelWriter, timeout_s: float) -> None:
-    """Change the `timeout_s` of an open writer: a busy machine may take longer to open it."""
-    writer._timeout_s = writer.sender._timeout_s = timeout_s
-
-
 def opened(channel: Channel, **wishes: Any) -> ChannelWriter:
     writer = channel.writer(**wishes)
     writer.write(readings(20))
     return writer
 
 
+def opened_impatiently(channel: Channel) -> ChannelWriter:
+    """Open a writer that waits a second for Kafka, which a busy machine may exceed at first."""
+
+    def impatient() -> ChannelWriter | None:
+        with suppress(KafkaUnavailable):
+            return opened(channel, timeout_s=1)
+        return None
+
+    writer: ChannelWriter = until(impatient)
+    writer.flush()
+    return writer
+
+
 def states(channel: Channel) -> list[str]:
-    return [each.state for each in channel.endpoints()]
+    return [endpoint.state for endpoint in channel.endpoints()]
 
 
 def test_a_writer_closes_after_a_leader_election(
@@ -167,16 +176,21 @@ def test_closing_without_a_leader_can_be_retried(
     new_channel: NewChannel, elections: Elections
 ) -> None:
     channel = new_channel()
-    writer = opened(channel)
-    set_timeout(writer, 1)
+    writer = opened_impatiently(channel)
     elections.left = math.inf
     for _ in range(2):
         with pytest.raises(KafkaUnavailable, match="epoch"):
             writer.close()
         assert states(channel)[0] not in ("closed", "error")
     elections.left = 0
-    set_timeout(writer, 30)
-    writer.close()
+
+    def closes() -> bool:
+        with suppress(KafkaUnavailable):
+            writer.close()
+            return True
+        return False
+
+    until(closes)
     writer.close()
     (endpoint,) = channel.endpoints()
     assert (endpoint.state, endpoint.ends) == ("closed", {0: 20})
@@ -186,8 +200,7 @@ def test_a_writer_whose_closing_failed_in_a_with_block_has_failed(
     new_channel: NewChannel, elections: Elections
 ) -> None:
     channel = new_channel()
-    writer = opened(channel)
-    set_timeout(writer, 1)
+    writer = opened_impatiently(channel)
     elections.left = math.inf
     with pytest.raises(KafkaUnavailable) as first, writer:
         writer.close()
@@ -212,28 +225,24 @@ def test_a_permanent_closing_error_is_raised_again(new_channel: NewChannel) -> N
     superseded = opened(channel, group="jobs")
     superseded.flush()
     channel.writer(group="jobs").close()
-    found = []
+    errors = []
     for _ in range(3):
         with pytest.raises(Fenced) as caught:
             superseded.close()
-        found.append(caught.value)
-    assert found == [found[0]] * 3
+        errors.append(caught.value)
+    assert errors == [errors[0]] * 3
 
 
-def test_a_producer_closes_after_a_leader_election(
-    site: Facade, elections: Elections, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_producer_closes_after_a_leader_election(site: Facade, elections: Elections) -> None:
     name = site.channel()
-    producer, impatient = site.producer(), site.producer()
-    for each in (producer, impatient):
-        each.produce(name, b"value", partition=0)
-        each.flush()
+    closing, impatient = site.producer(), site.producer()
+    for producer in (closing, impatient):
+        producer.produce(name, b"value", partition=0)
+        producer.flush()
     elections.left = 2
-    assert (producer.close(), producer.close()) == (True, True)
-    (endpoint,) = [each for each in site.gateway.channel(name).endpoints() if each.ends]
+    assert (closing.close(), closing.close()) == (True, True)
+    (endpoint,) = [end for end in site.gateway.channel(name).endpoints() if end.ends]
     assert (endpoint.state, endpoint.ends) == ("closed", {0: 2})
-
-    monkeypatch.setattr(sender, "_LEAST_DETACH_S", 0.2)
     elections.left = math.inf
     for _ in range(2):
         assert error_code_of(impatient.close, 0.2) == KafkaError._ALL_BROKERS_DOWN
@@ -271,16 +280,18 @@ def test_a_broker_returns_offsets_after_a_leader_election(
     assert fetch_offset(broker, channel, OffsetType.LATEST).offset == [3]
 
 
-def test_a_consumer_gets_offsets_after_a_leader_election(site: Facade) -> None:
+def test_a_consumer_gets_offsets_after_a_leader_election(
+    site: Facade, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = site.channel(filled=4)
+    # The only broker of the run elects no leaders.
+    monkeypatch.setattr("sluiceway.confluent.fetcher.Consumer", ElectingConsumer)
     with site.consumer() as consumer:
         consumer.assign([at(name, 0, 0)])
-        fetcher = consumer._assignment.fetcher
-        fetcher._consumer = OfConsumer(fetcher._consumer)
-        fetcher._consumer.left = 2
+        ElectingConsumer.left = 2
         assert consumer.get_watermark_offsets(at(name)) == (0, 4)
-        fetcher._consumer.left = 2
+        ElectingConsumer.left = 2
         assert consumer.offsets_for_times([at(name, 0, 0)])[0].offset == 0
-        fetcher._consumer.left = 2
+        ElectingConsumer.left = 2
         consumer.assign([at(name, 1, -2)])
         assert consumer.consume(1, 30)[0].offset() == 0
