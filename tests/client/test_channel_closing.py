@@ -3,12 +3,13 @@
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import httpx
 import pytest
 
+from relay import Relay
 from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.errors import ChannelClosed, Conflict, EndpointClosed, SluicewayTimeout, TopicGone
 from topics import Topics, readings
@@ -143,23 +144,27 @@ def test_deleting_a_channel_in_use_needs_force_and_its_reader_raises(
     reader.close()
 
 
-def test_a_flush_into_a_deleted_channel_ends_with_the_next_heartbeat(channel: Channel) -> None:
-    writer = channel.writer()
-    writer.write(readings(1))
-    writer.flush()
-    assert writer.handle is not None
-    # The next heartbeat is sent after the write.
-    with writer.handle.session._in_flight:
-        channel.delete(force=True)
+def test_a_flush_into_a_deleted_channel_ends_with_the_next_heartbeat(
+    channel: Channel, gateway_url: str
+) -> None:
+    with (
+        closing(Relay(httpx.URL(gateway_url).port or 0)) as relay,
+        Gateway(relay.url) as gateway,
+        gateway.channel(channel.name).writer() as writer,
+    ):
         writer.write(readings(1))
-    begun_s = time.monotonic()
-    with pytest.raises(EndpointClosed, match="its channel was deleted"):
         writer.flush()
-    # Kafka's client reports a deleted topic after 30 s.
-    assert time.monotonic() - begun_s < 25
-    with pytest.raises(EndpointClosed):
-        writer.write(readings(1))
-    writer.close()
+        # The next heartbeat is sent after the write.
+        with relay.stalled():
+            channel.delete(force=True)
+            writer.write(readings(1))
+        begun_s = time.monotonic()
+        with pytest.raises(EndpointClosed, match="its channel was deleted"):
+            writer.flush()
+        # Kafka's client reports a deleted topic after 30 s.
+        assert time.monotonic() - begun_s < 25
+        with pytest.raises(EndpointClosed):
+            writer.write(readings(1))
 
 
 @pytest.mark.parametrize("settled", ["committed", "reset", "kept", "forced"])

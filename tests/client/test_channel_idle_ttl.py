@@ -1,6 +1,5 @@
 """Idle TTL: from the client to the condition with the time of closing."""
 
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -9,6 +8,7 @@ import pytest
 
 from sluiceway import Channel
 from sluiceway.errors import OptionError
+from waiting import until
 
 NewChannel = Callable[..., Channel]
 WEEK = timedelta(days=7)
@@ -19,14 +19,7 @@ def test_the_idle_ttl_is_set_and_shown_and_removed(
 ) -> None:
     channel = new_channel(idle=WEEK)
     assert channel.idle == WEEK
-    deadline_s = time.monotonic() + 180
-    channel._state.wait_until(
-        lambda resource: resource.status.condition("Idle") is not None,
-        deadline_s,
-        "no condition",
-    )
-    reported = channel.status.condition("Idle")
-    assert reported is not None
+    reported = until(lambda: channel.refresh().status.condition("Idle"))
     assert "After 7 days without use it is closed" in reported.message
     channel.update(idle=2 * WEEK)
     assert channel.idle == 2 * WEEK

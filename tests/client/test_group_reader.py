@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from typing import Any
 
+import httpx
 import pytest
 
 from heartbeats import lose
+from relay import Relay
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
-from sluiceway.errors import Conflict, Fenced, OptionError, StaleGeneration
+from sluiceway.errors import Conflict, Fenced, OptionError, SluicewayError, StaleGeneration
 from topics import readings
 
 NewChannel = Callable[..., Channel]
@@ -98,17 +101,20 @@ def test_partitions_of_a_leaving_member_continue_at_its_commits(channel: Channel
 
 def test_a_silent_member_is_replaced(new_channel: NewChannel, gateway_url: str) -> None:
     channel = new_channel(partitions=2)
-    # Another grace period creates another session, with its own heartbeats.
-    with Gateway(gateway_url, control_grace_s=59) as elsewhere:
+    with (
+        closing(Relay(httpx.URL(gateway_url).port or 0)) as relay,
+        Gateway(relay.url, timeout_s=1) as elsewhere,
+    ):
         silent = elsewhere.channel(channel.name).reader(group="d", dynamic=True, until=None)
         assert silent.partitions == (0, 1)
         with channel.reader(group="d", dynamic=True, until=None) as reader:
             assert reader.partitions == ()
-            assert silent._handle is not None
-            silent._handle.is_open = False
-            lose(channel, silent._handle.id)
+            assert silent.endpoint_id is not None
+            relay.cut()
+            lose(channel, silent.endpoint_id)
             read_until(reader, lambda: reader.partitions == (0, 1))
-        del silent
+        with suppress(SluicewayError):
+            silent.close()
 
 
 def test_a_member_that_does_not_release_partitions_is_awaited_then_starts_over(

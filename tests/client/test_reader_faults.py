@@ -7,7 +7,6 @@ import pytest
 from reader_timeouts import set_timeout
 from relay import Relay
 from sluiceway.errors import CorruptMessage, KafkaUnavailable, OffsetOutOfRange, TopicGone
-from sluiceway.kafka import consumer
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoints import Position
 from sluiceway.rest.models import Connection
@@ -111,8 +110,7 @@ def test_truncation_under_a_reader_is_an_error_before_positions_move(topics: Top
 
 
 @BOTH
-def test_a_deleted_topic_is_gone(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer, "_PROBE_S", 1.0)
+def test_a_deleted_topic_is_gone(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=1)
     with ChannelReader(connection, until=None) as reader:
         assert reader.read(1, timeout=0) == []

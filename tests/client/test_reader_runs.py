@@ -170,6 +170,7 @@ def test_invalid_options_of_the_wait_are_refused(channel: Channel, options: dict
 def test_a_long_wait_is_logged_with_what_is_missing(
     channel: Channel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # Users have no option for it.
     monkeypatch.setattr("sluiceway.endpoint.stop_condition.LOG_AFTER_S", 0.1)
     write(channel, 0, group="load")
     with channel.reader(writers=2) as reader, caplog.at_level(logging.WARNING):
