@@ -2,14 +2,17 @@
 
 import json
 import pickle
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
+import httpx
 import pytest
 
+from relay import Relay
+from scripted_gateway import Script
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (
@@ -18,16 +21,18 @@ from sluiceway.errors import (
     OffsetOutOfRange,
     SluicewayTimeout,
 )
-from sluiceway.ledger.visibility import _LONG_POLL_S, CommittedRuns
+from sluiceway.rest.ledger_models import Interval
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.microbatch import (
     ChannelStreamReader,
     UnlimitedStreamReader,
     held_back,
 )
-from sluiceway.spark.offsets import StreamOffset
+from sluiceway.spark.offsets import OffsetRange, StreamOffset
+from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.readable_offsets import ReadableOffsets
 from sluiceway.spark.types import struct_of
+from sluiceway.spark.worker import RefreshableConnection
 from sluiceway.writer import ChannelWriter
 from spark_tasks import SCHEMA, fill
 from topics import Topics
@@ -70,6 +75,9 @@ class Query:
         self.reader = reader
         self.planner = reader.planner
 
+    def close(self) -> None:
+        self.reader.stop()
+
     def start(self) -> Json:
         return stored(self.reader.initialOffset())
 
@@ -97,13 +105,27 @@ def offsets(offset: Json) -> dict[int, int]:
     return dict(StreamOffset.parse(offset).next_offsets)
 
 
+def forward(relay: Relay, url: str) -> None:
+    """Replace the server behind the relay."""
+    relay.cut()
+    relay.forward_to(httpx.URL(url).port or 0)
+    relay.restore()
+
+
+@pytest.fixture
+def relay(gateway_url: str) -> Iterator[Relay]:
+    """The way of a query to the gateway; writers have their own."""
+    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
+        yield relay
+
+
 @pytest.fixture
 def new_query(gateway_url: str, channel: Channel) -> Iterator[Callable[..., Query]]:
     with ExitStack() as stack:
 
         def new_query(**options: str) -> Query:
             query = Query(gateway_url, channel.name, **options)
-            stack.callback(query.reader.stop)
+            stack.callback(query.close)
             return query
 
         yield new_query
@@ -228,42 +250,22 @@ def test_a_checkpoint_ahead_of_the_commits_fails(
         query.batch(query.start(), ahead)
 
 
-def test_an_available_now_query_waits_for_all_committed_records(
-    channel: Channel, new_query: Callable[..., Query]
+def test_an_available_now_query_waits_for_the_commits_before_its_start(
+    channel: Channel, relay: Relay
 ) -> None:
     fill(channel, range(3))
-    query = new_query()
-    found: list[dict[int, int]] = []
-    with open_batch(channel):
-        fill(channel, range(3, 5))
-        waiting = threading.Thread(
-            target=lambda: found.append(
-                dict(query.planner.final_end(held_back).next_offsets),
-            )
-        )
-        waiting.start()
-        waiting.join(0.5)
-        assert waiting.is_alive(), found
-    waiting.join(180)
+    with closing(Query(relay.url, channel.name)) as query, ThreadPoolExecutor(1) as threads:
+        with open_batch(channel):
+            fill(channel, range(3, 5))
+            query.start()
+            relay.sent[b"wait="] = 0
+            ending = threads.submit(query.planner.final_end, held_back)
+            # Now it waits for the end of the open batch.
+            until(lambda: relay.sent[b"wait="])
+            fill(channel, range(5, 7))
+        end = ending.result(180)
 
-    assert found == [{0: 5, 1: 0}]
-
-
-def test_an_available_now_query_ends_at_the_last_commit_before_its_start(
-    channel: Channel, new_query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(channel, range(3))
-    query = new_query()
-    await_stable = ReadableOffsets.await_stable
-
-    def commit_meanwhile(readable: ReadableOffsets, *ends: Any, **options: Any) -> None:
-        fill(channel, range(3, 5))
-        readable.refresh()
-        await_stable(readable, *ends, **options)
-
-    monkeypatch.setattr(ReadableOffsets, "await_stable", commit_meanwhile)
-
-    assert dict(query.planner.final_end(held_back).next_offsets) == {0: 3, 1: 0}
+    assert end.next_offsets == {0: 5, 1: 0}
 
 
 @pytest.mark.usefixtures("patient_planning")
@@ -280,16 +282,12 @@ def test_an_available_now_query_that_is_held_back_fails_with_the_batch(
 
 @pytest.mark.usefixtures("patient_planning")
 def test_before_spark_4_2_the_first_batch_waits_and_later_ones_do_not(
-    channel: Channel,
-    gateway_url: str,
-    new_query: Callable[..., Query],
-    caplog: pytest.LogCaptureFixture,
+    channel: Channel, gateway_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(channel, range(3))
-    query = new_query(**{"kafkaConsumer.pollTimeoutMs": "1000"})
-    reader = UnlimitedStreamReader(
-        query.reader._source, query.reader._options, query.reader._columns
-    )
+    options = {"path": channel.name, "kafkaConsumer.pollTimeoutMs": "1000"}
+    source = RefreshableConnection(channel.connection("read"), "read", gateway_url=gateway_url)
+    reader = UnlimitedStreamReader(source, ReadOptions.parse(options), struct_of(SCHEMA))
     with open_batch(channel):
         fill(channel, range(3, 5))
         first = offsets(reader.latestOffset())
@@ -302,83 +300,92 @@ def test_before_spark_4_2_the_first_batch_waits_and_later_ones_do_not(
     assert "They are read by a later batch, or by the next run of the query" in warning
 
 
+@pytest.fixture
+def new_readable(channel: Channel, relay: Relay) -> Iterator[Callable[..., ReadableOffsets]]:
+    """Return the readable offsets of a query whose requests have a short timeout."""
+    source = RefreshableConnection(channel.connection("read"), "read", gateway_url=relay.url)
+    options = ReadOptions.parse({"path": channel.name})
+    with ExitStack() as stack:
+
+        def new_readable(**limits: float) -> ReadableOffsets:
+            readable = ReadableOffsets(
+                source, options, {}, timeout_s=30, gateway_timeout_s=1, **limits
+            )
+            stack.callback(readable.close)
+            return readable
+
+        yield new_readable
+
+
+def followed(readable: ReadableOffsets) -> dict[int, int]:
+    """Return the readable ends, as a query requests them."""
+    readable.follow()
+    return readable.ends(range(2))
+
+
 def test_a_query_with_rare_polls_requests_the_ledger_each_time(
-    channel: Channel, new_query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+    channel: Channel, new_readable: Callable[..., ReadableOffsets]
 ) -> None:
-    monkeypatch.setattr("sluiceway.spark.readable_offsets._FOLLOWED_S", 0.0)
-    query = new_query()
-    query.end()
+    readable = new_readable(followed_s=0.0)
+    followed(readable)
     fill(channel, range(4))
 
-    assert offsets(query.end()) == {0: 4, 1: 0}
+    assert followed(readable) == {0: 4, 1: 0}
 
 
 def test_an_idle_query_leaves_the_gateway_alone(
-    channel: Channel, new_query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+    channel: Channel, relay: Relay, new_readable: Callable[..., ReadableOffsets]
 ) -> None:
     fill(channel, range(4))
-    query = new_query()
-    query.end()
     # Whatever the time between two calls, they are those of an idle query.
-    monkeypatch.setattr("sluiceway.spark.readable_offsets._FOLLOWED_S", 3600.0)
-    waits_s: list[float] = []
-    request = CommittedRuns._request
-
-    def noted(self: CommittedRuns, *arguments: Any, wait_s: float, **named: Any) -> None:
-        waits_s.append(wait_s)
-        request(self, *arguments, wait_s=wait_s, **named)
-
-    monkeypatch.setattr(CommittedRuns, "_request", noted)
+    readable = new_readable(followed_s=3600.0)
+    followed(readable)
+    relay.sent.update({b"/committed?": 0, b"wait=20": 0})
     began_s = time.monotonic()
     for _ in range(100):
-        query.end()
+        followed(readable)
     lasted_s = time.monotonic() - began_s
 
     # One after the other that waits for commits.
-    assert set(waits_s) <= {_LONG_POLL_S}
-    assert len(waits_s) <= 1 + lasted_s // _LONG_POLL_S
+    assert relay.sent[b"/committed?"] == relay.sent[b"wait=20"]
+    assert relay.sent[b"/committed?"] <= 1 + lasted_s // 20
 
 
 def test_a_query_waits_while_the_gateway_does_not_answer(
     channel: Channel,
-    new_query: Callable[..., Query],
-    monkeypatch: pytest.MonkeyPatch,
+    relay: Relay,
+    new_readable: Callable[..., ReadableOffsets],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("sluiceway.spark.readable_offsets._FOLLOWED_S", 0.0)
     fill(channel, range(4))
-    query = new_query()
-    start, end = query.start(), query.end()
+    readable = new_readable(followed_s=0.0)
+    relay.cut()
 
-    def away(self: CommittedRuns) -> None:
-        raise GatewayUnavailable("the gateway is away")
-
-    monkeypatch.setattr(CommittedRuns, "refresh", away)
-
-    assert query.end() == query.end() == end
-    assert query.batch(start, end) == [0, 1, 2, 3]
-    assert sum("waits for further commits" in each for each in caplog.messages) == 1
+    assert followed(readable) == followed(readable) == {0: 4, 1: 0}
+    assert readable.visible(OffsetRange(partition=0, start=0, end=4)) == (Interval(0, 4),)
+    assert sum("waits for further commits" in message for message in caplog.messages) == 1
 
 
 def test_a_starting_query_waits_for_the_gateway(
-    channel: Channel, new_query: Callable[..., Query], monkeypatch: pytest.MonkeyPatch
+    channel: Channel,
+    relay: Relay,
+    gateway_url: str,
+    script: Script,
+    new_readable: Callable[..., ReadableOffsets],
 ) -> None:
     fill(channel, range(4))
-    request, attempts = CommittedRuns._request, []
+    for _ in range(2):
+        script.problem(503, "overloaded", retriable=True, Retry_After="60")
+    forward(relay, script.url)
+    with ThreadPoolExecutor(1) as threads:
+        starting = threads.submit(new_readable)
+        until(lambda: not script.responses)
+        forward(relay, gateway_url)
+        assert starting.result(60).ends(range(2)) == {0: 4, 1: 0}
 
-    def away_at_first(self: CommittedRuns, *arguments: Any, **named: Any) -> None:
-        attempts.append(1)
-        if len(attempts) < 3:
-            raise GatewayUnavailable("the gateway is away")
-        request(self, *arguments, **named)
-
-    monkeypatch.setattr(CommittedRuns, "_request", away_at_first)
-    assert offsets(new_query().end()) == {0: 4, 1: 0}
-
-    attempts.clear()
-    monkeypatch.setattr("sluiceway.spark.readable_offsets._OPEN_TIMEOUT_S", 0.0)
+    relay.cut()
     with pytest.raises(GatewayUnavailable):
-        new_query().end()
+        new_readable(open_timeout_s=0.0)
 
 
 def test_a_stream_continues_after_expired_records_of_failed_attempts(
