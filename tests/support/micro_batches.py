@@ -11,9 +11,10 @@ import pytest
 from sluiceway.channel import Channel
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.endpoints import Job
-from sluiceway.spark.ledger_batches import TaskResult
+from sluiceway.spark.ledger_batches import JobBatch, TaskResult
+from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.types import struct_of
-from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter
+from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter, TaskWriter
 from spark_tasks import SCHEMA
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ class Tasks:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._number = 0
         self._properties: dict[str, str] = {}
+        # Only Spark's JVM makes contexts of tasks.
         patch.setattr("pyspark.TaskContext.get", lambda: self)
 
     def run(self, number: int, **properties: str) -> None:
@@ -56,15 +58,32 @@ class Query:
     """A streaming query into a channel: its runs, micro-batches and their tasks."""
 
     def __init__(
-        self, channel: Channel, url: str, tasks: Tasks, *, renews: bool = False, **options: str
+        self,
+        channel: Channel,
+        url: str,
+        tasks: Tasks,
+        *,
+        renews: bool = False,
+        open_after_s: float | None = None,
+        **options: str,
     ) -> None:
-        """Start a query; `renews`: a session in Spark's driver renews its batches."""
+        """Start a query; `renews`: a session in Spark's driver renews its batches.
+
+        `open_after_s`: tasks open their batch after this wait for rows, by default after 5 s.
+        """
         self.id = str(uuid.uuid4())
         self.run_id = str(uuid.uuid4())
         self._source = ChannelDataSource({"path": channel.name} | options, gateway_url=url)
         if renews:
             self._source.job = Job(session=uuid.uuid4().hex, title=self.id, renews=True)
         self._tasks = tasks
+        self._planned: ChannelStreamWriter | None = None
+        if open_after_s is not None:
+            connection = channel.connection("write")
+            parsed = WriteOptions.parse({"path": channel.name} | options, streaming=True)
+            batch = JobBatch(gateway_url=url, connection=connection, open_after_s=open_after_s)
+            writer = TaskWriter(connection, parsed)
+            self._planned = ChannelStreamWriter(channel.name, writer, batch)
 
     def restart(self) -> None:
         """Start a new run of the query."""
@@ -72,7 +91,9 @@ class Query:
 
     def sink(self) -> ChannelStreamWriter:
         """Return the writer of a micro-batch, or of its commit."""
-        writer = pickled_copy(self._source).streamWriter(struct_of(SCHEMA), overwrite=False)
+        writer = self._planned or pickled_copy(self._source).streamWriter(
+            struct_of(SCHEMA), overwrite=False
+        )
         assert isinstance(writer, ChannelStreamWriter)
         return pickled_copy(writer)
 

@@ -33,6 +33,8 @@ class Relay:
         self.address = f"127.0.0.1:{self.port}"
         self.url = f"http://{self.address}"
         self.closes_at_response = False
+        self.accepted = 0
+        """The number of connections so far."""
         self.sent: Counter[bytes] = Counter()
         """How often clients have sent a word; only of words that are in it."""
         self._flows = threading.Event()
@@ -125,6 +127,7 @@ class Relay:
                     if self._listener is not listener:
                         client.close()
                         return
+                    self.accepted += 1
                     self._start(listener, client)
 
     def _forward(self, listener: socket.socket, client: socket.socket) -> None:

@@ -34,7 +34,6 @@ __all__ = ["BatchPart", "CommitMessages", "JobBatch", "TaskBatch", "TaskResult",
 LOGGER = logging.getLogger(__name__)
 
 _OPEN_AFTER_S: Final = 5.0
-"""After this wait for its first row, a task opens the batch, to renew the lease."""
 _COMMIT_TIMEOUT_S: Final = 120.0
 _ABORT_TIMEOUT_S: Final = 5.0
 _NOTHING_COMMITTED: Final = "Nothing was committed; run the job again, or restart the query"
@@ -96,6 +95,8 @@ class JobBatch:
     """Whether the batch's key is the user's."""
     renewed_by_tasks: bool = True
     """Whether running tasks renew the lease, instead of the session in Spark's driver."""
+    open_after_s: float = _OPEN_AFTER_S
+    """After this wait for its first row, a task opens the batch, to renew the lease."""
 
     def in_task(self) -> "TaskBatch":
         """Return the running task's batch. Raises OptionError in `foreachBatch` without a key.
@@ -278,7 +279,7 @@ class TaskBatch:
         self._ended = False
         self._timer: threading.Timer | None = None
         if waits:
-            self._timer = threading.Timer(_OPEN_AFTER_S, self._open_early)
+            self._timer = threading.Timer(job.open_after_s, self._open_early)
             self._timer.daemon = True
 
     def __enter__(self) -> Self:

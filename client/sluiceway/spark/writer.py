@@ -61,9 +61,16 @@ class TaskWriter:
     number of partitions. Raises OptionError for a key that is not a field of the channel.
     """
 
-    def __init__(self, connection: Connection, options: WriteOptions) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        options: WriteOptions,
+        *,
+        verify_timeout_s: float = _VERIFY_TIMEOUT_S,
+    ) -> None:
         self.connection = connection
         self.options = options
+        self._verify_timeout_s = verify_timeout_s
         self._schema = Schema.parse(connection.schema_definition)
         self._accumulator()
 
@@ -107,7 +114,7 @@ class TaskWriter:
     ) -> tuple[int, WrittenRecords]:
         accumulator = self._accumulator()
         with self._borrow() as pooled:
-            pooled.identity.verify(timeout_s=_VERIFY_TIMEOUT_S, max_age_s=_VERIFY_EVERY_S)
+            pooled.identity.verify(timeout_s=self._verify_timeout_s, max_age_s=_VERIFY_EVERY_S)
             producer = pooled.producer
             accepted = producer.accepted_records
             records = 0
@@ -120,7 +127,7 @@ class TaskWriter:
                     records += batch.num_rows
                 producer.send(accumulator.drain())
                 producer.flush()
-                pooled.identity.confirm_delivery(timeout_s=_VERIFY_TIMEOUT_S)
+                pooled.identity.confirm_delivery(timeout_s=self._verify_timeout_s)
             except DeliveryFailed as error:
                 raise DeliveryFailed(
                     partition=error.partition,
@@ -160,7 +167,7 @@ class TaskWriter:
         connection, options = self.connection, self.options
         identity = TopicIdentity(connection, options.kafka)
         # Before the producer, which would report a wrong password as a timeout.
-        identity.verify(timeout_s=_VERIFY_TIMEOUT_S)
+        identity.verify(timeout_s=self._verify_timeout_s)
         records_in = self._accumulator().records_in
         intervals = DeliveredIntervals.of(connection, records_in)
         return PooledProducer(
@@ -169,7 +176,7 @@ class TaskWriter:
             producer=IdempotentProducer(
                 connection,
                 MaskedProperties(_TUNING).over(options.kafka),
-                connect_timeout_s=_VERIFY_TIMEOUT_S,
+                connect_timeout_s=self._verify_timeout_s,
                 delivery_timeout_s=options.delivery_timeout_ms / 1000,
                 records_in=records_in,
                 until_flush=True,

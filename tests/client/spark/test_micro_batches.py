@@ -1,25 +1,25 @@
 """Micro-batches of exactly-once channels, without a Spark session."""
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 
+import httpx
 import pyarrow as pa
 import pyspark
 import pytest
 
 from ledger_view import LedgerView
 from micro_batches import Query, Tasks, rows
+from relay import Relay
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import Conflict, IncompleteBatch, InvalidRecord, ReplayMismatch
-from sluiceway.spark import datasource, ledger_batches
-from sluiceway.spark.ledger_batches import TaskBatch
 from spark_tasks import SCHEMA, messages_of
 from topics import Topics
+from waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -167,10 +167,10 @@ def test_a_checkpoint_that_was_rolled_back_is_refused(query: Query) -> None:
 
 
 def test_a_micro_batch_without_rows_is_no_batch(
-    query: Query, channel: Channel, ledger: LedgerView, monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., Query], channel: Channel, ledger: LedgerView
 ) -> None:
     # A task that waits for its first row for long opens the batch.
-    monkeypatch.setattr(ledger_batches, "_OPEN_AFTER_S", 3600.0)
+    query = start(open_after_s=3600.0)
     results = query.write(0, range(0), range(0))
     query.sink().commit([], 1)
 
@@ -256,27 +256,13 @@ def test_records_with_a_key_are_listed_in_all_partitions(
     assert len(ledger.committed(channel).runs) == 3
 
 
-@pytest.fixture
-def opened_early(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Let tasks open the batch without rows almost at once; set when one has."""
-    opened = threading.Event()
-    opening = TaskBatch._open_early
-
-    def noted(task: TaskBatch) -> None:
-        opening(task)
-        opened.set()
-
-    monkeypatch.setattr(ledger_batches, "_OPEN_AFTER_S", 0.01)
-    monkeypatch.setattr(TaskBatch, "_open_early", noted)
-    return opened
-
-
 def test_a_task_that_waits_for_its_first_row_holds_the_batch_of_others(
-    query: Query, channel: Channel, ledger: LedgerView, opened_early: threading.Event
+    start: Callable[..., Query], channel: Channel, ledger: LedgerView
 ) -> None:
+    query = start(open_after_s=0.01)
+
     def late() -> Iterator[range]:
-        assert opened_early.wait(60)
-        assert len(ledger.open_keys(channel)) == 1
+        until(lambda: len(ledger.open_keys(channel)) == 1)
         yield range(3, 5)
 
     second = query.attempt_lazily(0, 1, late())
@@ -287,10 +273,12 @@ def test_a_task_that_waits_for_its_first_row_holds_the_batch_of_others(
 
 
 def test_a_batch_that_was_opened_for_no_rows_is_aborted(
-    query: Query, channel: Channel, ledger: LedgerView, opened_early: threading.Event
+    start: Callable[..., Query], channel: Channel, ledger: LedgerView
 ) -> None:
+    query = start(open_after_s=0.01)
+
     def none() -> Iterator[range]:
-        assert opened_early.wait(60)
+        until(lambda: len(ledger.open_keys(channel)) == 1)
         yield range(0)
 
     result = query.attempt_lazily(0, 0, none())
@@ -304,6 +292,7 @@ def test_a_batch_that_was_opened_for_no_rows_is_aborted(
 def test_a_commit_needs_no_connection_to_the_channel(
     query: Query,
     channel: Channel,
+    gateway_url: str,
     ledger: LedgerView,
     monkeypatch: pytest.MonkeyPatch,
     daemon: bool,
@@ -311,12 +300,14 @@ def test_a_commit_needs_no_connection_to_the_channel(
     """As in a new worker that Spark starts for commits, while the channel closes."""
     result = query.attempt(0, 0, range(3))
     channel.close()
-    monkeypatch.setattr(datasource, "_STREAM_SINKS", {})
+    # Spark runs the module only in a worker that it starts itself.
     worker = "pyspark.sql.worker.python_streaming_sink_runner"
     if daemon:
         monkeypatch.setitem(sys.modules, worker, pyspark)
     else:
         monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec(worker, None))
-    query.sink().commit([result], 0)
+    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
+        # A sink of this address is not known yet.
+        Query(channel, relay.url, Tasks(monkeypatch)).sink().commit([result], 0)
 
     assert ledger.ids(channel) == [*range(3)]

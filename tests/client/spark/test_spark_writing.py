@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from micro_batches import Tasks
 from relay import Relay
 from sluiceway import Gateway
 from sluiceway.channel import Channel
@@ -18,11 +19,10 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.rest.models import Connection
-from sluiceway.spark import writer as writer_module
 from sluiceway.spark.options import WriteOptions
-from sluiceway.spark.writer import ChannelDataWriter, PooledProducer, TaskWriter
+from sluiceway.spark.writer import ChannelDataWriter, TaskWriter
 from sluiceway_gateway.embedded import free_ports
-from spark_tasks import SCHEMA, Measure, all_ids, connection_at, ids_in
+from spark_tasks import SCHEMA, Measure, all_ids, connection_at, ids_in, messages_of
 from topics import Topics
 
 
@@ -47,11 +47,7 @@ def batch(*ids: int | None, text: str | None = "x") -> pa.RecordBatch:
 def test_a_task_writes_to_the_partition_with_its_number(
     channel: Channel, monkeypatch: pytest.MonkeyPatch, task: int, partition: int
 ) -> None:
-    class Task:
-        def partitionId(self) -> int:  # noqa: N802 - Spark's name
-            return task
-
-    monkeypatch.setattr(writer_module.TaskContext, "get", Task)
+    Tasks(monkeypatch).run(task)
 
     wrote = writer(channel.connection("write")).write(iter([batch(1, 2), batch(3)]))
 
@@ -70,24 +66,12 @@ def test_records_with_equal_keys_go_to_one_partition(channel: Channel) -> None:
     assert sum(len(set(ids)) for ids in found.values()) == 20
 
 
-def test_keys_keep_their_partition_when_the_channel_grows(
-    channel: Channel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = []
-    opening = TaskWriter._open
-
-    def noted(task_writer: TaskWriter) -> PooledProducer:
-        opened.append(opening(task_writer))
-        return opened[-1]
-
+def test_keys_keep_their_partition_when_the_channel_grows(channel: Channel) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch(*range(40))
         channel.update(partitions=9)
-        (pooled,) = opened
-        pooled.producer._producer.list_topics(channel.connection("read").topic_name, timeout=20)
         yield batch(*range(40))
 
-    monkeypatch.setattr(TaskWriter, "_open", noted)
     assert writer(channel.connection("write"), key="id").write(batches()).records == 80
 
     found = ids_in(channel)
@@ -130,15 +114,15 @@ def test_a_record_larger_than_a_message_is_an_error(gateway: Gateway, name: str)
     assert ids_in(channel) == {}
 
 
-def test_tasks_reuse_a_producer(channel: Channel) -> None:
-    writer_ = writer(channel.connection("write"))
-    before = {id(each) for idle in writer_module.PRODUCERS._idle.values() for _, each in idle}
+def test_tasks_reuse_a_producer(fragile_kafka: Relay, fragile: Connection) -> None:
+    writer_ = writer(fragile)
     writer_.write(iter([batch(1)]))
+    accepted = fragile_kafka.accepted
+    assert accepted
     writer_.write(iter([batch(2)]))
-    after = {id(each) for idle in writer_module.PRODUCERS._idle.values() for _, each in idle}
 
-    assert len(after - before) == 1
-    assert all_ids(channel) == [1, 2]
+    assert fragile_kafka.accepted == accepted
+    assert len(messages_of(fragile)) == 2
 
 
 def test_a_task_whose_records_are_in_a_topic_that_was_created_again_fails(channel: Channel) -> None:
@@ -179,13 +163,13 @@ def test_an_unavailable_broker_fails_a_write_with_the_written_records(
     assert caught.value.failed_records >= 1
 
 
-def test_a_write_without_a_broker_fails_within_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_without_a_broker_fails_within_the_timeout() -> None:
     (port,) = free_ports(1)
     connection = connection_at(f"127.0.0.1:{port}", "t")
-    monkeypatch.setattr(writer_module, "_VERIFY_TIMEOUT_S", 0.5)
+    options = WriteOptions.parse({"path": "c"})
 
     with pytest.raises(KafkaUnavailable):
-        writer(connection).write(iter([batch(1)]))
+        TaskWriter(connection, options, verify_timeout_s=0.5).write(iter([batch(1)]))
 
 
 BATCHES = """

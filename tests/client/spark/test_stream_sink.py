@@ -1,12 +1,12 @@
 """Streaming writes without a Spark session."""
 
 import pickle
-import uuid
 from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
 
+from micro_batches import Tasks, rows
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (
@@ -25,25 +25,6 @@ from spark_tasks import SCHEMA, all_ids, ids_in, messages_of
 
 Run = Callable[..., TaskResult]
 
-QUERY = uuid.UUID("00000000-0000-4000-8000-000000000001")
-
-
-class Task:
-    """Spark's TaskContext of a micro-batch."""
-
-    def __init__(self, number: int = 0, batch: int = 7) -> None:
-        self._number = number
-        self._properties = {
-            "sql.streaming.queryId": str(QUERY),
-            "streaming.sql.batchId": str(batch),
-        }
-
-    def partitionId(self) -> int:  # noqa: N802 - Spark's name
-        return self._number
-
-    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's name
-        return self._properties.get(name)
-
 
 @pytest.fixture(params=["avro", "arrow"])
 def channel(request: pytest.FixtureRequest, gateway: Gateway, name: str) -> Channel:
@@ -54,25 +35,22 @@ def channel(request: pytest.FixtureRequest, gateway: Gateway, name: str) -> Chan
 def run(monkeypatch: pytest.MonkeyPatch, channel: Channel) -> Run:
     """Run a task of a micro-batch over batches of ids, and return its commit message."""
 
-    def run(*batches: range, task: Task | None = None, **options: str) -> TaskResult:
-        task = task or Task()
-        monkeypatch.setattr("sluiceway.spark.writer.TaskContext.get", lambda: task)
+    tasks = Tasks(monkeypatch)
+
+    def run(*batches: range, task: int = 0, **options: str) -> TaskResult:
+        tasks.run(task)
         parsed = WriteOptions.parse({"path": channel.name} | options, streaming=True)
         stream_writer = ChannelStreamWriter(
             channel.name, TaskWriter(channel.connection("write"), parsed)
         )
         shipped: ChannelStreamWriter = pickle.loads(pickle.dumps(stream_writer))  # noqa: S301
-        return shipped.write(iter([rows(each) for each in batches]))
+        return shipped.write(map(rows, batches))
 
     return run
 
 
-def rows(ids: range) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"id": each, "s": str(each)} for each in ids], SCHEMA)
-
-
 def test_a_task_writes_messages_without_headers(channel: Channel, run: Run) -> None:
-    assert run(range(3), range(3, 5), task=Task(number=1)).records == 5
+    assert run(range(3), range(3, 5), task=1).records == 5
 
     messages = messages_of(channel.connection("read"))
     assert {message.partition() for message in messages} == {1}
@@ -124,25 +102,27 @@ def test_mismatched_columns_fail_a_streaming_write(
         source.streamWriter(struct_of(pa.schema([("s", pa.string())])), overwrite=False)
 
 
-def test_a_sink_follows_a_recreated_channel(
-    gateway: Gateway, gateway_url: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluiceway.spark.datasource._REFRESH_EVERY_S", 0.0)
+def test_a_sink_follows_a_recreated_channel(gateway: Gateway, gateway_url: str, name: str) -> None:
     source = ChannelDataSource({"path": name}, gateway_url=gateway_url)
+
+    def write(*ids: int) -> None:
+        writer = source.streamWriter(struct_of(SCHEMA), overwrite=False)
+        assert isinstance(writer, ChannelStreamWriter)
+        writer.write(iter([rows(ids)]))
+
     channel = gateway.channel(name, SCHEMA)
-    first = source.streamWriter(struct_of(SCHEMA), overwrite=False)
+    write(1)
+    assert all_ids(channel) == [1]
     channel.delete()
     recreated = gateway.channel(name, SCHEMA)
-    second = source.streamWriter(struct_of(SCHEMA), overwrite=False)
+    write(2)
 
-    uids = [each._task_writer.connection.channel_uid for each in (first, second)]
-    assert uids == [channel.uid, recreated.uid]
+    assert all_ids(recreated) == [2]
 
 
 def test_a_sink_refuses_a_closed_or_deleted_channel(
-    gateway: Gateway, gateway_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, gateway_url: str, name: str
 ) -> None:
-    monkeypatch.setattr("sluiceway.spark.datasource._REFRESH_EVERY_S", 0.0)
     source = ChannelDataSource({"path": name}, gateway_url=gateway_url)
     channel = gateway.channel(name, SCHEMA)
     source.streamWriter(struct_of(SCHEMA), overwrite=False)
