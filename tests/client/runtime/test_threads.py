@@ -3,20 +3,19 @@
 import itertools
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-import httpx
 import pytest
 
-from faults import raising_at_step
-from scripted_gateway import CHANNEL, Script
+from faults import no_threads, raising_at_step
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.confluent.fetcher import RequestTurns
 from sluiceway.ledger.leases import LeaseKeeper
@@ -24,7 +23,7 @@ from sluiceway.ledger.visibility import CommittedRuns
 from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger_models import BatchLease, Committed
 from sluiceway.rest.models import Connection
-from sluiceway.runtime import threads
+from sluiceway.rest.transport import Transport
 from sluiceway.runtime.threads import Background, Signal, call
 from topics import DEFINITION
 from waiting import until
@@ -48,62 +47,80 @@ def interrupt_when(ready: threading.Event) -> None:
     threading.Thread(target=press).start()
 
 
-def test_an_interrupted_request_goes_on_and_leaves_usable_connections(
-    script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent, answered, ended = threading.Event(), threading.Event(), threading.Event()
-    requesting: list[threading.Thread] = []
-    transport = script.transport()
-    client = transport._http
-    request = client.request
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    """A listening socket, whose connections the test answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
 
-    def slow(*args: Any, **options: Any) -> httpx.Response:
-        requesting.append(threading.current_thread())
-        if len(requesting) > 1:
-            return request(*args, **options)
+
+@pytest.fixture
+def transport(server: socket.socket) -> Iterator[Transport]:
+    with closing(Transport(f"http://127.0.0.1:{server.getsockname()[1]}")) as transport:
+        yield transport
+
+
+def received(server: socket.socket) -> socket.socket:
+    """Wait for the request of a new connection, and return the connection."""
+    connection, _ = server.accept()
+    connection.settimeout(60)
+    assert connection.recv(65536)
+    return connection
+
+
+def answer(connection: socket.socket) -> socket.socket:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+    return connection
+
+
+def interrupted(transport: Transport, server: socket.socket) -> socket.socket:
+    """Press Ctrl-C while a request is in flight, and return its connection."""
+    sent = threading.Event()
+
+    def receive() -> socket.socket:
+        connection = received(server)
         sent.set()
-        assert answered.wait(60)
-        try:
-            return request(*args, **options)
-        finally:
-            ended.set()
+        return connection
 
-    monkeypatch.setattr(client, "request", slow)
-    for _ in range(2):
-        script.response(200, CHANNEL)
-    with closing(transport):
+    with ThreadPoolExecutor(1) as pool:
+        connection = pool.submit(receive)
         interrupt_when(sent)
         with pytest.raises(KeyboardInterrupt):
             transport.request("GET", "/interrupted")
+        return connection.result(60)
+
+
+def is_closed_by_client(connection: socket.socket) -> bool:
+    with connection:
+        return connection.recv(1) == b""
+
+
+def test_an_interrupted_request_goes_on_and_leaves_usable_connections(
+    transport: Transport, server: socket.socket
+) -> None:
+    first = interrupted(transport, server)
+    with ThreadPoolExecutor(1) as pool:
         # While the interrupted one is in flight.
+        answered = pool.submit(lambda: answer(received(server)))
         transport.request("GET", "/next")
-        answered.set()
-        assert ended.wait(60)
-        assert [path for _, path, _ in script.requests] == ["/next", "/interrupted"]
-        assert transport._http is client
-    until(lambda: client.is_closed)
-    assert threading.main_thread() not in requesting
+        second = answered.result(60)
+    answer(first)
+    transport.close()
+    assert is_closed_by_client(first)
+    assert is_closed_by_client(second)
 
 
 def test_a_transport_closes_its_connections_after_an_interrupted_request(
-    script: Script, monkeypatch: pytest.MonkeyPatch
+    transport: Transport, server: socket.socket
 ) -> None:
-    sent, answered = threading.Event(), threading.Event()
-
-    def slow(*_: Any, **__: Any) -> httpx.Response:
-        sent.set()
-        assert answered.wait(60)
-        raise httpx.ReadError("closed")
-
-    transport = script.transport()
-    monkeypatch.setattr(transport._http, "request", slow)
-    interrupt_when(sent)
-    with pytest.raises(KeyboardInterrupt):
-        transport.request("GET", "/interrupted")
+    connection = interrupted(transport, server)
     transport.close()
-    assert not transport._http.is_closed
-    answered.set()
-    until(lambda: transport._http.is_closed)
+    connection.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        connection.recv(1)
+    connection.settimeout(60)
+    answer(connection)
+    assert is_closed_by_client(connection)
 
 
 def test_a_call_of_the_main_thread_runs_in_another_one_with_its_context() -> None:
@@ -168,15 +185,33 @@ def test_calls_work_in_a_forked_child() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def without_threads(*_: object) -> None:
-    raise RuntimeError("can't start new thread")
+@contextmanager
+def no_free_threads() -> Iterator[None]:
+    """Let work get no thread: idle ones are busy, and no new one can start."""
+    busy: list[int] = []
+    proceed = threading.Event()
+
+    def wait() -> None:
+        busy.append(1)
+        assert proceed.wait(60)
+
+    def all_are_busy() -> bool:
+        workers = [each for each in threading.enumerate() if each.name == "sluiceway-worker"]
+        if len(workers) > len(busy):
+            Background().run(wait)
+        return len(workers) == len(busy)
+
+    with no_threads("sluiceway-worker"):
+        try:
+            until(all_are_busy)
+            yield
+        finally:
+            proceed.set()
 
 
-def test_without_a_new_thread_a_call_runs_in_the_main_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(threads, "_start", without_threads)
-    assert call(threading.current_thread) is threading.main_thread()
+def test_without_a_new_thread_a_call_runs_in_the_main_thread() -> None:
+    with no_free_threads():
+        assert call(threading.current_thread) is threading.main_thread()
 
 
 def test_background_work_runs_one_at_a_time_and_skips_to_the_newest() -> None:
@@ -201,11 +236,11 @@ def test_background_work_runs_one_at_a_time_and_skips_to_the_newest() -> None:
 
 
 def test_background_work_goes_on_after_an_error_and_after_a_lack_of_threads(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     background, done = Background(), threading.Event()
-    with monkeypatch.context() as patched:
-        patched.setattr(threads, "_start", without_threads)
+    with no_free_threads():
+        caplog.clear()
         background.run(lambda: None)
     assert "work in the background waits: can't start new thread" in caplog.text
     for work, error in ((lambda: 1 // 0, "ZeroDivisionError"), (sys.exit, "SystemExit")):
