@@ -10,7 +10,6 @@ import pytest
 
 from faults import failing_call
 from heartbeats import lose
-from interrupts import interrupted_at_call
 from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
@@ -21,6 +20,7 @@ from sluiceway.errors import (
     Fenced,
     OptionError,
 )
+from sluiceway.kafka.consumer import OwnStream
 from sluiceway.pypz import (
     InvalidRecordValue,
     KafkaChannelReader,
@@ -118,26 +118,26 @@ def test_a_call_returns_one_record_unless_more_are_configured(bench: Bench) -> N
     assert reader.get_configuration()["max_poll_records"] == 7
 
 
-# An interrupt within a generator's end.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_call_that_is_interrupted_anywhere_loses_no_record(bench: Bench) -> None:
-    reader, writer = bench.pair(max_poll_records=3, fetch_max_wait_ms=10)
-    written, records = 0, list[Any]()
+def test_an_interrupted_call_loses_no_records(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = bench.pair()
+    writer.invoke_write_records(demo(5))
+    poll, polled = OwnStream._poll, list[Any]()
 
-    def read() -> None:
-        records.extend(reader.invoke_read_records())
+    def interrupted(stream: OwnStream, limit: int, wait_s: float) -> Any:
+        if len(polled) == 5:
+            raise KeyboardInterrupt
+        found = poll(stream, limit, wait_s)
+        polled.extend(each for each in found if each.error() is None)
+        return found
 
-    number, interrupted = 1, True
-    while interrupted:
-        if len(records) == written:
-            writer.invoke_write_records(demo(5, written))
-            written += 5
-        interrupted = interrupted_at_call(number, read, returns=False)
-        number += 7
-    assert number > 30
-    records += take(reader, written - len(records))
-    assert records == demo(written)
-    assert reader.get_read_record_count() == written
+    with monkeypatch.context() as patched:
+        patched.setattr(OwnStream, "_poll", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            take(reader, 6)
+    assert reader.get_read_record_count() == 0
+    assert take(reader, 5) == demo(5)
 
 
 @pytest.mark.parametrize("role", ["reader", "writer"])
