@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from sqlalchemy import make_url
 
-from databases import Databases
+from databases import Databases, WatchedDatabase
 from endpoints import Site, site
 from gateways import ManualClock, Rig, running
 from ledger_sites import LedgerSite, WrittenTopic, ledger_site, written_topic
 from shared_kafka import SharedKafka
-from sluiceway_gateway.db import postgresql
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.leases import Leader
 
@@ -31,14 +31,18 @@ def rig(database: Database, database_url: str) -> Iterator[Rig]:
 @pytest.fixture
 def no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gateways of this test do not request the lease, so only requests use the database."""
+    # Replicas request it every second, whatever the settings say.
     monkeypatch.setattr(Leader, "leads", lambda _self: False)
 
 
 @pytest.fixture
-def patient_database(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+def patient_database(database_url: str) -> Iterator[WatchedDatabase]:
     """A migrated database, for tests that hold a transaction open: it may last a minute."""
-    monkeypatch.setattr(postgresql, "_IDLE_MS", 60_000)
-    with closing(Database(database_url, wait_ms=60_000)) as database:
+    url = make_url(database_url)
+    if url.get_backend_name() == "postgresql":
+        idle = "-c idle_in_transaction_session_timeout=60000"
+        url = url.update_query_dict({"options": idle})
+    with closing(WatchedDatabase(url.render_as_string(False), wait_ms=60_000)) as database:
         yield database
 
 

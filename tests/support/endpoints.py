@@ -2,8 +2,6 @@
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +15,7 @@ from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import Phase, SchemaVersion, TopicRef
-from sluiceway_gateway.db.engine import Database, WriteTransaction
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.liveness import Reaper
@@ -175,19 +173,6 @@ SCHEMA = '{"fields":[],"name":"R","type":"record"}'
 _numbers = itertools.count(1)
 
 
-def before_each_commit(database: Database, action: Callable[[], object]) -> None:
-    """Call `action` before the commit of each write transaction from now on."""
-    write = database.write
-
-    @contextmanager
-    def watched() -> Iterator[WriteTransaction]:
-        with write() as tx:
-            yield tx
-            action()
-
-    database.write = watched  # type: ignore[method-assign]
-
-
 @dataclass
 class Services:
     """The endpoint services on one database, with manual clocks."""
@@ -247,6 +232,13 @@ class Services:
     def attach(self, name: str, spec: AttachSpec, *, uid: str) -> Attached:
         request = AttachRequest(channel=name, channel_uid=uid, spec=spec, principal=LOOPBACK)
         return self.attachment.submit(request).result(30)
+
+    def pass_time(self, seconds: float) -> None:
+        """Advance the time of the reaper, with passes that are not too late to count silence."""
+        while seconds > 0:
+            self.now_s += min(seconds, 2.5)
+            seconds -= 2.5
+            self.reaper.run_once()
 
     def forget(self, uid: str) -> None:
         """Delete a channel with all its rows."""

@@ -1,7 +1,4 @@
-"""Faults of a process.
-
-It is suspended, its threads cannot be started, and calls fail or are interrupted.
-"""
+"""Faults of a process: suspended, without new threads; failing calls and statements."""
 
 import os
 import signal
@@ -13,10 +10,19 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
+from sluiceway_gateway.db.engine import Database
 from waiting import until
 
-__all__ = ["failing_call", "no_threads", "raising_at_step", "suspend"]
+__all__ = [
+    "at_statements",
+    "failing_call",
+    "no_threads",
+    "raising",
+    "raising_at_step",
+    "suspend",
+]
 
 
 def suspend(pid: int) -> None:
@@ -52,6 +58,37 @@ def no_threads(named: str = "") -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Thread, "start", refuse)
         yield
+
+
+@contextmanager
+def at_statements(
+    database: Database, words: str, action: Callable[[], object], *, values: str = ""
+) -> Iterator[None]:
+    """Call `action` before each statement of SQL that begins with `words`.
+
+    Only if its parameters contain `values`. An error that `action` raises is that of the statement.
+    """
+
+    def executing(
+        _connection: Any, _cursor: Any, statement: str, parameters: Any, *_: object
+    ) -> None:
+        if statement.lstrip().startswith(words) and values in str(parameters):
+            action()
+
+    event.listen(database.engine, "before_cursor_execute", executing)
+    try:
+        yield
+    finally:
+        event.remove(database.engine, "before_cursor_execute", executing)
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    """Return a function that raises `error`."""
+
+    def fail() -> None:
+        raise error
+
+    return fail
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from sluiceway_gateway.cli.serve import bound_socket, server_config
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.revision import migrate
+from sluiceway_gateway.messages.reading import MessageReads
 from sluiceway_gateway.provisioning.store import record_observation
 from sluiceway_gateway.settings import Settings
 from waiting import until
@@ -63,12 +64,15 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
+def serving(app: FastAPI, port: int = 0, *, send_buffer_bytes: int | None = None) -> Iterator[str]:
     """Serve as `sluiceway serve` does, in a thread, on a loopback port; yield the URL.
 
     Port 0 is a free one.
     """
     bound = bound_socket("127.0.0.1", port)
+    if send_buffer_bytes is not None:
+        # Connections inherit it.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
     server = _Server(server_config(app))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
@@ -124,12 +128,14 @@ FAR_FUTURE = datetime(2999, 1, 1, tzinfo=UTC)
 
 
 class ManualClock:
-    """A wall clock that only tests advance, by a timedelta or seconds."""
+    """A wall clock that tests advance, by a timedelta or seconds; each look takes `look_s`."""
 
     def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC)) -> None:
         self.now = start
+        self.look_s = 0
 
     def __call__(self) -> datetime:
+        self.advance(self.look_s)
         return self.now
 
     def advance(self, by: timedelta | float) -> None:
@@ -146,6 +152,10 @@ class Rig:
     database: Database
     clock: ManualClock
     tokens: Tokens
+
+    def replace(self, **parts: object) -> None:
+        """Replace services of the gateway, by their names in `Services`, for requests from now."""
+        self.app.state.parts = replace(self.app.state.parts, **parts)
 
     def put(self, name: str = "flights", *, metadata: Any = None, **spec: Any) -> httpx.Response:
         """Create a channel with a default schema."""
@@ -192,7 +202,9 @@ def condition(reason: str, message: str, now: datetime) -> Condition:
 
 
 @contextlib.contextmanager
-def running(database: Database, url: str, **options: Any) -> Iterator[Rig]:
+def running(
+    database: Database, url: str, *, send_buffer_bytes: int | None = None, **options: Any
+) -> Iterator[Rig]:
     """Run a gateway on a migrated database, without loops: the test has the lease."""
     with database.write() as tx:
         leases.acquire(tx, "reconcile", "the test", 3_600_000)
@@ -207,7 +219,7 @@ def running(database: Database, url: str, **options: Any) -> Iterator[Rig]:
     app = create_app(settings, clock=clock)
     # Without certificate authorities, which take 20 ms to read: there is no TLS here.
     with (
-        serving(app) as address,
+        serving(app, send_buffer_bytes=send_buffer_bytes) as address,
         httpx.Client(base_url=address, timeout=60, verify=False) as http,  # noqa: S501
     ):
         yield Rig(
@@ -218,6 +230,14 @@ def running(database: Database, url: str, **options: Any) -> Iterator[Rig]:
             clock=clock,
             tokens=app.state.parts.tokens,
         )
+
+
+def patient_reads(app: FastAPI) -> FastAPI:
+    """Let pages of messages have what is found in a minute, not in 4 s, as on a busy machine."""
+    parts = app.state.parts
+    reads = MessageReads(parts.database, parts.kafka, read_s=60.0)
+    app.state.parts = replace(parts, message_reads=reads)
+    return app
 
 
 def code(response: httpx.Response) -> str:

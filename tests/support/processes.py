@@ -1,5 +1,6 @@
 """Commands and examples as processes, and their results."""
 
+import io
 import logging
 import os
 import re
@@ -20,13 +21,37 @@ from sluiceway_gateway.settings import CLIENTS, PREFIX, SECRETS, Settings
 
 COMMAND = [sys.executable, "-c", "from sluiceway_gateway.cli import main; raise SystemExit(main())"]
 
+# It heeds SIGINT, which a shell that runs the tests in the background has it ignore, and with a
+# long timeout only the signal ends it.
+INTERRUPTIBLE = [
+    *(sys.executable, "-c"),
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from sluiceway_gateway.cli.entry import main; raise SystemExit(main(timeout_s=600.0))",
+]
+
+
+class Terminal(io.StringIO):
+    """Standard input of a command: a user who acts, with `before`, and then answers a question."""
+
+    def __init__(self, answer: str, before: Callable[[], object] = lambda: None) -> None:
+        super().__init__(f"{answer}\n")
+        self._before = before
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, size: int | None = -1, /) -> str:
+        self._before()
+        return super().readline(size)
+
 
 class Process:
     """A running command; a thread reads its standard error."""
 
-    def __init__(self, *arguments: str, **variables: str) -> None:
+    def __init__(self, *arguments: str, command: Sequence[str] = COMMAND, **variables: str) -> None:
+        """`command` runs the arguments; further keywords are environment variables."""
         self._process = subprocess.Popen(
-            [*COMMAND, *arguments],
+            [*command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -54,6 +79,11 @@ class Process:
             match = re.search(pattern, self.text)
         assert match is not None
         return match[1]
+
+    def line(self) -> str:
+        """Return the next line of standard output."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
 
     @property
     def pid(self) -> int:
@@ -85,8 +115,10 @@ class Process:
 
 
 @contextmanager
-def process(*arguments: str, **variables: str) -> Iterator[Process]:
-    running = Process(*arguments, **variables)
+def process(
+    *arguments: str, command: Sequence[str] = COMMAND, **variables: str
+) -> Iterator[Process]:
+    running = Process(*arguments, command=command, **variables)
     try:
         yield running
     finally:

@@ -48,6 +48,8 @@ class Rig:
             "clock": self.clock,
             "resync_s": RESYNC_S,
             "wait": time.sleep,
+            # Longer than a gateway's pass, which other passes follow.
+            "settle_s": (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 1, 2, 4, 8, 16),
         }
         return Reconciler(**(arguments | changes))
 

@@ -4,7 +4,7 @@ import contextlib
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
@@ -45,6 +45,7 @@ class Relay:
         self._open: set[socket.socket] = set()
         self._dropping: set[socket.socket] = set()
         self._drop_at: tuple[bytes, bool] | None = None
+        self._call_at: tuple[bytes, Callable[[], object]] | None = None
         self._threads: list[threading.Thread] = []
         self.restore()
 
@@ -94,6 +95,15 @@ class Relay:
     def drop_at(self, word: bytes, *, forward: bool) -> None:
         """Drop all data of the next connection that sends `word`; `forward`: forward the word."""
         self._drop_at = (word, forward)
+
+    def call_at(self, word: bytes, action: Callable[[], object]) -> None:
+        """Call `action` before `word` is forwarded, when the next connection sends it."""
+        self._call_at = (word, action)
+
+    @property
+    def call_pending(self) -> bool:
+        """Whether no connection has sent the word of `call_at` yet."""
+        return self._call_at is not None
 
     def cancel_drop(self) -> None:
         """Cancel `drop_at`."""
@@ -163,6 +173,10 @@ class Relay:
                 if not responses:
                     for word in self.sent:
                         self.sent[word] += data.count(word)
+                call_at = self._call_at
+                if not responses and call_at is not None and call_at[0] in data:
+                    self._call_at = None
+                    call_at[1]()
                 forward = source not in self._dropping
                 drop_at = self._drop_at
                 if not responses and drop_at is not None and drop_at[0] in data:

@@ -142,7 +142,7 @@ def apply(
     if force and not prune:
         raise _misused("--force is for --prune only.")
     documents = read_documents(paths)
-    with closing(Transport(url, timeout_s=entry.TIMEOUT_S)) as transport:
+    with closing(Transport(url, timeout_s=entry.retry_s())) as transport:
         with waiting_for(gateway_at(url)):
             steps = [_planned(transport, each) for each in documents]
             if prune:
@@ -398,7 +398,7 @@ def export(
     if names and selector is not None:
         raise click.UsageError("Give names or a selector, not both.")
     with (
-        closing(Transport(url, timeout_s=entry.TIMEOUT_S)) as transport,
+        closing(Transport(url, timeout_s=entry.retry_s())) as transport,
         waiting_for(gateway_at(url)),
     ):
         control = Control(transport)

@@ -190,7 +190,7 @@ def create(
         retention = Retention(ms=retention_ms, bytes=retention_bytes)
     with (
         _channel_warnings() as differences,
-        Gateway(url, timeout_s=entry.TIMEOUT_S) as gateway,
+        Gateway(url, timeout_s=entry.retry_s()) as gateway,
         waiting_for(f"{gateway_at(url)} to make the channel {name} ready"),
     ):
         channel = gateway.channel(

@@ -35,8 +35,6 @@ COMMANDS = {
 #: Raised by click 8.2 and later for a group without a command; its message is the help.
 _HELP: type[click.UsageError] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
 FAILED, MISUSED, INTERRUPTED = 1, 2, 130
-#: Time for which commands retry while the gateway does not answer; shorter than in programs.
-TIMEOUT_S = 10.0
 #: Time after which a waiting command prints the reason.
 NOTICE_S = 2.0
 #: A row is one line for programs. For terminals, its last cell is folded.
@@ -95,16 +93,18 @@ def sluiceway() -> None:
     """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, timeout_s: float = 10.0) -> int:
     """Run a command and return the exit status: 0, 1 failure, 2 wrong usage, 130 interrupted.
 
-    A failure prints one line on standard error that says what to do.
+    A failure prints one line on standard error that says what to do. While the gateway does not
+    answer, a request is repeated for `timeout_s`: shorter than in programs.
     """
     try:
         outcome = sluiceway.main(
             args=None if arguments is None else list(arguments),
             prog_name="sluiceway",
             standalone_mode=False,
+            obj=timeout_s,
         )
     except click.UsageError as error:
         if isinstance(error, _HELP):
@@ -185,6 +185,12 @@ def waiting_for(what: str) -> Iterator[None]:
         yield
     finally:
         notice.cancel()
+
+
+def retry_s() -> float:
+    """Return the time for which the current command repeats a request (see `main`)."""
+    seconds: float = click.get_current_context().obj
+    return seconds
 
 
 def gateway_at(url: str | None) -> str:

@@ -296,7 +296,7 @@ def run_server(
         raise _cannot_listen(settings.host, settings.port, error) from error
     if signal.SIGHUP in _signals():
         signal.signal(signal.SIGHUP, server.handle_exit)
-    with _tuned_interpreter():
+    with tuned_interpreter():
         server.run(sockets=[bound])
     if not server.started:
         raise click.ClickException("the gateway did not start; its log says why")
@@ -308,7 +308,7 @@ def run_server(
 
 
 @contextmanager
-def _tuned_interpreter() -> Iterator[None]:
+def tuned_interpreter() -> Iterator[None]:
     """Reduce the latency that threads and garbage collection add to requests, in the block.
 
     A request passes through several threads, and each busy thread delays it by a switch interval:

@@ -74,7 +74,7 @@ def _announced(states: Iterator[T], url: str | None) -> Iterator[T]:
 
 def open_control(url: str | None) -> closing[Control]:
     """Return the client's calls to the gateway, closed at the end of a `with` block."""
-    return closing(Control(Transport(url, timeout_s=entry.TIMEOUT_S)))
+    return closing(Control(Transport(url, timeout_s=entry.retry_s())))
 
 
 @contextmanager
@@ -112,11 +112,11 @@ def _print_lines(lines: Iterable[ChannelSummary]) -> None:
             (
                 each.name,
                 each.phase,
-                _counts(each.writers),
-                _counts(each.readers),
-                _number(each.lag_messages),
-                _seconds(each.lag_seconds, at_least=each.lag_seconds_at_least),
-                _number(each.write_rate),
+                counts_text(each.writers),
+                counts_text(each.readers),
+                number_text(each.lag_messages),
+                seconds_text(each.lag_seconds, at_least=each.lag_seconds_at_least),
+                number_text(each.write_rate),
                 each.progress or _UNKNOWN,
                 next((problem.code for problem in each.problems), ""),
             )
@@ -128,7 +128,7 @@ def _print_lines(lines: Iterable[ChannelSummary]) -> None:
 def _print_report(report: StatusReport) -> None:
     sampled = report.sampled_at
     when = "not sampled yet" if sampled is None else f"as of {format_time(sampled)}"
-    written = f"{_number(report.write_rate)} messages written/s"
+    written = f"{number_text(report.write_rate)} messages written/s"
     click.echo(f"channel {report.name} is {report.phase}, {written}, {when}")
     if report.ledger is not None:
         _print_ledger(report.name, report.ledger)
@@ -143,11 +143,11 @@ def _print_report(report: StatusReport) -> None:
                 (
                     each.name,
                     f"{each.members} of {each.size}" if each.size else str(each.members),
-                    _number(each.lag_messages),
-                    _number(each.lag_records),
-                    _seconds(each.lag_seconds, at_least=each.lag_seconds_at_least),
-                    _number(each.read_rate),
-                    _seconds(each.drain_s),
+                    number_text(each.lag_messages),
+                    number_text(each.lag_records),
+                    seconds_text(each.lag_seconds, at_least=each.lag_seconds_at_least),
+                    number_text(each.read_rate),
+                    seconds_text(each.drain_s),
                     each.progress or _UNKNOWN,
                 )
                 for each in report.groups
@@ -158,7 +158,7 @@ def _print_report(report: StatusReport) -> None:
         *(
             (
                 reader.endpoint,
-                _number(reader.lag_messages),
+                number_text(reader.lag_messages),
                 reader.progress or (_UNKNOWN if reader.endpoint.lives else ""),
             )
             for reader in report.readers
@@ -174,7 +174,7 @@ def _print_report(report: StatusReport) -> None:
                     each.role,
                     each.state,
                     each.health,
-                    _number(each.counters.get("records")),
+                    number_text(each.counters.get("records")),
                     lag,
                     progress,
                     # Causes may have line breaks.
@@ -188,13 +188,13 @@ def _print_report(report: StatusReport) -> None:
 def _print_ledger(name: str, ledger: LedgerReport) -> None:
     click.echo(
         f"commit {ledger.number}, open batches: {ledger.open_batches}, "
-        f"{_number(ledger.uncommitted_messages)} messages of no commit"
+        f"{number_text(ledger.uncommitted_messages)} messages of no commit"
     )
     if ledger.halted is not None:
         click.echo(f"`sluiceway channels repair {name}` shows the lost records, and repairs it")
 
 
-def _counts(counts: EndpointCounts) -> str:
+def counts_text(counts: EndpointCounts) -> str:
     """Return the number of live endpoints, and of lost and failed ones if there are any."""
     troubles = [
         f"{number} {state}"
@@ -204,16 +204,18 @@ def _counts(counts: EndpointCounts) -> str:
     return ", ".join([str(counts.live), *troubles])
 
 
-def _number(number: float | None) -> str:
+def number_text(number: float | None) -> str:
+    """Return a number with separators of thousands, `?` for None."""
     return _UNKNOWN if number is None else f"{round(number, 1):,}"
 
 
-def _seconds(seconds: float | None, *, at_least: bool = False) -> str:
+def seconds_text(seconds: float | None, *, at_least: bool = False) -> str:
+    """Return a duration in words, `?` for None; `at_least`: it is a lower bound."""
     if seconds is None:
         return _UNKNOWN
     if at_least:
         # Rounded down, to stay a lower bound.
-        return f"> {_seconds(math.floor(seconds))}"
+        return f"> {seconds_text(math.floor(seconds))}"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

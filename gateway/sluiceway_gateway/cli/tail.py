@@ -36,7 +36,7 @@ def tail(
     infinities the strings NaN, Infinity and -Infinity.
     """
     start: Literal["earliest", "latest"] = "earliest" if from_beginning or no_follow else "latest"
-    with Gateway(url, timeout_s=entry.TIMEOUT_S) as gateway, ExitStack() as stack:
+    with Gateway(url, timeout_s=entry.retry_s()) as gateway, ExitStack() as stack:
         with entry.waiting_for(f"{entry.gateway_at(url)} and the channel {name}"):
             channel = _open(gateway, name)
         with entry.waiting_for("Kafka"):

@@ -4,7 +4,7 @@ import math
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -30,7 +30,7 @@ from sluiceway_gateway.tracing import child_span, statement
 _CHECK_S = 0.2
 #: Time for which writes count as impossible after one that did not fit on the disk. Loops of the
 #: leading replica write more often.
-_FULL_S = 10.0
+FULL_S = 10.0
 _READ_ONLY = text("SHOW transaction_read_only")
 
 
@@ -163,7 +163,14 @@ class _RolledBack(Exception):
 class Database:
     """A database and its engine; thread-safe."""
 
-    def __init__(self, url: str, *, pool_size: int = 20, wait_ms: int = 5000) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool_size: int = 20,
+        wait_ms: int = 5000,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Open no connection yet.
 
         `wait_ms` limits waits for a lock or a free connection. Raises InvalidSettings for a URL
@@ -171,6 +178,7 @@ class Database:
         """
         self._url = _parsed(url)
         self._wait_s = wait_ms / 1000
+        self._monotonic = monotonic
         self._writers = threading.Lock()
         self._full_s = -math.inf
         """When a write last did not fit on the disk."""
@@ -289,7 +297,7 @@ class Database:
         A transaction without a change also succeeds on a full disk, which is known from the last
         writes, and on a PostgreSQL that is a standby or read-only, which is asked.
         """
-        if time.monotonic() - self._full_s < _FULL_S:
+        if self._monotonic() - self._full_s < FULL_S:
             raise DatabaseUnavailable("The database's disk is full; free some of its space.")
         with self.write() as tx:
             if self.dialect == "postgresql" and tx.execute(_READ_ONLY).scalar_one() == "on":
@@ -301,7 +309,7 @@ class Database:
             yield
         except DatabaseUnavailable as error:
             if is_disk_full(error.__cause__):
-                self._full_s = time.monotonic()
+                self._full_s = self._monotonic()
             raise
 
     def _connected(self, engine: Engine) -> Connection:

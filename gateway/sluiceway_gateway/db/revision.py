@@ -19,10 +19,8 @@ from sluiceway_gateway.db.postgresql import wait_without_limit
 from sluiceway_gateway.db.schema import metadata
 from sluiceway_gateway.errors import DatabaseUnavailable, WrongRevision
 
-# Number of the advisory lock.
-_LOCK = 0x51C3_3A7
-# Requests queue behind a migration that waits for a table lock.
-_TABLE_WAIT_MS = 10_000
+#: Number of the advisory lock of PostgreSQL that a migration holds.
+ADVISORY_LOCK = 0x51C3_3A7
 
 
 def migrations_path() -> Path:
@@ -35,7 +33,7 @@ def migrations_path() -> Path:
 @cache
 def head() -> str:
     """Return the revision that this version needs."""
-    revision = ScriptDirectory.from_config(_config()).get_current_head()
+    revision = ScriptDirectory.from_config(alembic_config()).get_current_head()
     if revision is None:
         raise WrongRevision("this installation has no migrations; install it again")
     return revision
@@ -56,11 +54,12 @@ def migrate(url: str) -> str:
         return upgrade(database)
 
 
-def upgrade(database: Database, *, wait_s: float = 60.0) -> str:
+def upgrade(database: Database, *, wait_s: float = 60.0, table_wait_s: float = 10.0) -> str:
     """Migrate the database in one transaction, and return the revision.
 
     Repeating this changes nothing. Of several processes one migrates; the others wait up to
-    `wait_s` seconds. Raises WrongRevision if a newer version migrated the database, and
+    `wait_s` seconds. A migration waits for a table up to `table_wait_s`, because requests queue
+    behind it. Raises WrongRevision if a newer version migrated the database, and
     DatabaseUnavailable if it does not answer or is locked for too long; then nothing has changed.
     """
     with translated(), database.engine.connect() as connection:
@@ -72,7 +71,7 @@ def upgrade(database: Database, *, wait_s: float = 60.0) -> str:
         try:
             with connection.begin():
                 if database.dialect == "postgresql":
-                    _lock_postgresql(connection, wait_s)
+                    _lock_postgresql(connection, wait_s, table_wait_s)
                 _migrate(connection)
         except (OperationalError, sqlite3.OperationalError) as error:
             if not is_locked(error):
@@ -89,7 +88,7 @@ def require_current(database: Database) -> None:
     found, expected = current(database), head()
     if found == expected:
         return
-    _refuse_unknown(_config(), found)
+    _refuse_unknown(alembic_config(), found)
     state = "has no tables yet" if found is None else f"is at revision {found}"
     raise WrongRevision(
         f"the database {state}, this gateway needs {expected}: run `sluiceway migrate`"
@@ -114,7 +113,8 @@ def open_database(url: str) -> Iterator[Database]:
         yield database
 
 
-def _config() -> Config:
+def alembic_config() -> Config:
+    """Return Alembic's configuration for the migrations of this version."""
     config = Config()
     config.set_main_option("script_location", str(migrations_path()).replace("%", "%%"))
     return config
@@ -128,19 +128,19 @@ def _prepare_sqlite(connection: Connection, wait_s: float) -> None:
         cursor.execute("PRAGMA foreign_keys = OFF")
 
 
-def _lock_postgresql(connection: Connection, wait_s: float) -> None:
-    """Wait `wait_s` for other migrations; afterwards wait for tables only briefly."""
+def _lock_postgresql(connection: Connection, wait_s: float, table_wait_s: float) -> None:
+    """Wait `wait_s` for other migrations; afterwards let each statement wait `table_wait_s`."""
     lock_timeout = text("SELECT set_config('lock_timeout', :ms, true)")
     wait_without_limit(connection)
     connection.execute(text("SET LOCAL statement_timeout = 0"))
     connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
     connection.execute(lock_timeout.bindparams(ms=str(round(wait_s * 1000))))
-    connection.execute(text("SELECT pg_advisory_xact_lock(:lock)").bindparams(lock=_LOCK))
-    connection.execute(lock_timeout.bindparams(ms=str(_TABLE_WAIT_MS)))
+    connection.execute(text("SELECT pg_advisory_xact_lock(:lock)").bindparams(lock=ADVISORY_LOCK))
+    connection.execute(lock_timeout.bindparams(ms=str(round(table_wait_s * 1000))))
 
 
 def _migrate(connection: Connection) -> None:
-    config = _config()
+    config = alembic_config()
     found = MigrationContext.configure(connection).get_current_revision()
     _refuse_unknown(config, found)
     others = sorted(metadata.tables.keys() & set(inspect(connection).get_table_names()))

@@ -28,6 +28,7 @@ from sluiceway_gateway.demo.environment import (
     JobFailed,
     demo_environment,
     extract_flights,
+    jobs_path,
     run_job,
 )
 from sluiceway_gateway.embedded import EmbeddedError
@@ -253,6 +254,11 @@ def run(as_json: bool = False) -> int:
         console.print(f"[bold red]The demo failed.[/] {type(error).__name__}:", style="red")
         console.print(str(error), markup=False, soft_wrap=True)
         return 1
+    return report(summary, console, as_json=as_json)
+
+
+def report(summary: Summary, console: Console, *, as_json: bool) -> int:
+    """Print the summary, and return the exit status."""
     show(summary, console)
     if as_json:
         click.echo(summary.to_json())
@@ -269,7 +275,7 @@ def _run(directory: Path, bars: StepBars) -> Summary:
         def run_part(part: str, job: str, *arguments: str) -> dict[str, Any]:
             bars.begin_part(part, "Starting")
             return run_job(
-                job,
+                jobs_path() / f"{job}.py",
                 *arguments,
                 environment=environment,
                 on_step=bars.begin_step,

@@ -186,7 +186,7 @@ def jobs_path() -> Path:
 
 
 def run_job(
-    name: str,
+    script: Path,
     *arguments: str,
     environment: DemoEnvironment,
     on_step: Callable[[str], None],
@@ -198,12 +198,12 @@ def run_job(
     running Spark stage, from a thread. All processes of the job have ended afterwards. Raises
     JobFailed.
     """
-    directory = environment.directory
+    directory, name = environment.directory, script.stem
     log = directory / f"{name}.log"
     with subprocess.Popen(
         [
             *(sys.executable, "-IS", supervisor.__file__, str(directory / f"{name}.pid")),
-            *(sys.executable, str(jobs_path() / f"{name}.py"), *arguments),
+            *(sys.executable, str(script), *arguments),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -30,7 +30,6 @@ KAFKA_VERSION = "4.3.1"
 JAVA_VERSION = 17
 """The oldest Java that runs Kafka and Spark."""
 
-_FETCH_TIMEOUT_S = 600.0
 _FETCH_ADVICE = (
     "Check the network. Behind a proxy, set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=HOST "
     "-Dhttps.proxyPort=PORT', as Java ignores https_proxy; or set SLUICEWAY_IVY_SETTINGS to an Ivy "
@@ -137,13 +136,15 @@ def kafka_jars() -> JarSet:
     )
 
 
-def fetch_jars(jars: JarSet, on_progress: OnProgress | None = None) -> Path:
+def fetch_jars(
+    jars: JarSet, on_progress: OnProgress | None = None, *, timeout_s: float = 600.0
+) -> Path:
     """Return the directory of these jars, after fetching them if they are not in the cache.
 
     The cache is SLUICEWAY_CACHE_DIR, or else `sluiceway` in the user's cache directory. Every call
-    checks the sums of all files. A lock lets only one process fetch at a time.
-    SLUICEWAY_IVY_SETTINGS may name an Ivy settings file, for a site with its own mirror. Raises
-    JarsUnavailable, JavaMissing.
+    checks the sums of all files. A lock lets only one process fetch at a time, for up to
+    `timeout_s`. SLUICEWAY_IVY_SETTINGS may name an Ivy settings file, for a site with its own
+    mirror. Raises JarsUnavailable, JavaMissing.
     """
     user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cache = Path(os.environ.get("SLUICEWAY_CACHE_DIR") or user_cache / "sluiceway")
@@ -153,7 +154,7 @@ def fetch_jars(jars: JarSet, on_progress: OnProgress | None = None) -> Path:
         with _locked(cache / f"{jars.name}.lock"):
             # Another process may have fetched them meanwhile.
             if not _is_dir(directory):
-                _fetch_into(directory, jars, on_progress)
+                _fetch_into(directory, jars, on_progress, timeout_s)
     wrong = differences(directory, jars.sums)
     if wrong:
         raise JarsUnavailable(
@@ -196,7 +197,9 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _fetch_into(directory: Path, jars: JarSet, on_progress: OnProgress | None) -> None:
+def _fetch_into(
+    directory: Path, jars: JarSet, on_progress: OnProgress | None, timeout_s: float
+) -> None:
     """Fetch into a temporary directory, check the sums, and rename it to `directory`."""
     java, ivy = find_java(), _ivy_jar()
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix="fetch-") as name:
@@ -210,7 +213,7 @@ def _fetch_into(directory: Path, jars: JarSet, on_progress: OnProgress | None) -
             *("-retrieve", str(work / "lib" / "[artifact]-[revision](-[classifier]).[ext]")),
             *("-types", "jar", "bundle"),
         ]
-        output = _run_ivy(command, jars, on_progress)
+        output = _run_ivy(command, jars, on_progress, timeout_s)
         (work / "lib").mkdir(exist_ok=True)
         wrong = differences(work / "lib", jars.sums)
         if wrong:
@@ -221,10 +224,12 @@ def _fetch_into(directory: Path, jars: JarSet, on_progress: OnProgress | None) -
         shutil.move(work / "lib", directory)
 
 
-def _run_ivy(command: list[str], jars: JarSet, on_progress: OnProgress | None) -> str:
+def _run_ivy(
+    command: list[str], jars: JarSet, on_progress: OnProgress | None, timeout_s: float
+) -> str:
     """Run Ivy, report each jar as it arrives, and return the last lines of its output.
 
-    Raises JarsUnavailable if it takes longer than ten minutes.
+    Raises JarsUnavailable if it takes longer than `timeout_s`.
     """
     lines: list[str] = []
     arrived, total = 0, len(jars.sums)
@@ -238,7 +243,7 @@ def _run_ivy(command: list[str], jars: JarSet, on_progress: OnProgress | None) -
             ivy.kill()
 
         # A timer, because Ivy may print nothing for longer than the timeout.
-        limit = threading.Timer(_FETCH_TIMEOUT_S, end)
+        limit = threading.Timer(timeout_s, end)
         limit.daemon = True
         limit.start()
         try:
@@ -256,7 +261,7 @@ def _run_ivy(command: list[str], jars: JarSet, on_progress: OnProgress | None) -
             limit.cancel()
     if late.is_set():
         raise JarsUnavailable(
-            f"{jars.title} could not be fetched within {_FETCH_TIMEOUT_S:.0f} s; {arrived} of "
+            f"{jars.title} could not be fetched within {timeout_s:.0f} s; {arrived} of "
             f"{total} jars arrived. {_FETCH_ADVICE}."
         )
     return "\n".join(lines)

@@ -37,8 +37,6 @@ _PAUSE_S = 1.0
 _RETRY_S = 30.0
 #: Approximate number of endpoints that one query reads and one transaction writes.
 _AT_ONCE = 250
-#: Endpoints evaluated in one pass; others wait for the next pass.
-_PASS = 10_000
 #: Recent scans from which the usual duration is computed.
 _USUAL = 10
 
@@ -72,11 +70,22 @@ class _Silence:
 class Reaper:
     """Evaluates the health of all endpoints."""
 
-    def __init__(self, *, database: Database, clock: Clock, monotonic: Callable[[], float]) -> None:
-        """`clock` only dates events."""
+    def __init__(
+        self,
+        *,
+        database: Database,
+        clock: Clock,
+        monotonic: Callable[[], float],
+        pass_endpoints: int = 10_000,
+    ) -> None:
+        """`clock` only dates events.
+
+        About `pass_endpoints` are evaluated in one pass; others wait for the next pass.
+        """
         self._database = database
         self._clock = clock
         self._monotonic = monotonic
+        self._pass_endpoints = pass_endpoints
         self._silences: dict[str, _Silence] = {}
         self._due_s: float | None = None
         self._scans_s: deque[float] = deque(maxlen=_USUAL)
@@ -108,7 +117,7 @@ class Reaper:
         with self._step():
             overdue = self._rebalance_timeout.release(stale, now_s, late_ms=late_ms)
         pause_s = min([_PAUSE_S, *(each.interval_ms / 2000 for each in sessions)])
-        if evaluated >= _PASS:
+        if evaluated >= self._pass_endpoints:
             pause_s = 0.0
         # The duration of a pass does not count as delay, unless the process was stopped.
         self._due_s = self._monotonic() - self._stalled_s + pause_s
@@ -163,7 +172,7 @@ class Reaper:
                 found, changed = self._evaluate_part(part, now_s)
             evaluated += found
             saved += changed
-            if evaluated >= _PASS:
+            if evaluated >= self._pass_endpoints:
                 break
         return evaluated, [each.health for each in saved]
 

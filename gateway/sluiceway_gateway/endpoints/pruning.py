@@ -16,8 +16,6 @@ from sluiceway_gateway.db.schema import endpoint_events, endpoints, sessions
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Role, State
 from sluiceway_gateway.passes import run_steps
 
-#: Rows deleted in one transaction.
-_ROWS = 500
 _PAUSE_S = 600.0
 
 
@@ -35,10 +33,11 @@ class PruneCounts:
 
 
 class Pruner:
-    """Deletes rows older than `days` by the clock, in small transactions."""
+    """Deletes rows older than `days` by the clock, at most `max_rows` in one transaction."""
 
-    def __init__(self, *, database: Database, days: int, clock: Clock) -> None:
+    def __init__(self, *, database: Database, days: int, clock: Clock, max_rows: int = 500) -> None:
         self._database = database
+        self._max_rows = max_rows
         self._retention = timedelta(days=days)
         self._clock = clock
 
@@ -64,13 +63,13 @@ class Pruner:
             sessions=idle,
             requests=responses,
             pause_s=0.0
-            if _ROWS in (events, audited, superseded, readers, idle, responses)
+            if self._max_rows in (events, audited, superseded, readers, idle, responses)
             else _PAUSE_S,
         )
 
     def _deleted(self, delete_some: Callable[..., int], before: datetime) -> int:
         with self._database.write() as tx:
-            return delete_some(tx, before=before, limit=_ROWS)
+            return delete_some(tx, before=before, limit=self._max_rows)
 
 
 def _delete_events(tx: WriteTransaction, *, before: datetime, limit: int) -> int:

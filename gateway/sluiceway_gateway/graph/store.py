@@ -18,7 +18,12 @@ _SHOWN = ~endpoints.c.superseded & (
 
 
 def surroundings(
-    tx: ReadTransaction, start: Channel, *, prefixes: Collection[str]
+    tx: ReadTransaction,
+    start: Channel,
+    *,
+    prefixes: Collection[str],
+    max_channels: int = MAX_CHANNELS,
+    max_endpoints: int = MAX_ENDPOINTS,
 ) -> tuple[list[GraphEndpoint], bool]:
     """Return the endpoints of a channel and of channels that its jobs lead to, the nearest first.
 
@@ -30,7 +35,7 @@ def surroundings(
     truncated = False
     frontier, sessions = [start.uid], set[str]()
     for hop in range(MAX_HOPS + 1):
-        left = MAX_ENDPOINTS - len(found)
+        left = max_endpoints - len(found)
         attached = _endpoints(tx, {uid: names[uid] for uid in frontier}, limit=left + 1)
         truncated |= len(attached) > left
         found += attached[:left]
@@ -41,7 +46,7 @@ def surroundings(
             for uid, neighbour in _channels(tx, sorted(new), prefixes=prefixes).items()
             if uid not in names
         }
-        room = MAX_CHANNELS - len(names) if hop < MAX_HOPS else 0
+        room = max_channels - len(names) if hop < MAX_HOPS else 0
         truncated |= len(neighbours) > room
         frontier = sorted(neighbours, key=lambda uid: neighbours[uid])[:room]
         names |= {uid: neighbours[uid] for uid in frontier}

@@ -26,8 +26,6 @@ from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.model import BatchState
 from sluiceway_gateway.passes import run_steps
 
-#: Maximum rows of one kind per transaction.
-_ROWS = 500
 #: Maximum channels per pass.
 _CHANNELS = 20
 _PAUSE_S = 600.0
@@ -80,10 +78,14 @@ class LedgerPruneCounts:
 
 
 class LedgerPruner:
-    """Prunes batches that ended more than `days` ago, by the clock, under the ledgers' locks."""
+    """Prunes batches that ended more than `days` ago, by the clock, under the ledgers' locks.
 
-    def __init__(self, *, database: Database, days: int, clock: Clock) -> None:
+    A transaction has at most `max_rows` of one kind.
+    """
+
+    def __init__(self, *, database: Database, days: int, clock: Clock, max_rows: int = 500) -> None:
         self._database = database
+        self._max_rows = max_rows
         self._retention = timedelta(days=days)
         self._clock = clock
 
@@ -94,7 +96,7 @@ class LedgerPruner:
             uids = _with_old_rows(tx, before)
         found = run_steps(partial(self._prune, uid, before) for uid in uids)
         counts = [sum(each) for each in zip(*found, strict=True)] or [0] * 5
-        more = len(uids) == _CHANNELS or any(_ROWS in each for each in found)
+        more = len(uids) == _CHANNELS or any(self._max_rows in each for each in found)
         return LedgerPruneCounts(
             batches=counts[0],
             shortened=counts[1],
@@ -109,10 +111,11 @@ class LedgerPruner:
             ledger = store.hold_existing(tx, uid)
             if ledger is None:
                 return 0, 0, 0, 0, 0
-            deleted = _delete_batches(tx, uid, before)
-            shortened = _shorten_batches(tx, uid, before)
-            snapshots = _delete_snapshots(tx, uid, before, last=ledger.number)
-            owners = _delete_owners(tx, uid)
+            limit = self._max_rows
+            deleted = _delete_batches(tx, uid, before, limit=limit)
+            shortened = _shorten_batches(tx, uid, before, limit=limit)
+            snapshots = _delete_snapshots(tx, uid, before, last=ledger.number, limit=limit)
+            owners = _delete_owners(tx, uid, limit=limit)
         return deleted, shortened, snapshots, self._prune_runs(uid), owners
 
     def _prune_runs(self, uid: str) -> int:
@@ -124,9 +127,10 @@ class LedgerPruner:
         while True:
             with self._database.write() as tx:
                 ledger = store.hold_existing(tx, uid)
-                deleted = 0 if ledger is None else _delete_batch_runs(tx, uid)
+                limit = self._max_rows
+                deleted = 0 if ledger is None else _delete_batch_runs(tx, uid, limit=limit)
             total += deleted
-            if deleted < _ROWS:
+            if deleted < self._max_rows:
                 return total
 
 
@@ -145,30 +149,32 @@ def _with_old_rows(tx: ReadTransaction, before: datetime) -> list[str]:
     return list(tx.execute(found.order_by("channel_uid").limit(_CHANNELS)).scalars())
 
 
-def _delete_batches(tx: WriteTransaction, uid: str, before: datetime) -> int:
+def _delete_batches(tx: WriteTransaction, uid: str, before: datetime, *, limit: int) -> int:
     chosen = select(batches.c.id).where(batches.c.channel_uid == uid, _old(before), _UNNEEDED)
-    return tx.execute(delete(batches).where(batches.c.id.in_(chosen.limit(_ROWS)))).rowcount
+    return tx.execute(delete(batches).where(batches.c.id.in_(chosen.limit(limit)))).rowcount
 
 
-def _shorten_batches(tx: WriteTransaction, uid: str, before: datetime) -> int:
+def _shorten_batches(tx: WriteTransaction, uid: str, before: datetime, *, limit: int) -> int:
     chosen = select(batches.c.id).where(batches.c.channel_uid == uid, _old(before), _DETAILED)
     return tx.execute(
         update(batches)
-        .where(batches.c.id.in_(chosen.limit(_ROWS)))
+        .where(batches.c.id.in_(chosen.limit(limit)))
         .values(begin={}, counts=None, partitions=None, brief=True)
     ).rowcount
 
 
-def _delete_snapshots(tx: WriteTransaction, uid: str, before: datetime, *, last: int) -> int:
+def _delete_snapshots(
+    tx: WriteTransaction, uid: str, before: datetime, *, last: int, limit: int
+) -> int:
     table = ledger_snapshots.c
     where = (table.channel_uid == uid, table.at < before, table.number < last)
-    chosen = select(table.number).where(*where).order_by(table.number).limit(_ROWS)
+    chosen = select(table.number).where(*where).order_by(table.number).limit(limit)
     return tx.execute(
         delete(ledger_snapshots).where(table.channel_uid == uid, table.number.in_(chosen))
     ).rowcount
 
 
-def _delete_batch_runs(tx: WriteTransaction, uid: str) -> int:
+def _delete_batch_runs(tx: WriteTransaction, uid: str, *, limit: int) -> int:
     """Delete runs below `stable` of the oldest snapshot, and so of each that is kept."""
     oldest = store.oldest_snapshot(tx, uid)
     ends = None if oldest is None else store.snapshot(tx, uid, oldest[0])
@@ -178,20 +184,20 @@ def _delete_batch_runs(tx: WriteTransaction, uid: str) -> int:
     for partition, stable in sorted(ends.stable.items()):
         of_partition = (table.channel_uid == uid, table.partition == partition)
         chosen = select(table.end_offset).where(*of_partition, table.end_offset <= stable)
-        chosen = chosen.order_by(table.end_offset).limit(_ROWS - deleted)
+        chosen = chosen.order_by(table.end_offset).limit(limit - deleted)
         deleted += tx.execute(
             delete(batch_runs).where(*of_partition, table.end_offset.in_(chosen))
         ).rowcount
     return deleted
 
 
-def _delete_owners(tx: WriteTransaction, uid: str) -> int:
+def _delete_owners(tx: WriteTransaction, uid: str, *, limit: int) -> int:
     """Delete owners without any batch that another instance could open or repeat."""
     has_batch = exists().where(
         batches.c.channel_uid == batch_owners.c.channel_uid, batches.c.owner == batch_owners.c.name
     )
     where = (batch_owners.c.channel_uid == uid, batch_owners.c.ordinal.is_(None), ~has_batch)
-    chosen = select(batch_owners.c.name).where(*where).limit(_ROWS)
+    chosen = select(batch_owners.c.name).where(*where).limit(limit)
     return tx.execute(
         delete(batch_owners).where(
             batch_owners.c.channel_uid == uid, batch_owners.c.name.in_(chosen)

@@ -68,9 +68,11 @@ class MessageReads:
     Each read has its own connections to Kafka, and takes some megabytes of memory.
     """
 
-    def __init__(self, database: Database, kafka: KafkaAdmin) -> None:
+    def __init__(self, database: Database, kafka: KafkaAdmin, *, read_s: float = READ_S) -> None:
+        """Limit a read to `read_s`, with that of a new connection; it returns what it has."""
         self._database = database
         self._kafka = kafka
+        self._read_s = read_s
 
     def read(self, name: str, start: StartPoint, *, limit: int, uncommitted: bool) -> MessagePage:
         """Return up to `limit` messages from a start point on; changes nothing.
@@ -89,7 +91,7 @@ class MessageReads:
         at, left_out = self._start(channel, start, bounds)
         newest = start.newest_first
         views = self._views(channel, bounds, at, newest=newest, uncommitted=uncommitted)
-        deadline_s = time.monotonic() + READ_S
+        deadline_s = time.monotonic() + self._read_s
         progress = ReadProgress(views=views, at=at, newest=newest, limit=limit)
         with window_reader(self._kafka.client, channel.topic.name) as reader:
             while windows := progress.windows():

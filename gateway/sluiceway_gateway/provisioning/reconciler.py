@@ -109,8 +109,6 @@ _log = structlog.get_logger(__name__)
 
 #: Interval at which the leader checks for changes that other replicas accepted.
 _PAUSE_S = 0.5
-#: Pauses in which changes of topics become visible on all brokers.
-_SETTLE_PAUSES_S = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +144,8 @@ _COUNTED = tuple(field.name for field in fields(ReconcileCounts) if field.name !
 class Reconciler:
     """Compares due channels with Kafka and acts on the difference.
 
-    `wait` sleeps for some seconds, or until the process stops.
+    `wait` sleeps for some seconds, or until the process stops. Changes of topics become visible on
+    all brokers in the pauses `settle_s`.
     """
 
     database: Database
@@ -155,6 +154,7 @@ class Reconciler:
     resync_s: float
     wait: Callable[[float], object]
     page_size: int = 100
+    settle_s: tuple[float, ...] = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
 
     def run_once(self) -> ReconcileCounts:
         """Reconcile one page of due channels.
@@ -266,7 +266,7 @@ class Reconciler:
     ) -> None:
         """Update `topics` with the changed ones, once their changes are visible."""
         pending = set(done.topics)
-        for pause_s in _SETTLE_PAUSES_S:
+        for pause_s in self.settle_s:
             if not pending:
                 return
             self.wait(pause_s)

@@ -4,13 +4,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import func, insert, select
 
 from endpoints import site
+from faults import at_statements, raising
 from gateways import SCHEMA, Rig, code
 from ledger_sites import LedgerSite
-from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.audit.model import MAX_FIELDS
+from sluiceway_gateway.audit.store import MAX_ENTRIES
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.db.schema import audit_entries
 from sluiceway_gateway.endpoints.pruning import Pruner
 from sluiceway_gateway.provisioning.store import remove
 
@@ -188,33 +191,51 @@ def test_changes_need_the_view_scope(ops: Rig) -> None:
     assert (unknown.status_code, code(unknown)) == (404, "channel_not_found")
 
 
-def test_a_change_that_fails_leaves_no_entry(ops: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_fails_leaves_no_entry(ops: Rig) -> None:
     ops.put()
-
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("a defect")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(audit_store, "add", fail)
+    fail = raising(RuntimeError("a defect"))
+    with at_statements(ops.app.state.parts.database, "INSERT INTO audit_entries", fail):
         assert ops.put(partitions=5).status_code == 500
     assert len(changes(ops)) == 1
     assert ops.http.get("/v1/channels/flights").json()["spec"]["partitions"] == 1
 
 
-def test_entries_are_bounded_by_number_and_age(ops: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_store, "MAX_ENTRIES", 3)
+def test_entries_are_bounded_by_number(ops: Rig) -> None:
     ops.put("weather")
-    for number in range(5):
+    uid = ops.put().json()["metadata"]["uid"]
+    entry = {
+        "channel": "flights",
+        "channel_uid": uid,
+        "at": ops.clock(),
+        "by": "ops",
+        "action": "update",
+        "fields": [],
+        "omitted": 0,
+    }
+    with ops.database.write() as tx:
+        tx.execute(insert(audit_entries), [entry] * MAX_ENTRIES)
+    for number in range(3):
         ops.put(idle_ms=60_000 + number)
-    kept = changes(ops)
-    assert [fields(each)["idle_ms"][1] for each in kept] == [60_004, 60_003, 60_002]
+    with ops.database.read() as tx:
+        of_name = audit_entries.c.channel == "flights"
+        count = select(func.count()).select_from(audit_entries).where(of_name)
+        assert tx.execute(count).scalar_one() == MAX_ENTRIES
+    newest = changes(ops, limit=4)
+    assert [fields(each).get("idle_ms", (0, 0))[1] for each in newest] == [
+        *(60_002, 60_001, 60_000, 0)
+    ]
     assert len(changes(ops, "weather")) == 1
+
+
+def test_entries_are_bounded_by_age(ops: Rig) -> None:
+    for name in ("weather", "flights"):
+        ops.put(name)
     pruner = Pruner(database=ops.database, days=30, clock=ops.clock)
     ops.clock.advance(timedelta(days=29))
-    ops.put(idle_ms=None)
+    ops.put(idle_ms=60_000)
     assert pruner.run_once().audited == 0
     ops.clock.advance(timedelta(days=2))
-    assert pruner.run_once().audited == 3
+    assert pruner.run_once().audited == 2
     assert [each["action"] for each in changes(ops)] == ["update"]
     assert changes(ops, "weather") == []
 

@@ -9,10 +9,10 @@ import httpx
 import pytest
 
 from endpoints import TOPIC_ID, Site, fresh_id, report, site
+from faults import at_statements
 from gateways import Rig, code, running
 from ledger_sites import LedgerSite, WrittenTopic, ledger_site
 from shared_kafka import SharedKafka
-from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import DatabaseUnavailable, InvalidRequest
 from waiting import until
@@ -298,24 +298,21 @@ def audited(database: Database, database_url: str) -> Iterator[Site]:
         yield flights
 
 
-def test_a_refused_use_is_audited_once_the_database_is_back(
-    owned: Owned, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_use_is_audited_once_the_database_is_back(owned: Owned) -> None:
     flights = owned.flights
     failed = threading.Event()
-    add = audit_store.add
 
-    def failing(*args: Any, **options: Any) -> None:
+    def fail_once() -> None:
         if not failed.is_set():
             failed.set()
             raise DatabaseUnavailable("for this test")
-        add(*args, **options)
 
     become(flights.rig, OTHER, "read", "write")
-    monkeypatch.setattr(audit_store, "add", failing)
-    refused(flights.resize(2, owned.reader["generation"]))
-    assert failed.wait(30)
-    until(lambda: changes(flights, "foreign_use") != [])
+    database = flights.rig.app.state.parts.database
+    with at_statements(database, "INSERT INTO audit_entries", fail_once):
+        refused(flights.resize(2, owned.reader["generation"]))
+        assert failed.wait(30)
+        until(lambda: changes(flights, "foreign_use") != [])
 
 
 def test_uses_by_other_labels_can_be_permitted_and_audited(audited: Site) -> None:

@@ -2,8 +2,6 @@ import io
 import itertools
 import json
 import os
-import sys
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,12 +14,10 @@ from confluent_kafka import Producer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from processes import Run, Sluiceway
+from processes import Run, Sluiceway, Terminal
 from relay import Relay
 from shared_kafka import SharedKafka
-from sluiceway.rest.transport import Transport
 from sluiceway_gateway.channels.wire import SpecPut
-from sluiceway_gateway.cli import apply, documents, entry
 from sluiceway_gateway.cli.apply import WOULD_CHANGE, dump_document
 from sluiceway_gateway.cli.documents import document_schema, read_documents
 
@@ -55,6 +51,10 @@ def document(name: str, labels: dict[str, str] | None = None, **spec: Any) -> di
 def write(path: Path, *documents: Any) -> str:
     path.write_text(yaml.safe_dump_all(documents, sort_keys=False))
     return str(path)
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
 
 
 def channel_json(command: Command, name: str) -> dict[str, Any]:
@@ -245,8 +245,8 @@ def test_a_document_may_name_its_json_schema(folder: Path) -> None:
     value = {"$schema": "../channel.schema.json"} | document("a")
     jsonschema.validate(value, document_schema())
     (folder / "a.json").write_text(json.dumps(value))
-    (found,) = read_documents([str(folder)])
-    assert found.body == {"metadata": {}, "spec": {"schema": SCHEMA}}
+    (document_read,) = read_documents([str(folder)])
+    assert document_read.body == {"metadata": {}, "spec": {"schema": SCHEMA}}
 
 
 def test_a_part_of_a_folder_that_is_not_read_is_refused(
@@ -283,7 +283,7 @@ def test_a_file_too_large_for_documents_is_not_read_into_memory(
 ) -> None:
     data = folder / "data.json"
     data.touch()
-    os.truncate(data, 2 * documents._MAX_BYTES)
+    os.truncate(data, 128 << 20)
     run = sluiceway("apply", "-f", str(folder), "--dry-run")
     assert run.status == 1
     assert f"{data}: larger than 64 MiB" in run.err
@@ -327,53 +327,42 @@ def test_a_usage_error_has_another_status_than_changes(
     sluiceway("apply", *arguments, url=UNREACHABLE).failed(words, "apply --help", status=1)
 
 
-def test_standard_input_is_applied_only_with_yes(
-    command: Command, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_standard_input_is_applied_only_with_yes(command: Command, name: str) -> None:
     for text in (
         yaml.safe_dump(document(name)),
         json.dumps(document(name)) + json.dumps(document(f"{name}-b")),
     ):
         for options in ([], ["--yes"]):
-            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-            run = command("apply", "-f", "-", *options)
+            stdin = io.TextIOWrapper(io.BytesIO(text.encode()))
+            run = command("apply", "-f", "-", *options, stdin=stdin)
             assert run.status == (0 if options else 1), run
             assert options or "use --yes" in run.err
     assert channel_json(command, f"{name}-b")["spec"]["schema"] == SCHEMA
 
 
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_apply_asks_for_confirmation_on_a_terminal(
-    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    command: Command, folder: Path, name: str
 ) -> None:
     path = write(folder / "a.yaml", document(name))
-    monkeypatch.setattr(sys, "stdin", _Terminal())
-    for response in (False, True):
-        monkeypatch.setattr(entry.click, "confirm", lambda *_, response=response, **__: response)
-        run = command("apply", "-f", path)
-        assert run.status == (0 if response else 1)
-        assert response or "nothing was changed" in run.err
+    for answer in ("n", "y"):
+        run = command("apply", "-f", path, stdin=Terminal(answer))
+        assert "Make this change? [y/N]:" in run.err
+        assert run.status == (0 if answer == "y" else 1)
+        assert answer == "y" or "nothing was changed" in run.err
 
 
 def test_a_concurrent_change_stops_the_run_and_is_kept(
-    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    command: Command, folder: Path, name: str
 ) -> None:
     names = [f"{name}-{each}" for each in "abc"]
     path = write(folder / "a.yaml", *(document(each) for each in names))
     command("apply", "-f", path, "--yes").succeeded()
     write(folder / "a.yaml", *(document(each, partitions=3) for each in names))
 
-    def confirm(*_: object, **__: object) -> bool:
+    def update() -> None:
         assert command("channels", "update", names[1], "--partitions", "2").status == 0
-        return True
 
-    monkeypatch.setattr(sys, "stdin", _Terminal())
-    monkeypatch.setattr(entry.click, "confirm", confirm)
-    run = command("apply", "-f", path)
+    run = command("apply", "-f", path, stdin=Terminal("y", update))
     assert run.status == 1
     assert f"{names[1]}: changed by somebody else since the plan" in run.err
     assert f"Done: {names[0]}; not started: {names[2]}." in run.err
@@ -382,36 +371,28 @@ def test_a_concurrent_change_stops_the_run_and_is_kept(
 
 
 def test_a_channel_that_is_created_during_the_plan_is_refused_in_plain_words(
-    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    sluiceway: Sluiceway, command: Command, gateway_url: str, folder: Path, name: str
 ) -> None:
     path = write(folder / "a.yaml", document(name))
-    read = apply._read
-
-    def read_and_create(*arguments: Any) -> Any:
-        found = read(*arguments)
-        monkeypatch.setattr(apply, "_read", read)
-        command("apply", "-f", path, "--yes").succeeded()
-        return found
-
-    monkeypatch.setattr(apply, "_read", read_and_create)
-    run = command("apply", "-f", path, "--dry-run")
+    with closing(Relay(port_of(gateway_url))) as relay:
+        # It has read that there is no channel of this name.
+        relay.call_at(b"PUT ", lambda: command("apply", "-f", path, "--yes").succeeded())
+        run = sluiceway("apply", "-f", path, "--dry-run", url=relay.url)
     assert run.status == 1
     assert "somebody else creates, changes or deletes it at the same time; apply again" in run.out
     assert "If-None-Match" not in run.out
 
 
 def test_a_concurrently_created_channel_is_not_changed(
-    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    command: Command, folder: Path, name: str
 ) -> None:
     path = write(folder / "a.yaml", document(name, partitions=3))
     other = write(folder / "other.yaml", document(name, partitions=2))
 
-    def confirm(*_: object, **__: object) -> bool:
-        return command("apply", "-f", other, "--yes").status == 0
+    def create() -> None:
+        assert command("apply", "-f", other, "--yes").status == 0
 
-    monkeypatch.setattr(sys, "stdin", _Terminal())
-    monkeypatch.setattr(entry.click, "confirm", confirm)
-    run = command("apply", "-f", path)
+    run = command("apply", "-f", path, stdin=Terminal("y", create))
     assert (run.status, "changed by somebody else" in run.err) == (1, True)
     assert channel_json(command, name)["spec"]["partitions"] == 2
 
@@ -436,42 +417,26 @@ def test_a_refusal_that_depends_on_earlier_changes_is_reported(
     command("channels", "show", names[2]).failed("no channel")
 
 
-def _without_pauses(url: str, *, timeout_s: float) -> Transport:
-    """Return a transport whose time passes in the pauses between attempts, without waiting."""
-    paused_s = [0.0]
-    return Transport(
-        url,
-        timeout_s=timeout_s,
-        sleep=paused_s.append,
-        monotonic=lambda: time.monotonic() + sum(paused_s),
-    )
-
-
 @pytest.mark.parametrize("request_arrives", [False, True])
 def test_an_outage_during_the_changes_reports_the_unconfirmed_channel(
     sluiceway: Sluiceway,
     gateway_url: str,
     folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
     name: str,
     request_arrives: bool,
 ) -> None:
     names = [f"{name}-{each}" for each in "ab"]
     path = write(folder / "a.yaml", *(document(each) for each in names))
-    with closing(Relay(int(gateway_url.rpartition(":")[2]))) as relay:
+    with closing(Relay(port_of(gateway_url))) as relay:
 
-        def confirm(*_: object, **__: object) -> bool:
+        def disconnect() -> None:
             if request_arrives:
                 relay.closes_at_response = True
             else:
                 relay.cut()
-            return True
 
-        monkeypatch.setattr(entry, "TIMEOUT_S", 60.0)
-        monkeypatch.setattr(apply, "Transport", _without_pauses)
-        monkeypatch.setattr(sys, "stdin", _Terminal())
-        monkeypatch.setattr(entry.click, "confirm", confirm)
-        run = sluiceway("apply", "-f", path, url=relay.url)
+        user = Terminal("y", disconnect)
+        run = sluiceway("apply", "-f", path, url=relay.url, stdin=user, timeout_s=4.0)
     assert run.status == 1
     assert f"{names[0]}: it may or may not be done: the gateway" in run.err
     assert f"Done: none; not started: {names[1]}." in run.err
@@ -640,12 +605,11 @@ def test_the_json_schema_is_the_gateways_model_with_a_name(sluiceway: Sluiceway)
 
 
 def test_an_unavailable_gateway_is_reported_and_nothing_is_changed(
-    sluiceway: Sluiceway, folder: Path, monkeypatch: pytest.MonkeyPatch
+    sluiceway: Sluiceway, folder: Path
 ) -> None:
-    monkeypatch.setattr(entry, "TIMEOUT_S", 0.2)
     path = write(folder / "a.yaml", document("one"))
-    sluiceway("apply", "-f", path, "--yes", url=UNREACHABLE).failed("does not answer")
-    sluiceway("export", url=UNREACHABLE).failed("does not answer")
+    for arguments in (("apply", "-f", path, "--yes"), ("export",)):
+        sluiceway(*arguments, url=UNREACHABLE, timeout_s=0.2).failed("does not answer")
 
 
 _VALUES = st.recursive(

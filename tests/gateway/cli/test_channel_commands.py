@@ -1,6 +1,5 @@
 import itertools
 import json
-import threading
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
@@ -8,20 +7,19 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import httpx
 import pytest
 from confluent_kafka import Producer
 
-from processes import Run
+from processes import Run, Sluiceway, Terminal, process
+from relay import Relay
 from shared_kafka import SharedKafka
-from sluiceway import Channel, Gateway, Heartbeat
+from sluiceway import Gateway, Heartbeat
 from sluiceway.rest.channels import Control
 from sluiceway.rest.ledger_models import BatchRequest
 from sluiceway.rest.transport import Transport
-from sluiceway_gateway.cli import channels
 
 SCHEMA = {
     "type": "record",
@@ -113,16 +111,11 @@ def test_a_channel_is_updated_closed_removed_and_its_topic_adopted(
     ("verb", "words"), [("close", "nothing was closed"), ("forget", "nothing was forgotten")]
 )
 def test_irreversible_commands_require_confirmation(
-    command: Command,
-    schema_file: str,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-    verb: str,
-    words: str,
+    command: Command, schema_file: str, name: str, verb: str, words: str
 ) -> None:
     command("channels", "create", name, "--schema", schema_file)
-    monkeypatch.setattr(channels.click, "confirm", lambda *_, **__: False)
-    command("channels", verb, name).failed(words)
+    declined = command("channels", verb, name, stdin=Terminal("n"))
+    assert (declined.status, words in declined.err) == (1, True)
     assert json.loads(command("channels", "show", name).out)["status"]["phase"] == "ready"
 
 
@@ -164,16 +157,15 @@ def test_creating_an_existing_channel_changes_nothing_and_reports_differences(
 
 
 def test_warnings_of_libraries_are_no_differences(
-    command: Command, schema_file: str, name: str, monkeypatch: pytest.MonkeyPatch
+    sluiceway: Sluiceway, gateway_url: str, schema_file: str, name: str
 ) -> None:
-    opened = Gateway.channel
+    def warn() -> None:
+        warnings.warn("it is old", DeprecationWarning, stacklevel=1)
 
-    def channel(gateway: Gateway, *arguments: Any, **options: Any) -> Channel:
-        warnings.warn("it is old", DeprecationWarning, stacklevel=2)
-        return opened(gateway, *arguments, **options)
-
-    monkeypatch.setattr(Gateway, "channel", channel)
-    command("channels", "create", name, "--schema", schema_file).succeeded()
+    with closing(Relay(int(gateway_url.rpartition(":")[2]))) as relay:
+        relay.call_at(b"PUT ", warn)
+        sluiceway("channels", "create", name, "--schema", schema_file, url=relay.url).succeeded()
+        assert not relay.call_pending
 
 
 def test_an_update_reports_a_field_that_may_be_renamed_in_one_line(
@@ -193,18 +185,12 @@ def test_an_update_reports_a_field_that_may_be_renamed_in_one_line(
     assert 'add "aliases": ["a"] to it' in line
 
 
-def test_delete_asks_for_confirmation(
-    command: Command, schema_file: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delete_asks_for_confirmation(command: Command, schema_file: str, name: str) -> None:
     command("channels", "create", name, "--schema", schema_file)
-    for response in (False, True):
-        monkeypatch.setattr(channels.click, "confirm", lambda *_, response=response, **__: response)
-        run = command("channels", "delete", name)
-        if response:
-            assert run.status == 0
-        else:
-            run.failed("nothing was deleted")
-            assert command("channels", "show", name).status == 0
+    declined = command("channels", "delete", name, stdin=Terminal("n"))
+    assert (declined.status, "nothing was deleted" in declined.err) == (1, True)
+    assert command("channels", "show", name).status == 0
+    assert command("channels", "delete", name, stdin=Terminal("y")).status == 0
 
 
 @pytest.mark.parametrize(
@@ -247,47 +233,19 @@ def test_tail_prints_existing_records(command: Command, gateway_url: str, name: 
 
 
 @pytest.mark.parametrize("partition", [0, 1], ids=["same partition", "added partition"])
-def test_tail_follows_from_the_end(
-    command: Command,
-    gateway_url: str,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-    partition: int,
-) -> None:
-    opened = threading.Event()
+def test_tail_follows_from_the_end(gateway_url: str, name: str, partition: int) -> None:
     with Gateway(gateway_url) as gateway:
         channel = gateway.channel(name, SCHEMA, partitions=1)
         with channel.writer() as writer:
             writer.write([{"carrier": "old", "delay": 0.0}])
-
-        def write() -> None:
-            assert opened.wait(30)
+        with process("tail", name, "-n", "3", "--url", gateway_url) as running:
+            running.until("waiting for (records)")
             channel.update(partitions=1 + partition)
             with channel.writer(partition=partition) as writer:
                 writer.write([{"carrier": "new", "delay": 1.0}] * 3)
-
-        thread = threading.Thread(target=write)
-        thread.start()
-        monkeypatch.setattr(
-            "sluiceway_gateway.cli.tail._print",
-            _signalling_print(opened, "sluiceway_gateway.cli.tail"),
-        )
-        lines = command("tail", name, "-n", "3").out.splitlines()
-        thread.join()
+            lines = [running.line() for _ in range(3)]
+            assert running.wait() == 0
     assert [json.loads(each)["carrier"] for each in lines] == ["new"] * 3
-
-
-def _signalling_print(event: threading.Event, module: str) -> Callable[..., None]:
-    """Return `tail._print`, extended to signal that the reader is open."""
-    import importlib
-
-    original = importlib.import_module(module)._print
-
-    def signalling(*arguments: Any) -> None:
-        event.set()
-        original(*arguments)
-
-    return signalling
 
 
 def test_tail_of_a_missing_channel_names_the_commands_to_list_and_create(

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import structlog
+from sqlalchemy import Engine, event
 
 from databases import Databases
 from processes import Sluiceway, restored_logging
 from scripted_gateway import scripted
 from sluiceway_gateway.cli.entry import COMMANDS
-from sluiceway_gateway.db import engine
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - refused
 TOKEN_KEY = "0123456789abcdef" * 2
@@ -85,11 +85,8 @@ def schema_file(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize(
     "command", [("channels", "list"), ("tail", "one"), ("channels", "show", "a")]
 )
-def test_an_unreachable_gateway_is_named(
-    sluiceway: Sluiceway, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluiceway_gateway.cli.entry.TIMEOUT_S", 0.1)
-    run = sluiceway(*command, "--url", "http://127.0.0.1:1")
+def test_an_unreachable_gateway_is_named(sluiceway: Sluiceway, command: tuple[str, ...]) -> None:
+    run = sluiceway(*command, "--url", "http://127.0.0.1:1", timeout_s=0.1)
     run.failed("http://127.0.0.1:1 does not answer")
 
 
@@ -260,19 +257,21 @@ def test_a_wrong_parameter_of_a_database_url_is_named(
 
 
 def test_a_database_that_cannot_be_written_is_reported_with_the_cause(
-    sluiceway: Sluiceway, sqlite: Databases, monkeypatch: pytest.MonkeyPatch
+    sluiceway: Sluiceway, sqlite: Databases
 ) -> None:
-    url, prepare = sqlite.migrated(), engine._prepare
-
-    def prepared(connection: sqlite3.Connection, record: object) -> None:
-        prepare(connection, record)
+    def prepare(connection: sqlite3.Connection, _record: object) -> None:
         # Tests may run as root, for whom no file is read-only.
         connection.execute("PRAGMA query_only = ON")
 
-    monkeypatch.setattr(engine, "_prepare", prepared)
-    run = sluiceway(
-        "token", "create", "me", "--scope", "admin", database_url=url, token_key=TOKEN_KEY
-    )
+    event.listen(Engine, "connect", prepare)
+    try:
+        run = sluiceway(
+            *("token", "create", "me", "--scope", "admin"),
+            database_url=sqlite.migrated(),
+            token_key=TOKEN_KEY,
+        )
+    finally:
+        event.remove(Engine, "connect", prepare)
     run.failed("attempt to write a readonly database")
 
 

@@ -26,7 +26,7 @@ def locked(database: Database) -> Iterator[Callable[[Process], bool]]:
                 yield lambda process: path in open_files(process)
                 return
             lock = text("SELECT pg_advisory_xact_lock(:lock)")
-            connection.execute(lock.bindparams(lock=revision._LOCK))
+            connection.execute(lock.bindparams(lock=revision.ADVISORY_LOCK))
             waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
             before = connection.execute(waiting).scalar_one()
             yield lambda _process: connection.execute(waiting).scalar_one() == before + 2
@@ -112,14 +112,3 @@ def test_a_user_without_privileges_gets_the_reason(
     finally:
         with psycopg.connect(empty.replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute("DROP ROLE stranger")
-
-
-def test_a_migration_that_waits_for_a_locked_table_says_so(
-    sluiceway: Sluiceway, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(revision, "_TABLE_WAIT_MS", 50)
-    url = postgres.migrated()
-    with psycopg.connect(url.replace("+psycopg", "")) as other:
-        other.execute("LOCK TABLE alembic_version")
-        run = sluiceway("migrate", database_url=url)
-    run.failed("a long transaction holds its tables", "run `sluiceway migrate` again\n")

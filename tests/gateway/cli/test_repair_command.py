@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -10,7 +11,7 @@ from broker_calls import broker_at, fetch
 from databases import SQLite
 from gateways import running
 from ledger_sites import LedgerSite, WrittenTopic, halt_ledger, lose_records, use_topic
-from processes import Run, Sluiceway
+from processes import Run, Sluiceway, Terminal
 from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
 from sluiceway.broker.exceptions import UnknownTopicOrPartition
@@ -48,7 +49,7 @@ def channel(site: LedgerSite) -> Iterator[Channel]:
 
 @pytest.fixture
 def command(sluiceway: Sluiceway, site: LedgerSite) -> Command:
-    return lambda *arguments: sluiceway("channels", *arguments, url=site.rig.url)
+    return partial(sluiceway, "channels", url=site.rig.url)
 
 
 def ids(channel: Channel) -> list[int]:
@@ -67,7 +68,7 @@ def running_query(site: LedgerSite) -> Iterator[UnlimitedStreamReader]:
 
 
 def test_a_halted_channel_is_repaired_and_read_and_written_again(
-    site: LedgerSite, channel: Channel, command: Command, monkeypatch: pytest.MonkeyPatch
+    site: LedgerSite, channel: Channel, command: Command
 ) -> None:
     with channel.writer() as writer:
         writer.write(readings(10))
@@ -95,10 +96,11 @@ def test_a_halted_channel_is_repaired_and_read_and_written_again(
         with pytest.raises(Conflict, match=r"halted.*channels repair"):
             writer.close()
 
-        monkeypatch.setattr("click.confirm", lambda *_, **__: False)
-        declined = command("repair", site.name)
+        declined = command("repair", site.name, stdin=Terminal("n"))
         assert declined.status == 1
-        assert declined.errors == "sluiceway: nothing was changed; --yes repairs without asking\n"
+        assert declined.errors.endswith(
+            "sluiceway: nothing was changed; --yes repairs without asking\n"
+        )
         assert "Kafka lost the records of partition 0 from offset 10 on" in declined.out
         assert declined.out.splitlines()[3].split() == ["0", "10", "15", "4"]
         with pytest.raises(Conflict, match="halted"):

@@ -13,15 +13,15 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 import pytest
 
-import processes
 from databases import Databases
-from processes import Process, Sluiceway, process
+from processes import COMMAND, Process, process
 from secured_kafka import Authority
-from sluiceway_gateway.cli import serve
-from sluiceway_gateway.cli.serve import Certificate, _tuned_interpreter
+from sluiceway_gateway.cli.serve import Certificate, bind, run_server, tuned_interpreter
+from sluiceway_gateway.settings import Settings
 
 FILES = 256
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
@@ -42,11 +42,11 @@ def wait_for_url(running: Process) -> httpx.URL:
 
 @pytest.mark.long
 def test_more_half_requests_than_open_files_do_not_block_other_clients(
-    database: str, monkeypatch: pytest.MonkeyPatch
+    database: str,
 ) -> None:
-    limited = ["sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh", *processes.COMMAND]
-    monkeypatch.setattr(processes, "COMMAND", limited)
-    with process("serve", "--port", "0", SLUICEWAY_DATABASE_URL=database, **SETTINGS) as running:
+    limited = ["sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh", *COMMAND]
+    settings = SETTINGS | {"SLUICEWAY_DATABASE_URL": database}
+    with process("serve", "--port", "0", command=limited, **settings) as running:
         url = wait_for_url(running)
         assert running.until(r"at most (\d+) connections, not SLUICEWAY_MAX_CONNECTIONS=11000")
         with ExitStack() as held:
@@ -128,22 +128,20 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None
 
 
 def test_of_two_gateways_that_bound_an_address_the_second_explains_its_end(
-    sluiceway: Sluiceway, database: str, monkeypatch: pytest.MonkeyPatch
+    database: str,
 ) -> None:
-    with socket.socket() as first:
-        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        first.bind(("127.0.0.1", 0))
-        port = first.getsockname()[1]
-        # After the second has bound it, too.
-        monkeypatch.setattr(serve, "configure_tracing", lambda _name: first.listen())
-        settings = {each.removeprefix("SLUICEWAY_").lower(): SETTINGS[each] for each in SETTINGS}
-        run = sluiceway("serve", "--port", str(port), database_url=database, **settings)
-    run.failed(f"cannot listen on 127.0.0.1 port {port} (Address already in use)")
+    with bind("127.0.0.1", 0) as first, bind("127.0.0.1", first.getsockname()[1]) as second:
+        first.listen()
+        port = second.getsockname()[1]
+        settings = Settings(database_url=database, kafka_bootstrap_servers="127.0.0.1:1", port=port)
+        words = rf"cannot listen on 127\.0\.0\.1 port {port} \(Address already in use\)"
+        with pytest.raises(click.ClickException, match=words):
+            run_server(settings, second, pytest.fail)
 
 
 def test_serve_shortens_the_switch_interval_and_restores_it() -> None:
     before_s, frozen = sys.getswitchinterval(), gc.get_freeze_count()
-    with _tuned_interpreter():
+    with tuned_interpreter():
         assert sys.getswitchinterval() < before_s / 5
         assert gc.get_freeze_count() > frozen
     assert sys.getswitchinterval() == pytest.approx(before_s)

@@ -2,15 +2,15 @@
 
 import itertools
 import json
+import signal
 from typing import Any
 
 import pytest
 
-from processes import Run, Sluiceway
+from processes import INTERRUPTIBLE, Run, Sluiceway, process
 from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.rest.status import EndpointCounts
-from sluiceway_gateway.cli import status
-from sluiceway_gateway.cli.status import _counts, _number, _seconds
+from sluiceway_gateway.cli.status import counts_text, number_text, seconds_text
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
 _numbers = itertools.count(1)
@@ -36,10 +36,8 @@ def name(gateway_url: str) -> Any:
         with channel.reader(group="delays", until=None) as reader:
             reader.read(3, timeout=None)
             reader.commit()
-            report = channel.report()
-            while not report.groups or report.groups[0].lag_messages != 2:
-                newer = channel._control.status(name, seen=report.etag, wait_s=20)
-                report = report if newer is None else newer
+            groups = (report.groups for report in channel.watch())
+            assert next(True for each in groups if each and each[0].lag_messages == 2)
             yield name
 
 
@@ -76,12 +74,13 @@ def test_the_status_names_the_batch_that_holds_readers_back(
         with channel.writer() as slow, slow.batch("monday", owner="nightly"):
             with channel.writer() as writer:
                 writer.write([{"a": each} for each in range(5)])
-            report = channel.report()
-            while report.ledger is None or report.ledger.held_back_by is None:
-                newer = channel._control.status(channel.name, seen=report.etag, wait_s=20)
-                report = report if newer is None else newer
+            for report in channel.watch():
+                if report.ledger is not None and report.ledger.held_back_by is not None:
+                    break
             result = run(sluiceway, gateway_url, channel.name)
+    assert report.ledger is not None
     holder = report.ledger.held_back_by
+    assert holder is not None
     assert (holder.key, holder.owner, holder.held_messages) == ("monday", "nightly", 5)
     assert (report.partitions[0].stable, report.partitions[0].visible_end) == (0, 5)
     _, commits, held, *_ = result.out.splitlines()
@@ -112,26 +111,13 @@ def test_json_is_the_response_of_the_gateway(
     assert line["lag_messages"] == 2
 
 
-def test_watching_shows_each_state_until_it_is_interrupted(
-    sluiceway: Sluiceway, gateway_url: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[Any] = []
-    original = status._print
-
-    def printing(documents: Any, **options: Any) -> None:
-        original(documents, **options)
-        shown.extend(documents)
-        if len(shown) == 2:
-            raise KeyboardInterrupt
-        # The update changes the status.
-        with Gateway(gateway_url) as gateway:
-            gateway.channel(name).update(labels={"seen": "once"})
-
-    monkeypatch.setattr(status, "_print", printing)
-    result = run(sluiceway, gateway_url, name, "--watch", "--json")
-    assert result.status == 130
-    assert len(result.out.splitlines()) == 2
-    assert shown[0] != shown[1]
+def test_watching_shows_each_state_until_it_is_interrupted(gateway_url: str, name: str) -> None:
+    arguments = ("channels", "status", name, "--watch", "--json", "--url", gateway_url)
+    with process(*arguments, command=INTERRUPTIBLE) as running, Gateway(gateway_url) as gateway:
+        before = json.loads(running.line())
+        gateway.channel(name).update(labels={"seen": "once"})
+        assert json.loads(running.line()) != before
+        assert running.end(signal.SIGINT) == 130
 
 
 def test_a_missing_channel_is_named(sluiceway: Sluiceway, gateway_url: str) -> None:
@@ -139,16 +125,18 @@ def test_a_missing_channel_is_named(sluiceway: Sluiceway, gateway_url: str) -> N
 
 
 def test_numbers_and_durations_are_formatted() -> None:
-    assert [_number(each) for each in (None, 0, 1234567, 0.25, 2.0)] == [
+    assert [number_text(each) for each in (None, 0, 1234567, 0.25, 2.0)] == [
         *("?", "0", "1,234,567", "0.2", "2.0")
     ]
-    assert [_seconds(each) for each in (None, 0.0, 59.4, 60, 3_661, 90_000)] == [
+    assert [seconds_text(each) for each in (None, 0.0, 59.4, 60, 3_661, 90_000)] == [
         *("?", "0 s", "59 s", "1 min 0 s", "1 h 1 min", "25 h 0 min")
     ]
-    bounds = [_seconds(each, at_least=True) for each in (0.0, 59.9, 3_661)]
+    bounds = [seconds_text(each, at_least=True) for each in (0.0, 59.9, 3_661)]
     assert bounds == ["> 0 s", "> 59 s", "> 1 h 1 min"]
-    assert _seconds(None, at_least=False) == "?"
-    assert _counts(EndpointCounts(live=3, lost=1, failed=2, finished=4)) == "3, 1 lost, 2 failed"
+    assert seconds_text(None, at_least=False) == "?"
+    assert (
+        counts_text(EndpointCounts(live=3, lost=1, failed=2, finished=4)) == "3, 1 lost, 2 failed"
+    )
 
 
 def test_text_of_jobs_does_not_control_the_terminal(sluiceway: Sluiceway, gateway_url: str) -> None:

@@ -7,13 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
-from processes import Sluiceway, process
+from processes import INTERRUPTIBLE, process
 
 COMMANDS = [
     ("channels", "list"),
@@ -34,55 +33,23 @@ def silent_url() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-class Punctual(threading.Timer):
-    """A timer that is not cancelled when it is due, because its thread may be late."""
-
-    def start(self) -> None:
-        self.due_s = time.monotonic() + self.interval
-        super().start()
-
-    def cancel(self) -> None:
-        if time.monotonic() >= self.due_s:
-            self.join()
-        super().cancel()
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_waiting_command_prints_the_reason_and_gives_up_with_advice(
-    sluiceway: Sluiceway,
-    silent_url: str,
-    command: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("sluiceway_gateway.cli.entry.TIMEOUT_S", 1.0)
-    monkeypatch.setattr("sluiceway_gateway.cli.entry.NOTICE_S", 0.1)
-    monkeypatch.setattr("threading.Timer", Punctual)
-    begun_s = time.monotonic()
-    run = sluiceway(*command, "--url", silent_url)
-    assert time.monotonic() - begun_s < 60
-    assert (run.status, run.out) == (1, "")
-    waiting, failure = run.err.splitlines()
-    assert waiting.startswith(f"sluiceway: waiting for the gateway at {silent_url}")
-    assert "does not answer within 1 s" in failure
-    assert "--url or SLUICEWAY_URL" in failure
+@pytest.mark.long
+def test_a_waiting_command_prints_the_reason_and_gives_up_with_advice(silent_url: str) -> None:
+    with ExitStack() as stack:
+        # They wait at the same time.
+        waiting = [
+            stack.enter_context(process(*command, "--url", silent_url)) for command in COMMANDS
+        ]
+        for running in waiting:
+            assert running.wait() == 1
+            notice, failure = running.text.splitlines()
+            assert notice.startswith(f"sluiceway: waiting for the gateway at {silent_url}")
+            assert "does not answer within 10 s" in failure
+            assert "--url or SLUICEWAY_URL" in failure
 
 
-# SIGINT is ignored below a shell that runs the tests in the background.
-PATIENT = """
-import signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from sluiceway_gateway.cli import entry, main
-entry.TIMEOUT_S = 600.0
-raise SystemExit(main())
-"""
-
-
-def test_ctrl_c_ends_a_waiting_command_without_a_traceback(
-    silent_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # With a long timeout, only the signal can end the command.
-    monkeypatch.setattr("processes.COMMAND", [sys.executable, "-c", PATIENT])
-    with process("channels", "list", "--url", silent_url) as running:
+def test_ctrl_c_ends_a_waiting_command_without_a_traceback(silent_url: str) -> None:
+    with process("channels", "list", "--url", silent_url, command=INTERRUPTIBLE) as running:
         running.until("(waiting for the gateway)")
         assert running.end(signal.SIGINT) == 130
         assert running.text.split("\n", 1)[1].strip() == ""

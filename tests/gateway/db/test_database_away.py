@@ -3,15 +3,16 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg
 import pytest
+from sqlalchemy import text
 
 from databases import Postgres, SQLite
 from gateways import SCHEMA, Rig, code, running
-from sluiceway_gateway.db import engine
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.http import health
+from sluiceway_gateway.db.engine import FULL_S, Database
+from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
 from waiting import until
 
 BODY = {"spec": {"schema": SCHEMA}}
@@ -85,17 +86,15 @@ def test_an_unavailable_database_is_503_on_every_route_until_it_returns(
 
 
 @pytest.mark.usefixtures("no_leader")
-def test_a_gateway_whose_file_another_process_locks_is_not_ready(
-    sqlite: SQLite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Kafka is unavailable, too; requests would wait for it.
-    monkeypatch.setattr(health, "_TIMEOUT_S", 0.1)
+def test_a_gateway_whose_file_another_process_locks_is_not_ready(sqlite: SQLite) -> None:
     url = sqlite.migrated()
     database = Database(url)
     with (
         closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as other,
         running(database, url, database_wait_ms=50) as rig,
     ):
+        # A check of Kafka would wait for it.
+        rig.replace(kafka=Mock(**{"require_cluster.side_effect": KafkaUnavailable("away")}))
         assert rig.http.get("/readyz").json()["database"] is True
         other.execute("BEGIN EXCLUSIVE")
         ready = rig.http.get("/readyz").json()
@@ -120,13 +119,10 @@ def check_away(rig: Rig, uid: str) -> None:
     assert rig.http.get("/livez").status_code == 200
 
 
-def test_a_full_disk_is_not_ready_until_writes_fit_again(
-    sqlite: SQLite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_not_ready(sqlite: SQLite) -> None:
     url = sqlite.migrated()
     with closing(Database(url)) as database, running(database, url) as rig:
-        pages = limit_pages(rig, 1)
-        assert pages > 1, "the limit is at least the present size"
+        limit_pages(rig.app.state.parts.database, 1)
 
         def is_refused() -> bool:
             # Free pages in the file take a few channels.
@@ -138,11 +134,23 @@ def test_a_full_disk_is_not_ready_until_writes_fit_again(
         assert (ready.status_code, ready.json()["database"]) == (503, False)
         assert ready.json()["reasons"]["database"] == "DatabaseUnavailable"
         assert rig.http.get("/v1/channels").status_code == 200
-
-        limit_pages(rig, 1_000_000)
-        monkeypatch.setattr(engine, "_FULL_S", 0)
+        limit_pages(rig.app.state.parts.database, 1_000_000)
         assert rig.put("after").status_code == 201
-        assert rig.http.get("/readyz").json()["database"]
+
+
+def test_writes_count_as_impossible_for_a_while_after_one_that_did_not_fit(sqlite: SQLite) -> None:
+    now_s = 0.0
+    with closing(Database(sqlite.migrated(), monotonic=lambda: now_s)) as database:
+        database.check()
+        limit_pages(database, 1)
+        with pytest.raises(DatabaseUnavailable), database.write() as tx:
+            tx.execute(text("CREATE TABLE large AS SELECT zeroblob(1000000)"))
+        limit_pages(database, 1_000_000)
+        now_s = FULL_S - 1
+        with pytest.raises(DatabaseUnavailable, match="disk is full"):
+            database.check()
+        now_s = FULL_S
+        database.check()
 
 
 def test_a_postgresql_that_takes_no_changes_is_not_ready(postgres: Postgres) -> None:
@@ -178,9 +186,7 @@ def test_a_postgresql_that_takes_no_changes_is_not_ready(postgres: Postgres) -> 
         assert rig.http.get("/readyz").json()["database"]
 
 
-def limit_pages(rig: Rig, pages: int) -> int:
-    """Limit the size of the gateway's file, and return the limit."""
-    with rig.app.state.parts.database.write() as tx:
-        connection = tx.connection
-        limit: int = connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}").scalar_one()
-    return limit
+def limit_pages(database: Database, pages: int) -> None:
+    """Limit the size of the file, which stays at least as large as it is."""
+    with database.write() as tx:
+        tx.connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")

@@ -11,7 +11,7 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, event, inspect, text
 
 from databases import Databases, Postgres
 from sluiceway_gateway.audit import store as audit_store
@@ -19,6 +19,7 @@ from sluiceway_gateway.audit.model import AuditedAction
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db import revision
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.db.failures import cause_of
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.db.schema import metadata
 from sluiceway_gateway.errors import DatabaseUnavailable, WrongRevision
@@ -75,11 +76,11 @@ def writing(database: Database) -> Iterator[Connection]:
 def definitions(database: Database) -> set[tuple[object, ...]]:
     """Return the database's description of all tables, columns, constraints and indexes."""
     with database.engine.connect() as connection:
-        found = connection.execute(text(DEFINITIONS[database.dialect]))
+        rows = connection.execute(text(DEFINITIONS[database.dialect]))
         # SQLite's text has no line break before an added column.
         return {
             tuple(" ".join(each.split()) if isinstance(each, str) else each for each in row)
-            for row in found
+            for row in rows
         }
 
 
@@ -116,8 +117,8 @@ def test_migrating_again_changes_nothing(database: Database, database_url: str) 
 
 def test_concurrent_migrations_all_succeed(empty_database_url: str) -> None:
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(migrate, [empty_database_url] * 4))
-    assert found == [revision.head()] * 4
+        revisions = list(pool.map(migrate, [empty_database_url] * 4))
+    assert revisions == [revision.head()] * 4
 
 
 def test_a_database_without_tables_is_refused(empty_database_url: str) -> None:
@@ -148,10 +149,16 @@ def test_times_are_loaded_aware_and_in_utc(database: Database) -> None:
 
 
 def test_a_migration_has_no_statement_timeout(postgres: Postgres) -> None:
-    with opened(postgres.empty()) as database, database.engine.begin() as connection:
-        revision._lock_postgresql(connection, wait_s=1)
-        for bound in ("statement_timeout", "idle_in_transaction_session_timeout"):
-            assert connection.execute(text(f"SHOW {bound}")).scalar_one() == "0"
+    bounds: list[str] = []
+
+    def committing(connection: Connection) -> None:
+        settings = ("statement_timeout", "idle_in_transaction_session_timeout")
+        bounds.extend(connection.exec_driver_sql(f"SHOW {each}").scalar_one() for each in settings)
+
+    with opened(postgres.empty()) as database:
+        event.listen(database.engine, "commit", committing)
+        revision.upgrade(database)
+    assert bounds == ["0", "0"]
 
 
 @pytest.fixture
@@ -165,6 +172,7 @@ def old(
         path = tmp_path / "migrations"
         shutil.copytree(revision.migrations_path(), path)
         (path / "versions" / "9000_later.py").write_text(LATER.replace("HEAD", NEWEST))
+        # There is no later version yet.
         monkeypatch.setattr(revision, "migrations_path", lambda: path)
         revision.head.cache_clear()
         try:
@@ -197,7 +205,7 @@ def test_an_upgrade_keeps_all_rows_and_references(old: Database) -> None:
 def test_an_upgrade_of_the_initial_revision_keeps_its_rows(empty_database_url: str) -> None:
     with opened(empty_database_url) as database:
         with writing(database) as connection:
-            config = revision._config()
+            config = revision.alembic_config()
             config.attributes["connection"] = connection
             command.upgrade(config, "0001")
             connection.execute(
@@ -230,26 +238,23 @@ def test_the_previous_version_can_write_to_an_expanded_table(old: Database) -> N
             metadata.tables["schemas"].insert(),
             {"fingerprint": "g", "definition": "e", "created_at": now},
         )
-        found = connection.execute(text("SELECT id, notes FROM schemas ORDER BY id DESC")).first()
-    assert found is not None
-    assert found.notes == ""
+        row = connection.execute(text("SELECT id, notes FROM schemas ORDER BY id DESC")).first()
+    assert row is not None
+    assert row.notes == ""
 
 
 def test_a_migration_waits_for_another_for_a_limited_time(old: Database) -> None:
     with writing(old) as connection:
         if old.dialect == "postgresql":
             lock = text("SELECT pg_advisory_xact_lock(:lock)")
-            connection.execute(lock.bindparams(lock=revision._LOCK))
+            connection.execute(lock.bindparams(lock=revision.ADVISORY_LOCK))
         with pytest.raises(DatabaseUnavailable, match="another migration is running"):
             revision.upgrade(old, wait_s=0.2)
     assert revision.current(old) == NEWEST
     assert revision.upgrade(old) == revision.head()
 
 
-def test_a_migration_does_not_hold_up_requests_behind_a_long_transaction(
-    old: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(revision, "_TABLE_WAIT_MS", 100)
+def test_a_migration_does_not_hold_up_requests_behind_a_long_transaction(old: Database) -> None:
     if old.dialect == "sqlite":
         # Readers see the previous state, and block no one.
         with old.read() as tx:
@@ -258,8 +263,11 @@ def test_a_migration_does_not_hold_up_requests_behind_a_long_transaction(
         return
     with old.read() as tx:
         tx.execute(text("SELECT id FROM schemas"))
-        with pytest.raises(DatabaseUnavailable, match="a long transaction"):
-            revision.upgrade(old)
+        with pytest.raises(DatabaseUnavailable, match="a long transaction holds its t") as raised:
+            revision.upgrade(old, table_wait_s=0.1)
+    # The command prints this message alone.
+    assert str(raised.value).endswith("run `sluiceway migrate` again")
+    assert cause_of(raised.value) is None
     assert revision.current(old) == NEWEST
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import select, text, update
 
 from databases import Databases, Postgres
 from endpoints import Services
@@ -20,10 +20,11 @@ from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.clock import system_clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.idempotency import StoredResponse
-from sluiceway_gateway.db.schema import channels
+from sluiceway_gateway.db.schema import channels, endpoints
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach_request import AttachSpec
-from sluiceway_gateway.endpoints.model import Mode, Role
+from sluiceway_gateway.endpoints.heartbeats import EndpointReport
+from sluiceway_gateway.endpoints.model import Endpoint, Health, Mode, Role, State
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.offsets.service import Reset
 from sluiceway_gateway.provisioning.reconciler import Reconciler
@@ -67,6 +68,21 @@ def started(database: Database, pool: ThreadPoolExecutor, call: Callable[[], T])
     until(lambda: running.done() or waits())
     assert not running.done()
     return running
+
+
+def attached(services: Services, name: str, uid: str) -> Endpoint:
+    """Attach the first of a group's readers, which supersedes the one before."""
+    spec = AttachSpec(
+        id=uuid.uuid4().hex,
+        session=uuid.uuid4().hex,
+        client="",
+        role=Role.READER,
+        group="g",
+        index=0,
+        size=1,
+        mode=Mode.BROADCAST,
+    )
+    return services.attach(name, spec, uid=uid).endpoint
 
 
 def held_alone(database: Database, name: str) -> Channel | None:
@@ -133,19 +149,6 @@ def test_a_reset_does_not_wait_for_superseded_members(
     services = Services(database)
     name, uid = services.channel()
 
-    def attached() -> str:
-        spec = AttachSpec(
-            id=uuid.uuid4().hex,
-            session=uuid.uuid4().hex,
-            client="",
-            role=Role.READER,
-            group="g",
-            index=0,
-            size=1,
-            mode=Mode.BROADCAST,
-        )
-        return services.attach(name, spec, uid=uid).endpoint.id
-
     def reset() -> StoredResponse:
         return services.offsets.reset(
             name,
@@ -164,8 +167,62 @@ def test_a_reset_does_not_wait_for_superseded_members(
             render=lambda _: StoredResponse(status=200, headers={}, body=""),
         )
 
-    superseded, _ = attached(), attached()
+    superseded, _ = (attached(services, name, uid) for _ in range(2))
     with database.write() as tx:
         # As a late heartbeat of it does.
-        endpoints_store.hold(tx, [superseded])
+        endpoints_store.hold(tx, [superseded.id])
         assert pool.submit(reset).result(30).status == 200
+
+
+def test_a_heartbeat_does_not_restore_an_endpoint_that_is_superseded_concurrently(
+    database: Database, pool: ThreadPoolExecutor
+) -> None:
+    services = Services(database)
+    name, uid = services.channel()
+    lost = attached(services, name, uid)
+    with database.write() as tx:
+        endpoints_store.save(tx, [(lost, replace(lost, health=Health.LOST))])
+    with database.write() as tx:
+        channels_store.hold_channels(tx, [uid])
+        # It has read the endpoint.
+        beating = started(
+            database,
+            pool,
+            lambda: services.beats.beat(lost.session, 1, [], principal=LOOPBACK, keeps=True),
+        )
+        tx.execute(update(endpoints).values(superseded=True))
+    beating.result(60)
+    assert not services.endpoints.page(name, after=None, limit=10).endpoints
+    with database.read() as tx:
+        assert endpoints_store.find_all(tx, [lost.id])[lost.id].health is Health.LOST
+
+
+def test_a_heartbeat_does_not_replace_the_last_counters_of_an_endpoint_that_closes_concurrently(
+    database: Database, pool: ThreadPoolExecutor
+) -> None:
+    services = Services(database)
+    name, uid = services.channel()
+    endpoint = attached(services, name, uid)
+    earlier = EndpointReport(
+        id=endpoint.id,
+        epoch=1,
+        state=endpoint.state,
+        counters={"records": 5},
+        payload=None,
+        listens=False,
+        seen=None,
+        reached={0: (5, 0)},
+    )
+    last = {"counters": {"records": 9}, "reached": {"0": [9, 0]}}
+    with database.write() as tx:
+        tx.execute(update(endpoints).values(state=str(State.CLOSED), **last))
+        # It has read the open endpoint.
+        beating = started(
+            database,
+            pool,
+            lambda: services.beats.beat(endpoint.session, 1, [earlier], principal=LOOPBACK),
+        )
+    beating.result(60)
+    with database.read() as tx:
+        row = tx.execute(select(endpoints.c.counters, endpoints.c.reached)).one()
+    assert row._asdict() == last

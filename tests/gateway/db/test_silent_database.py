@@ -151,6 +151,7 @@ def test_an_unresolvable_host_name_fails_fast(
             host = "127.0.0.1"
         return resolve(host, *arguments, **options)  # type: ignore[arg-type]
 
+    # The resolver is the machine's.
     monkeypatch.setattr(socket, "getaddrinfo", stuck)
     with (
         closing(Relay(postgres.socket)) as relay,

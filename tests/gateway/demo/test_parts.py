@@ -97,14 +97,13 @@ def test_a_terminal_gets_a_bar_that_finishes_with_its_step() -> None:
     ],
 )
 def test_one_different_count_or_checksum_fails_the_demo(
-    difference: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    difference: dict[str, object],
 ) -> None:
     summary = replace(SUMMARY, **difference)  # type: ignore[arg-type]
-    monkeypatch.setattr(command, "_run", lambda *_: summary)
 
     assert not summary.agrees
     assert "do not agree" in printed(summary)
-    assert command.run(as_json=True) == 1
+    assert command.report(summary, Console(file=io.StringIO()), as_json=True) == 1
 
 
 def test_hashes_of_different_records_differ_also_without_a_mean() -> None:
@@ -119,14 +118,13 @@ def test_hashes_of_different_records_differ_also_without_a_mean() -> None:
     assert len({delay_hash(record) for record in different}) == 4
 
 
-def run_script(script: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
+def run_script(script: str, directory: Path) -> Mapping[str, Any]:
     """Run a script as a job; return its result, its steps and its progress."""
     (directory / "job.py").write_text(script)
-    monkeypatch.setattr("sluiceway_gateway.demo.environment.jobs_path", lambda: directory)
     steps: list[str] = []
     progress: list[tuple[int, int]] = []
     result = run_job(
-        "job",
+        directory / "job.py",
         environment=DemoEnvironment(directory=directory, url="", variables={}),
         on_step=steps.append,
         on_progress=lambda done, total: progress.append((done, total)),
@@ -134,23 +132,21 @@ def run_script(script: str, directory: Path, monkeypatch: pytest.MonkeyPatch) ->
     return {"result": result, "steps": steps, "progress": progress}
 
 
-def test_a_job_reports_steps_the_progress_of_spark_and_its_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_reports_steps_the_progress_of_spark_and_its_result(tmp_path: Path) -> None:
     script = """
 import sys
 print("Reading")
 sys.stderr.write("\\r[Stage 0:===>      (3 + 2) / 8]")
 print('{"rows": 8}')
 """
-    found = run_script(script, tmp_path, monkeypatch)
+    assert run_script(script, tmp_path) == {
+        "result": {"rows": 8},
+        "steps": ["Reading"],
+        "progress": [(3, 8)],
+    }
 
-    assert found == {"result": {"rows": 8}, "steps": ["Reading"], "progress": [(3, 8)]}
 
-
-def test_the_error_of_a_failed_job_has_the_end_of_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_error_of_a_failed_job_has_the_end_of_its_log(tmp_path: Path) -> None:
     script = """
 import sys
 sys.stderr.write("\\r[Stage 0:===>      (3 + 2) / 8]\\n")
@@ -159,21 +155,19 @@ raise ValueError("no such carrier")
     with pytest.raises(
         JobFailed, match=r"(?s)job failed with exit status 1.*ValueError: no such carrier"
     ) as failed:
-        run_script(script, tmp_path, monkeypatch)
+        run_script(script, tmp_path)
     assert "[Stage" not in str(failed.value)
 
 
-def test_the_processes_of_an_interrupted_job_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_processes_of_an_interrupted_job_end(tmp_path: Path) -> None:
     script = """
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 print(child.pid, flush=True)
 child.wait()
 """
-    (tmp_path / "job.py").write_text(script)
-    monkeypatch.setattr("sluiceway_gateway.demo.environment.jobs_path", lambda: tmp_path)
+    job = tmp_path / "job.py"
+    job.write_text(script)
     pids: list[int] = []
 
     def interrupt(step: str) -> None:
@@ -182,7 +176,7 @@ child.wait()
 
     environment = DemoEnvironment(directory=tmp_path, url="", variables={})
     with pytest.raises(KeyboardInterrupt):
-        run_job("job", environment=environment, on_step=interrupt, on_progress=lambda *_: None)
+        run_job(job, environment=environment, on_step=interrupt, on_progress=lambda *_: None)
     (pid,) = pids
     with suppress(psutil.NoSuchProcess):
         assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
@@ -210,6 +204,7 @@ def test_settings_of_another_gateway_do_not_reach_the_demo(
 def test_a_missing_package_is_named_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    # It is installed for the tests.
     monkeypatch.setattr("importlib.metadata.files", lambda _: missing())
 
     assert command.run() == 1

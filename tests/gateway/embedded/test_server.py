@@ -118,6 +118,7 @@ def test_an_interruption_before_there_is_a_server_ends_the_supervisor(
         until(lambda: _supervisors(tmp_path))
         raise Interrupted
 
+    # No other moment is certainly between the two.
     monkeypatch.setattr(KafkaServer, "__init__", interrupted)
     with pytest.raises(Interrupted):
         KafkaServer.start(tmp_path, heap_mb=HEAP_MB)
@@ -143,6 +144,7 @@ def test_a_storage_tool_that_hangs_ends_in_time(
     program.write_text('#!/bin/sh\n[ "$1" != -version ] && exec sleep 60\necho \'version "21"\'\n')
     program.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    # Else 90 s, which no one has a reason to choose.
     monkeypatch.setattr(broker, "_START_TIMEOUT_S", 0.2)
     with pytest.raises(BrokerStartFailed, match=r"storage tool did not end within 0\.2 s"):
         KafkaServer.start(tmp_path / "data", heap_mb=HEAP_MB)

@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 
-from endpoints import PARTITIONS, Services, before_each_commit
+from databases import WatchedDatabase
+from endpoints import PARTITIONS, Services
 from sluiceway_gateway.auth.model import OwnershipMode, Principal
 from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.schema import endpoint_events, endpoint_groups, endpoints
-from sluiceway_gateway.endpoints import attach
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State
+from sluiceway_gateway.endpoints.model import ANONYMOUS, MAX_GROUP_SIZE, Mode, Role, State
 from sluiceway_gateway.endpoints.service import AttachService, DetachSpec
 from sluiceway_gateway.errors import (
     ChannelNotFound,
@@ -44,7 +43,7 @@ KEY = SecretStr("k" * 40)
 class Crowd:
     """Attach requests for one channel."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: WatchedDatabase) -> None:
         self.services = Services(database)
         self.database = database
         self.tokens = Tokens(database, KEY)
@@ -80,7 +79,7 @@ class Crowd:
             spec=a_spec(role=Role.WRITER),
             principal=LOOPBACK,
         )
-        before_each_commit(self.database, hold_up)
+        self.database.before_commit.append(hold_up)
         try:
             self.service.submit(first)
             assert arrived.wait(30)
@@ -111,13 +110,13 @@ def member(index: int, size: int = PARTITIONS, **asked: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def database(patient_database: Database) -> Database:
+def database(patient_database: WatchedDatabase) -> WatchedDatabase:
     """Its transactions may stay open for long."""
     return patient_database
 
 
 @pytest.fixture
-def crowd(database: Database) -> Iterator[Crowd]:
+def crowd(database: WatchedDatabase) -> Iterator[Crowd]:
     crowd = Crowd(database)
     yield crowd
     crowd.service.close()
@@ -126,7 +125,7 @@ def crowd(database: Database) -> Iterator[Crowd]:
 
 def test_requests_that_wait_share_a_transaction(crowd: Crowd) -> None:
     commits: list[object] = []
-    before_each_commit(crowd.database, lambda: commits.append(None))
+    crowd.database.before_commit.append(lambda: commits.append(None))
     futures = crowd.together(*(crowd.request(**member(index)) for index in range(PARTITIONS)))
     attached = [each.result(30) for each in futures]
     assert [list(each.partitions) for each in attached] == [[0], [1], [2], [3]]
@@ -157,18 +156,17 @@ def test_an_error_of_one_request_does_not_affect_the_others(crowd: Crowd) -> Non
     assert len(crowd.rows(endpoints, crowd.uid)) == 3
 
 
-def test_a_full_dynamic_group_admits_restarts_of_its_static_members_only(
-    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attach, "MAX_GROUP_SIZE", 2)
+def test_a_full_dynamic_group_admits_restarts_of_its_static_members_only(crowd: Crowd) -> None:
     dynamic: dict[str, Any] = {"group": "d"}
     first = crowd.attach(**dynamic, static_id="a").endpoint
     crowd.attach(**dynamic)
+    with crowd.database.write() as tx:
+        tx.execute(update(endpoint_groups).values(size=MAX_GROUP_SIZE))
     again, third = crowd.together(
         crowd.request(**dynamic, static_id="a"), crowd.request(**dynamic, static_id="b")
     )
     assert again.result(30).endpoint.place == first.place
-    with pytest.raises(GroupSize, match="has the maximum of 2 members"):
+    with pytest.raises(GroupSize, match="has the maximum of 10,000 members"):
         third.result(30)
     assert [row.size for row in crowd.rows(endpoint_groups, crowd.uid)] == [2]
 

@@ -1,6 +1,8 @@
-from typing import Any, NoReturn
+import threading
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from endpoints import TOPIC_ID, Site, fresh_id, report, site
 from gateways import UNREACHABLE, Rig, code
@@ -308,12 +310,13 @@ def test_a_spark_job_is_shown_with_its_endpoint(flights: Site) -> None:
 
 
 def test_once_the_thread_of_attaches_has_ended_they_are_refused_and_readiness_says_so(
-    flights: Site, monkeypatch: pytest.MonkeyPatch
+    flights: Site,
 ) -> None:
-    def end(_requests: object) -> NoReturn:
-        raise SystemExit
+    def end(*_: object) -> None:
+        if threading.current_thread().name == "attach":
+            raise SystemExit
 
-    monkeypatch.setattr(flights.rig.app.state.parts.attach._batcher, "_work", end)
+    event.listen(flights.rig.app.state.parts.database.engine, "before_cursor_execute", end)
     for _ in range(2):
         response = flights.post_attach()
         assert (response.status_code, code(response)) == (503, "unavailable")

@@ -1,5 +1,6 @@
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from endpoints import Site, fresh_id, report
 from gateways import code
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.endpoints.service import Endpoints
 from sluiceway_gateway.kafka.model import Watermarks
 from waiting import until
 
@@ -196,7 +198,7 @@ def test_dismissing_a_writer_needs_its_end_offsets(flights: Site) -> None:
 
 
 def test_a_writer_that_returns_during_its_dismissal_keeps_its_later_records(
-    flights: Site, monkeypatch: pytest.MonkeyPatch
+    flights: Site,
 ) -> None:
     failed = flights.attach("writer")
     flights.detach(failed, "error")
@@ -210,7 +212,12 @@ def test_a_writer_that_returns_during_its_dismissal_keeps_its_later_records(
             flights.detach(failed, "error")
         return {each: Watermarks(begin_offset=0, end_offset=end) for each in partitions}
 
-    monkeypatch.setattr(flights.rig.app.state.parts.kafka, "watermarks", watermarks)
+    rig = flights.rig
+    rig.replace(
+        endpoints=Endpoints(
+            rig.database, kafka=Mock(watermarks=watermarks), notify=lambda: None, clock=rig.clock
+        )
+    )
     path, params = f"{flights.path}/endpoints/{failed['id']}", {"uid": flights.uid}
     assert code(flights.rig.http.delete(path, params=params)) == "concurrent_change"
     assert flights.rig.http.delete(path, params=params).status_code == 200

@@ -205,13 +205,14 @@ def test_a_session_without_endpoints_may_attach_again(past: Past) -> None:
     assert past.knows(again)
 
 
-def test_pruning_uses_small_transactions(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluiceway_gateway.endpoints.pruning._ROWS", 2)
+def test_pruning_uses_small_transactions(past: Past) -> None:
+    clock = past.services.clock
+    pruner = Pruner(database=past.database, days=DAYS, clock=clock, max_rows=2)
     for _ in range(6):
         past.attach()
     past.later(DAYS + 1)
     passes = 0
-    while past.pruner.run_once().pause_s == 0:
+    while pruner.run_once().pause_s == 0:
         passes += 1
     assert passes >= 5
     assert (past.rows("endpoints"), past.rows("sessions"), past.rows("endpoint_events")) == (

@@ -8,20 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import select
 
 from endpoints import PARTITIONS, Services
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.idempotency import StoredResponse
-from sluiceway_gateway.db.schema import endpoints
-from sluiceway_gateway.endpoints import session_store
-from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
-from sluiceway_gateway.endpoints.model import Health, Role, State
-from sluiceway_gateway.endpoints.service import DetachSpec
+from sluiceway_gateway.endpoints.model import Role, State
 from sluiceway_gateway.errors import Conflict, Fenced, GoesBack, StaleGeneration
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.offsets.model import Commit, Position
@@ -89,54 +84,11 @@ def crowd(database: Database) -> Crowd:
 
 
 def test_of_many_attaches_to_one_place_the_highest_epoch_wins(crowd: Crowd) -> None:
-    found = crowd.at_once(*[crowd.attach] * THREADS)
-    epochs = sorted(each.endpoint.epoch for each in found)
+    attached = crowd.at_once(*[crowd.attach] * THREADS)
+    epochs = sorted(each.endpoint.epoch for each in attached)
     assert epochs == list(range(1, THREADS + 1))
     page = crowd.services.endpoints.page(crowd.name, after=None, limit=10)
     assert [each.epoch for each in page.endpoints] == [THREADS]
-
-
-def test_a_heartbeat_does_not_restore_an_endpoint_that_is_superseded_concurrently(
-    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lost = crowd.attach().endpoint
-    with crowd.services.database.write() as tx:
-        endpoints_store.save(tx, [(lost, replace(lost, health=Health.LOST))])
-        read = session_store.kept_endpoints(tx, lost.session)
-    # Another instance takes the place between the heartbeat's read and its locks.
-    new = crowd.attach().endpoint
-    monkeypatch.setattr(session_store, "kept_endpoints", lambda *_: read)
-    crowd.services.beats.beat(lost.session, 1, [], principal=LOOPBACK, keeps=True)
-    page = crowd.services.endpoints.page(crowd.name, after=None, limit=10)
-    assert [each.id for each in page.endpoints] == [new.id]
-
-
-def test_a_heartbeat_does_not_replace_the_last_counters_of_an_endpoint_that_closes_concurrently(
-    crowd: Crowd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    endpoint = crowd.attach().endpoint
-    with crowd.services.database.read() as tx:
-        read = session_store.endpoint_context(tx, [endpoint.id])
-    # It closes between the heartbeat's read and its writes.
-    last = DetachSpec(epoch=1, state=State.CLOSED, counters={"records": 9}, reached={0: (9, 0)})
-    crowd.services.endpoints.detach(
-        crowd.name, endpoint.id, last, uid=crowd.uid, principal=LOOPBACK
-    )
-    monkeypatch.setattr(session_store, "endpoint_context", lambda _tx, ids: read if ids else {})
-    earlier = EndpointReport(
-        id=endpoint.id,
-        epoch=1,
-        state=endpoint.state,
-        counters={"records": 5},
-        payload=None,
-        listens=False,
-        seen=None,
-        reached={0: (5, 0)},
-    )
-    crowd.services.beats.beat(endpoint.session, 1, [earlier], principal=LOOPBACK)
-    assert crowd.services.endpoints.get(crowd.name, endpoint.id).endpoint.counters == {"records": 9}
-    with crowd.services.database.read() as tx:
-        assert tx.execute(select(endpoints.c.reached)).scalar_one() == {"0": [9, 0]}
 
 
 def test_no_older_instance_commits_beyond_the_positions_of_a_new_one(crowd: Crowd) -> None:
@@ -245,9 +197,7 @@ def test_heartbeats_commits_attaches_and_the_reaper_do_not_deadlock(crowd: Crowd
 
     def reap() -> None:
         for _ in range(20):
-            crowd.services.now_s += 7
-            crowd.services.reaper._due_s = crowd.services.now_s
-            crowd.services.reaper.run_once()
+            crowd.services.pass_time(7)
 
     assert crowd.at_once(beat_all, commit_all, replace_last, reap) == [None] * 4
     assert crowd.offsets() == {0: 10, 1: 10, 2: 10}

@@ -1,7 +1,7 @@
 """Reaper: finds silent endpoints by heartbeat numbers and its own clock."""
 
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -28,11 +28,14 @@ class Watch:
 
     def __init__(self, rig: Rig) -> None:
         self.time = Monotonic()
-        self.reaper = Reaper(
-            database=rig.database,
-            clock=rig.clock,
-            monotonic=self.time,
-        )
+        self.before_write: Callable[[], object] = lambda: None
+        """Called between the scan and the write of a pass, which the clock dates."""
+
+        def clock() -> datetime:
+            self.before_write()
+            return rig.clock()
+
+        self.reaper = Reaper(database=rig.database, clock=clock, monotonic=self.time)
         self.pause_s = 0.0
 
     def look(self, *, late_s: float = 0.0) -> ReapCounts:
@@ -171,13 +174,7 @@ def test_the_history_has_the_dismissal_of_a_lost_member_of_a_dynamic_group(
 def test_a_heartbeat_between_scan_and_write_counts(flights: Site, watch: Watch) -> None:
     reader = flights.attach()
     watch.on(6)
-    was = watch.reaper._write
-
-    def beating(worse: Any) -> Any:
-        flights.beat(report(reader))
-        return was(worse)
-
-    watch.reaper._write = beating  # type: ignore[method-assign]
+    watch.before_write = lambda: flights.beat(report(reader))
     watch.on(1.5)
     assert flights.beats == 1
     assert health(flights, reader) == "healthy"

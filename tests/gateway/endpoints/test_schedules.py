@@ -332,10 +332,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
     def fall_silent(self, seconds: int) -> None:
         self.unsettled = True
         self.services.reaper.run_once()
-        # On time by its own count, though long after.
-        self.services.now_s += seconds
-        self.services.reaper._due_s = self.services.now_s
-        self.services.reaper.run_once()
+        self.services.pass_time(seconds)
 
     @rule()
     def look(self) -> None:

@@ -3,11 +3,11 @@
 from itertools import pairwise
 from typing import Any
 
-import pytest
-
 from endpoints import Site, fresh_id, site
 from gateways import Rig, code
-from sluiceway_gateway.graph import model, store
+from sluiceway_gateway.channels.service import find_channel
+from sluiceway_gateway.graph import model
+from sluiceway_gateway.graph.store import surroundings
 
 
 def graph(rig: Rig, name: str, **headers: str) -> Any:
@@ -82,7 +82,7 @@ def test_channels_that_the_token_does_not_see_are_left_out(rig: Rig) -> None:
     assert code(absent) == "channel_not_found"
 
 
-def test_a_graph_is_bounded_and_says_so(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_is_bounded_and_says_so(rig: Rig) -> None:
     names = [f"c{number}" for number in range(model.MAX_HOPS + 3)]
     chain(rig, *names)
     found = graph(rig, "c0")
@@ -91,11 +91,9 @@ def test_a_graph_is_bounded_and_says_so(rig: Rig, monkeypatch: pytest.MonkeyPatc
     # All channels are within reach of the third one.
     found = graph(rig, "c2")
     assert (len(found["channels"]), found["truncated"]) == (model.MAX_HOPS + 3, False)
-    monkeypatch.setattr(store, "MAX_CHANNELS", 3)
-    found = graph(rig, "c4")
-    assert [each["channel"]["name"] for each in found["channels"]] == ["c3", "c4", "c5"]
-    assert found["truncated"]
-    monkeypatch.setattr(store, "MAX_ENDPOINTS", 2)
-    found = graph(rig, "c4")
-    assert sum(len(each["edges"]) for each in found["jobs"]) == 2
-    assert found["truncated"]
+    with rig.database.read() as tx:
+        start = find_channel(tx, "c4")
+        near, truncated = surroundings(tx, start, prefixes=[""], max_channels=3)
+        assert ({each.channel for each in near}, truncated) == ({"c3", "c4", "c5"}, True)
+        some, truncated = surroundings(tx, start, prefixes=[""], max_endpoints=2)
+        assert (len(some), truncated) == (2, True)

@@ -71,9 +71,9 @@ class Team:
             self.beats += 1
             for each in beating:
                 self.beat(each)
-            self.services.now_s += 5
-            self.services.reaper._due_s = self.services.now_s - (9 if late else 0)
-            self.services.reaper.run_once()
+            if late:
+                self.services.now_s += 9
+            self.services.pass_time(5)
 
     def beat(self, member: Endpoint, state: State = State.STARTED) -> Any:
         report = EndpointReport(

@@ -12,10 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-import gateways
 from databases import Databases
 from gateways import SCHEMA, Rig, running
-from sluiceway_gateway.cli.serve import bound_socket
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.http.limits import (
     HEALTH_CONNECTIONS,
@@ -51,17 +49,9 @@ def limited(databases: Databases, **settings: Any) -> Iterator[Rig]:
 @pytest.fixture(scope="module")
 def impatient(sqlite: Databases) -> Iterator[Rig]:
     """A gateway with a short timeout for requests, whose responses do not fit into buffers."""
-
-    def bound(host: str, port: int) -> socket.socket:
-        made = bound_socket(host, port)
-        # Connections inherit it.
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
-        return made
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(gateways, "bound_socket", bound)
-        with limited(sqlite, client_timeout_ms=int(TIMEOUT_S * 1000)) as rig:
-            yield rig
+    timeout_ms = int(TIMEOUT_S * 1000)
+    with limited(sqlite, client_timeout_ms=timeout_ms, send_buffer_bytes=64 * 1024) as rig:
+        yield rig
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +94,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
         accept(self, transport)
         del self.client_timeout_s
 
+    # A gateway has one timeout for new connections and for requests.
     monkeypatch.setattr(LimitedProtocol, "connection_made", connection_made)
 
 

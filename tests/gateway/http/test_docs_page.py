@@ -4,6 +4,7 @@ import hashlib
 import re
 from html import escape
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -16,7 +17,7 @@ from sluiceway_gateway.http import openapi
 from sluiceway_gateway.http.openapi import ADVICE, error_codes
 from sluiceway_gateway.http.openapi_examples import EXAMPLES, LINKS
 
-DIRECTORY = openapi._DIRECTORY
+DIRECTORY = Path(openapi.__file__).parent / "swagger_ui"
 (SUMS,) = DIRECTORY.glob("swagger-ui-dist-*.sha256")
 OURS = {"index.html", "page.css", "start.js", SUMS.name}
 SUM_OF = {

@@ -8,23 +8,20 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import text
+from sqlalchemy import event, text
 from starlette.types import Message, Receive, Scope, Send
 
 from gateways import Rig, code, until_ready
 from processes import restored_logging
 from sluiceway_gateway.auth.model import OwnershipMode
 from sluiceway_gateway.auth.ownership import Ownership
-from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.leases import Leader
 from sluiceway_gateway.errors import DatabaseUnavailable
-from sluiceway_gateway.http import health
 from sluiceway_gateway.http.middleware import Observation
-from sluiceway_gateway.kafka import client
 from sluiceway_gateway.logs import configure_logs
 from waiting import until
 
@@ -55,12 +52,10 @@ def test_health_and_readiness_name_the_available_parts(rig: Rig) -> None:
 
 
 def test_a_loop_that_keeps_failing_shows_in_readiness_metrics_and_log(
-    rig: Rig, lines: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, database: Database, lines: io.StringIO
 ) -> None:
-    def failing(_self: Leader) -> bool:
-        raise DatabaseUnavailable("a table is too large")
-
-    monkeypatch.setattr(Leader, "leads", failing)
+    with database.write() as tx:
+        tx.execute(text("ALTER TABLE leases RENAME TO other_leases"))
     numbers = itertools.count()
 
     def is_told() -> bool:
@@ -80,23 +75,18 @@ def test_a_loop_that_keeps_failing_shows_in_readiness_metrics_and_log(
     # Other gateways in this process fail, too, and write to the same log.
     assert {("warning", 1), ("warning", 2), ("error", 3)} <= set(passes)
     assert all((level == "error") == (failures >= 3) for level, failures in passes)
-    monkeypatch.undo()
+    with database.write() as tx:
+        tx.execute(text("ALTER TABLE other_leases RENAME TO leases"))
     until(lambda: metric(rig, "sluiceway_loop_consecutive_failures", loop="reconcile") == 0)
     assert "reconcile" not in rig.http.get("/readyz").json()["loops"]
 
 
-def test_a_thread_that_has_ended_shows_in_readiness(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leads = Leader.leads
-
-    def end(leader: Leader) -> bool:
-        # The threads of other gateways in this process go on.
-        if leader._database is rig.tokens._database:
+def test_a_thread_that_has_ended_shows_in_readiness(rig: Rig) -> None:
+    def end(_connection: object, _cursor: object, statement: str, *_others: object) -> None:
+        if "leases" in statement:
             raise SystemExit
-        return leads(leader)
 
-    monkeypatch.setattr(Leader, "leads", end)
+    event.listen(rig.app.state.parts.database.engine, "before_cursor_execute", end)
     numbers = itertools.count()
 
     def is_told() -> bool:
@@ -157,13 +147,8 @@ def test_metrics_are_available_without_the_database(rig: Rig, database: Database
     assert metric(rig, "sluiceway_database_up") == 1
 
 
-def test_an_unexpected_error_is_a_problem_response_and_logged(
-    rig: Rig, lines: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(_self: Channels, _name: str) -> None:
-        raise RuntimeError("the details")
-
-    monkeypatch.setattr(Channels, "get", broken)
+def test_an_unexpected_error_is_a_problem_response_and_logged(rig: Rig, lines: io.StringIO) -> None:
+    rig.replace(channels=Mock(**{"get.side_effect": RuntimeError("the details")}))
     response = rig.http.get("/v1/channels/a")
     assert (response.status_code, code(response)) == (500, "internal_error")
     assert "the details" not in response.text
@@ -329,17 +314,9 @@ def test_text_has_colours_in_terminals_only() -> None:
         assert ("\x1b[" in stream.getvalue()) is coloured
 
 
-def test_readiness_has_the_reason_before_probes_time_out(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readiness_has_the_reason_before_probes_time_out(rig: Rig) -> None:
     ended = threading.Event()
-
-    def diagnosis(_properties: object) -> None:
-        ended.wait(60)
-
-    monkeypatch.setattr(health, "_TIMEOUT_S", 0.1)
-    monkeypatch.setattr(health, "_RESPONSE_S", 0.5)
-    monkeypatch.setattr(client, "diagnosis", diagnosis)
+    rig.replace(kafka=Mock(require_cluster=lambda *_, **__: ended.wait(60)))
     begun_s = time.monotonic()
     try:
         ready = rig.http.get("/readyz").json()

@@ -5,14 +5,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 import httpx
 import pytest
 
 from endpoints import Site
-from gateways import ManualClock, Rig, code
+from gateways import Rig, code
 from ledger_sites import FEATURES, LedgerSite, digest, ledger_site, use_topic
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels import store as channels_store
@@ -114,14 +113,8 @@ def test_a_takeover_aborts_the_previous_run(ledger: LedgerSite) -> None:
     assert ledger.committed()["runs"]["0"] == [[5, 10]]
 
 
-def test_the_state_at_the_time_of_an_end_includes_it(
-    ledger: LedgerSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def tick(clock: ManualClock) -> datetime:
-        clock.advance(1)
-        return clock.now
-
-    monkeypatch.setattr(ManualClock, "__call__", tick)
+def test_the_state_at_the_time_of_an_end_includes_it(ledger: LedgerSite) -> None:
+    ledger.rig.clock.look_s = 1
     ledger.post_abort(ledger.open())
     ledger.open(instance="run-2")
     ledger.open(instance="run-3", takeover=True)

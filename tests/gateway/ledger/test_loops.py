@@ -1,20 +1,19 @@
 """Leases of batches, runs below the log start, and offsets that Kafka uses again."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 
 import pytest
 
+from faults import at_statements, raising
 from gateways import code
 from ledger_sites import LedgerSite, ledger_site, written_topic
 from shared_kafka import SharedKafka
-from sluiceway_gateway.db.engine import WriteTransaction
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.halting import LedgerComparer
 from sluiceway_gateway.ledger.leases import LeaseReaper
-from sluiceway_gateway.ledger.model import Ledger
 from topics import Topics
 
 
@@ -296,7 +295,6 @@ def test_a_ledger_that_cannot_be_compared_delays_no_other(
     ledger: LedgerSite,
     kafka: SharedKafka,
     comparer: Callable[..., LedgerComparer],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sites = [
         ledger_site(
@@ -308,14 +306,10 @@ def test_a_ledger_that_cannot_be_compared_delays_no_other(
         site.commit(site.open(), {0: [(0, 9)]})
         Topics(kafka.bootstrap_servers).truncate(site.topic.name, 0, 5)
     bad, good = sorted(sites, key=lambda site: site.uid)
-    clip_runs = store.clip_runs
-
-    def fail(tx: WriteTransaction, was: Ledger, starts: Mapping[int, int]) -> None:
-        if was.channel_uid == bad.uid:
-            raise ValueError("a defect")
-        clip_runs(tx, was, starts)
-
-    monkeypatch.setattr(store, "clip_runs", fail)
-    with pytest.raises(ValueError, match="a defect"):
+    fail = raising(ValueError("a defect"))
+    with (
+        at_statements(ledger.rig.database, "UPDATE", fail, values=bad.uid),
+        pytest.raises(ValueError, match="a defect"),
+    ):
         comparer().run_once()
     assert [site.committed()["runs"]["0"] for site in (bad, good)] == [[[0, 9]], [[5, 9]]]

@@ -5,6 +5,7 @@ the commit, they replaced what was committed; by one whose clock is years ahead,
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,11 +14,14 @@ import pytest
 from gateways import code
 from ledger_sites import LedgerSite, halt_ledger, ledger_site, lose_records, written_topic
 from shared_kafka import SharedKafka
+from sluiceway_gateway.auth.model import OwnershipMode
+from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.ledger import store
-from sluiceway_gateway.ledger.halting import CLOCK_TOLERANCE, LedgerComparer, LossCheck
+from sluiceway_gateway.ledger.halting import CLOCK_TOLERANCE, LedgerComparer
+from sluiceway_gateway.ledger.service import Ledgers
 from topics import Topics
 
 AN_HOUR_AGO = timedelta(hours=-1)
@@ -200,18 +204,31 @@ def test_a_repair_gives_up_reused_offsets_of_all_partitions(replaced: LedgerSite
 
 
 def test_a_commit_whose_conflict_another_one_has_proven_is_told_of_the_halt(
-    replaced: LedgerSite, monkeypatch: pytest.MonkeyPatch
+    replaced: LedgerSite, kafka: SharedKafka
 ) -> None:
     before = conflicts(replaced)
-    reused = LossCheck.reused
 
-    def reused_meanwhile(*values: Any) -> dict[int, int]:
-        lost = reused(*values)
-        halt_ledger(replaced, {0: 0, 1: 0})
-        return lost
+    class Proving(KafkaAdmin):
+        """The real Kafka, by whose answer another commit halts the ledger meanwhile."""
 
-    monkeypatch.setattr(LossCheck, "reused", reused_meanwhile)
-    refused = replaced.post_commit(replaced.open("after"), {0: [(7, 12)]})
+        def offsets_at(self, name: str, partitions: Iterable[int], time_ms: int) -> dict[int, int]:
+            offsets = super().offsets_at(name, partitions, time_ms)
+            halt_ledger(replaced, {0: 0, 1: 0})
+            return offsets
+
+    rig, parts = replaced.rig, replaced.rig.app.state.parts
+    with closing(Proving(kafka.bootstrap_servers)) as proving:
+        ledgers = Ledgers(
+            rig.database,
+            proving,
+            ownership=Ownership(rig.database, mode=OwnershipMode.ENFORCE),
+            publish=parts.ledger_reads.publish,
+            on_conflict=parts.metrics.count_conflict,
+            max_age=timedelta(days=1),
+            clock=rig.clock,
+        )
+        rig.replace(ledgers=ledgers)
+        refused = replaced.post_commit(replaced.open("after"), {0: [(7, 12)]})
     assert code(refused) == "ledger_halted"
     assert (conflicts(replaced), refusals(replaced)) == (before, [])
 

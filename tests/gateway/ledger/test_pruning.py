@@ -9,7 +9,6 @@ from sqlalchemy import func, select, text
 from gateways import code
 from ledger_sites import LedgerSite
 from sluiceway_gateway.db import revision, schema
-from sluiceway_gateway.ledger import pruning
 from sluiceway_gateway.ledger.pruning import LedgerPruneCounts, LedgerPruner
 
 DAYS = 30
@@ -17,7 +16,12 @@ DAYS = 30
 
 @pytest.fixture
 def pruner(ledger: LedgerSite) -> LedgerPruner:
-    return LedgerPruner(database=ledger.rig.database, days=DAYS, clock=ledger.rig.clock)
+    return pruner_of(ledger)
+
+
+def pruner_of(ledger: LedgerSite, **limits: int) -> LedgerPruner:
+    rig = ledger.rig
+    return LedgerPruner(database=rig.database, days=DAYS, clock=rig.clock, **limits)
 
 
 def later(ledger: LedgerSite) -> None:
@@ -124,9 +128,9 @@ def test_runs_of_batches_stay_while_a_snapshot_needs_them(
 
 
 def test_all_unneeded_runs_of_batches_are_pruned_with_their_snapshots(
-    ledger: LedgerSite, pruner: LedgerPruner, monkeypatch: pytest.MonkeyPatch
+    ledger: LedgerSite,
 ) -> None:
-    monkeypatch.setattr(pruning, "_ROWS", 3)
+    pruner = pruner_of(ledger, max_rows=3)
     slow = ledger.open("slow", "slow")
     for number in range(4):
         runs = [(first, first + 1) for first in range(10 * number + 1, 10 * number + 10, 2)]
@@ -144,7 +148,7 @@ def test_a_migration_keeps_the_runs_that_later_snapshots_need(ledger: LedgerSite
     ledger.commit(ledger.open("first"), {0: [(0, 3)]})
     slow, other = ledger.open("slow", "slow"), ledger.open("other", "other")
     ledger.commit(ledger.open("k1"), {0: [(3, 5), (7, 9)], 1: [(0, 4)]})
-    script = ScriptDirectory.from_config(revision._config())
+    script = ScriptDirectory.from_config(revision.alembic_config())
     migration = script.get_revision("0010").module
     with ledger.rig.database.write() as tx:
         tx.execute(text("DELETE FROM batch_runs"))
@@ -195,10 +199,8 @@ def test_the_last_snapshot_stays(ledger: LedgerSite, pruner: LedgerPruner) -> No
     assert ledger.committed(snapshot=1)["runs"]["0"] == [[0, 5]]
 
 
-def test_a_pass_is_limited_and_the_next_one_continues(
-    ledger: LedgerSite, pruner: LedgerPruner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pruning, "_ROWS", 2)
+def test_a_pass_is_limited_and_the_next_one_continues(ledger: LedgerSite) -> None:
+    pruner = pruner_of(ledger, max_rows=2)
     for number in range(5):
         ledger.commit(ledger.open(f"k-{number}", own_key=True), {})
     later(ledger)

@@ -1,11 +1,13 @@
 """Closing and deleting a channel in use, without Kafka."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from endpoints import Site, report, site
 from gateways import UNREACHABLE, Rig, code
+from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.drain import Drainer
@@ -133,9 +135,7 @@ def test_a_forced_deletion_does_not_check_for_unread_records(flights: Site) -> N
     assert delete(flights).status_code == 202
 
 
-def test_a_writer_during_the_check_of_a_deletion_refuses_it(
-    flights: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_during_the_check_of_a_deletion_refuses_it(flights: Site) -> None:
     flights.detach(flights.member())
     ends = [0, 1]
 
@@ -146,6 +146,16 @@ def test_a_writer_during_the_check_of_a_deletion_refuses_it(
             flights.detach(flights.attach("writer"), ends={"0": 1})
         return {each: Watermarks(begin_offset=0, end_offset=end) for each in partitions}
 
-    monkeypatch.setattr(flights.rig.app.state.parts.kafka, "watermarks", watermarks)
+    rig = flights.rig
+    rig.replace(
+        channels=Channels(
+            rig.database,
+            Mock(watermarks=watermarks),
+            topic_prefix="",
+            kafka_timeout_s=1.0,
+            wake=lambda: None,
+            clock=rig.clock,
+        )
+    )
     assert code(delete(flights)) == "concurrent_change"
     assert code(delete(flights)) == "unread_data"

@@ -4,8 +4,9 @@ import base64
 import itertools
 import struct
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -13,14 +14,16 @@ from typing import Any
 import httpx
 import pytest
 from confluent_kafka import Producer
+from fastapi import FastAPI
 
 from databases import SQLite
-from gateways import code, serving
+from gateways import code, patient_reads, serving
 from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.messages import reading
+from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.messages.reading import MessageReads
 from sluiceway_gateway.settings import Settings
 from topics import Topics
 from waiting import until
@@ -38,16 +41,19 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def url(kafka: SharedKafka, sqlite: SQLite) -> Iterator[str]:
+def app(kafka: SharedKafka, sqlite: SQLite) -> FastAPI:
     """A gateway in this process, where the tests can replace Kafka's answers."""
     settings = Settings(
         database_url=sqlite.migrated(),
         kafka_bootstrap_servers=kafka.bootstrap_servers,
         kafka_timeout_ms=20_000,
     )
-    with pytest.MonkeyPatch.context() as patched, serving(create_app(settings)) as url:
-        # By default a page has what is found in 4 s, with the time of a new connection to Kafka.
-        patched.setattr(reading, "READ_S", 60.0)
+    return patient_reads(create_app(settings))
+
+
+@pytest.fixture(scope="module")
+def url(app: FastAPI) -> Iterator[str]:
+    with serving(app) as url:
         yield url
 
 
@@ -338,25 +344,30 @@ def test_partitions_and_offsets_out_of_range_are_refused_with_the_valid_range(
     assert ids(page(http, channel)) == [4, 3, 2]
 
 
+class Leaderless(KafkaAdmin):
+    """The real Kafka, without a leader of partition 1."""
+
+    def watermarks(self, name: str, partitions: Iterable[int]) -> dict[int, Watermarks | None]:
+        return super().watermarks(name, partitions) | {1: None}
+
+
 def test_a_cursor_keeps_partitions_whose_leaders_do_not_answer(
-    http: httpx.Client, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    app: FastAPI, http: httpx.Client, gateway: Gateway, kafka: SharedKafka
 ) -> None:
     channel = channel_of(gateway, partitions=2)
     for partition in (0, 1):
         write(channel, 2 * partition, 2 * partition + 1, partition=partition)
-    found = [page(http, channel, limit=1)]
-    watermarks = KafkaAdmin.watermarks
-
-    def without_leader(self: KafkaAdmin, *arguments: Any) -> Any:
-        return watermarks(self, *arguments) | {1: None}
-
-    with monkeypatch.context() as away:
-        away.setattr(KafkaAdmin, "watermarks", without_leader)
-        found.append(page(http, channel, cursor=found[-1]["next_cursor"]))
-    assert found[-1]["partitions_unavailable"] == [1]
-    found.append(page(http, channel, cursor=found[-1]["next_cursor"]))
-    assert [ids(each) for each in found] == [[3], [1, 0], [2]]
-    assert found[-1]["next_cursor"] is None
+    pages = [page(http, channel, limit=1)]
+    parts = app.state.parts
+    with closing(Leaderless(kafka.bootstrap_servers)) as leaderless:
+        reads = MessageReads(parts.database, leaderless, read_s=60.0)
+        app.state.parts = replace(parts, message_reads=reads)
+        pages.append(page(http, channel, cursor=pages[-1]["next_cursor"]))
+        app.state.parts = parts
+    assert pages[-1]["partitions_unavailable"] == [1]
+    pages.append(page(http, channel, cursor=pages[-1]["next_cursor"]))
+    assert [ids(each) for each in pages] == [[3], [1, 0], [2]]
+    assert pages[-1]["next_cursor"] is None
 
 
 def test_a_channel_without_messages_has_none(http: httpx.Client, gateway: Gateway) -> None:

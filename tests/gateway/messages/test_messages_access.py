@@ -1,9 +1,9 @@
 """Permissions to read and write messages, and responses without Kafka."""
 
 import threading
+from unittest.mock import Mock
 
 import httpx
-import pytest
 
 from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
@@ -47,12 +47,9 @@ def test_a_channel_without_a_topic_is_not_ready(rig: Rig) -> None:
     assert [code(each) for each in responses(rig, {})] == ["channel_not_ready"] * 2
 
 
-def test_concurrent_and_waiting_reads_are_limited(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_and_waiting_reads_are_limited(rig: Rig) -> None:
     rig.put("flights").raise_for_status()
     rig.observe("flights", Phase.READY)
-    reads = rig.app.state.parts.message_reads
     goes_on, running = threading.Event(), threading.Semaphore(0)
 
     def slow(*_: object, **__: object) -> None:
@@ -60,7 +57,7 @@ def test_concurrent_and_waiting_reads_are_limited(
         assert goes_on.wait(60)
         raise TimeoutError
 
-    monkeypatch.setattr(reads, "read", slow)
+    rig.replace(message_reads=Mock(read=slow))
     statuses: list[int] = []
 
     def fetch_messages() -> None:

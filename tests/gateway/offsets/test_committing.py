@@ -10,11 +10,11 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import text
 
-from endpoints import PARTITIONS, Services, before_each_commit
+from databases import WatchedDatabase
+from endpoints import PARTITIONS, Services
 from sluiceway_gateway.auth.model import OwnershipMode, Principal
 from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
-from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.model import Endpoint, Role
@@ -36,7 +36,7 @@ KEY = SecretStr("k" * 40)
 class Group:
     """A group of readers that commit at the same time."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: WatchedDatabase) -> None:
         self.services = Services(database)
         self.database = database
         self.tokens = Tokens(database, KEY)
@@ -81,7 +81,7 @@ class Group:
             assert free.wait(30)
 
         blocker = self.commit(0, 1, offset=0)
-        before_each_commit(self.database, hold_up)
+        self.database.before_commit.append(hold_up)
         try:
             self.offsets.submit(blocker, principal=LOOPBACK)
             assert arrived.wait(30)
@@ -95,13 +95,13 @@ class Group:
 
 
 @pytest.fixture
-def database(patient_database: Database) -> Database:
+def database(patient_database: WatchedDatabase) -> WatchedDatabase:
     """Its transactions may stay open for long."""
     return patient_database
 
 
 @pytest.fixture
-def group(database: Database) -> Iterator[Group]:
+def group(database: WatchedDatabase) -> Iterator[Group]:
     group = Group(database)
     yield group
     group.offsets.close()
@@ -109,7 +109,7 @@ def group(database: Database) -> Iterator[Group]:
 
 def test_waiting_commits_share_one_transaction(group: Group) -> None:
     transactions: list[object] = []
-    before_each_commit(group.database, lambda: transactions.append(None))
+    group.database.before_commit.append(lambda: transactions.append(None))
     futures = group.together(*(group.commit(index, 5) for index in (1, 2, 3)))
     outcomes = [each.result(30) for each in futures]
     assert [each.number for each in outcomes] == [5, 5, 5]

@@ -1,13 +1,11 @@
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
+from faults import at_statements, raising
 from reconciler_rig import RESYNC_S, Rig, condition, status
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.model import Channel, Delivery, Phase, Retention
-from sluiceway_gateway.provisioning import reconciler
-from sluiceway_gateway.provisioning.reconcile_result import ReconcileResult, compute_status
+from sluiceway_gateway.channels.model import Delivery, Phase, Retention
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from topics import Topics
 
@@ -269,23 +267,18 @@ def test_one_refusal_does_not_block_other_channels(rig: Rig) -> None:
     assert rig.get(refused).phase is Phase.PROVISIONING
 
 
-def test_a_channel_that_cannot_be_reconciled_delays_no_other(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_channel_that_cannot_be_reconciled_delays_no_other(rig: Rig) -> None:
     channels = [rig.add() for _ in range(4)]
     bad = channels[1]
 
-    def fail(channel: Channel, **values: Any) -> ReconcileResult:
-        if channel.uid == bad.uid:
-            raise ValueError("a defect")
-        return compute_status(channel, **values)
-
-    monkeypatch.setattr(reconciler, "compute_status", fail)
-    with pytest.raises(ValueError, match="a defect"):
+    fail = raising(ValueError("a defect"))
+    with (
+        at_statements(rig.database, "UPDATE channels", fail, values=bad.uid),
+        pytest.raises(ValueError, match="a defect"),
+    ):
         rig.run_once()
     phases = [rig.get(channel).phase for channel in channels]
     assert phases == [Phase.READY, Phase.PROVISIONING, Phase.READY, Phase.READY]
-    monkeypatch.undo()
     assert rig.run_once().changed == 1
     assert rig.get(bad).phase is Phase.READY
 

@@ -8,15 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
+from databases import WatchedDatabase
+from faults import raising
 from reconciler_rig import Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.db.engine import Database, WriteTransaction
+from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.leases import Leader
 from sluiceway_gateway.errors import DatabaseUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
@@ -46,6 +48,12 @@ class HookedKafka(KafkaAdmin):
         if hook is not None:
             hook()
         return observed
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[WatchedDatabase]:
+    with closing(WatchedDatabase(database_url)) as database:
+        yield database
 
 
 @pytest.fixture
@@ -162,21 +170,14 @@ def test_one_replica_leads_and_another_takes_over_when_it_resigns(database: Data
     assert [second.leads(), first.leads()] == [True, False]
 
 
-def test_one_lease_covers_all_loops_of_a_replica(database: Database) -> None:
-    seconds, transactions = ManualSeconds(), 0
+def test_one_lease_covers_all_loops_of_a_replica(database: WatchedDatabase) -> None:
+    seconds, transactions = ManualSeconds(), list[None]()
     first, second = leader(database, "a", seconds), leader(database, "b", seconds)
     assert first.leads()
-    write = database.write
-
-    def counted() -> AbstractContextManager[WriteTransaction]:
-        nonlocal transactions
-        transactions += 1
-        return write()
-
-    database.write = counted  # type: ignore[method-assign]
+    database.before_write.append(lambda: transactions.append(None))
     for times in (1, 2):
         assert [second.leads() for _ in range(7)] == [False] * 7
-        assert transactions == times
+        assert len(transactions) == times
         seconds.now += second.poll_s
 
 
@@ -221,6 +222,7 @@ def test_setting_the_wall_clock_neither_ends_nor_extends_a_lease(
     first, other = leader(database, "a", seconds), leader(database, "b", seconds)
     assert [first.leads(), other.leads()] == [True, False]
     wall_clock = time.time
+    # The machine's clock is not the tests' to set.
     monkeypatch.setattr("time.time", lambda: wall_clock() + hours * 3600)
     seconds.now += first.renewal_s
     assert [first.leads(), other.leads()] == [True, False]
@@ -229,28 +231,26 @@ def test_setting_the_wall_clock_neither_ends_nor_extends_a_lease(
 
 
 def test_a_replica_with_a_slow_renewal_does_not_lead_beyond_its_lease(
-    database: Database,
+    database: WatchedDatabase,
 ) -> None:
     """The leader counts its lease from before the request, others from when they saw it."""
     seconds = ManualSeconds()
     first, other = leader(database, "a", seconds), leader(database, "b", seconds)
-    write = database.write
 
-    def slow() -> AbstractContextManager[WriteTransaction]:
+    def wait() -> None:
         seconds.now += 7.0
-        return write()
 
-    database.write = slow  # type: ignore[method-assign]
+    database.before_write = [wait]
     assert first.leads()
     assert seconds.now == 7.0
     seconds.now = first.renewal_s
-    database.write = _unavailable  # type: ignore[method-assign]
+    database.before_write = [raising(DatabaseUnavailable("unavailable"))]
     with pytest.raises(DatabaseUnavailable):
         first.leads()
-    database.write = slow  # type: ignore[method-assign]
+    database.before_write = [wait]
     assert not other.leads()
     seen_s = seconds.now
-    database.write = write  # type: ignore[method-assign]
+    database.before_write = []
     time_until_leading(other, seconds)
     assert seconds.now - seen_s >= LEASE_MS / 1000
 
@@ -279,21 +279,17 @@ def test_on_sqlite_a_process_waits_for_one_that_may_be_running(
     assert time_until_leading(leader(database, "other", seconds), seconds) == LEASE_MS / 1000
 
 
-def test_no_replica_leads_without_the_database(database: Database) -> None:
+def test_no_replica_leads_without_the_database(database: WatchedDatabase) -> None:
     seconds = ManualSeconds()
     first = leader(database, "a", seconds)
     assert first.leads()
     seconds.now += first.renewal_s
-    database.write = _unavailable  # type: ignore[method-assign]
+    database.before_write = [raising(DatabaseUnavailable("unavailable"))]
     with pytest.raises(DatabaseUnavailable):
         first.leads()
     with pytest.raises(DatabaseUnavailable):
         first.leads()
     first.resign()
-
-
-def _unavailable() -> None:
-    raise DatabaseUnavailable("unavailable")
 
 
 @pytest.mark.parametrize("error", [DatabaseUnavailable("locked"), RuntimeError("a bug")])

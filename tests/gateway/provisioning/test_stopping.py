@@ -26,6 +26,7 @@ def test_the_time_limit_to_stop_applies_to_all_loops_together(
         released.wait(60)
         return False
 
+    # The only call that all loops make, so that all are busy at the same time.
     monkeypatch.setattr(Leader, "leads", leads)
     before = set(threading.enumerate())
     with closing(KafkaAdmin("127.0.0.1:1", {}, timeout_s=0.1)) as kafka:

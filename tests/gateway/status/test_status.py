@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -14,7 +15,7 @@ from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.schema import endpoints
 from sluiceway_gateway.http.json import ResponseCache
-from sluiceway_gateway.status import routes, sample_store
+from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import GroupLag, Sample
 from sluiceway_gateway.status.reader_progress import OffsetTrack, ProgressState
 from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample
@@ -301,13 +302,13 @@ def test_an_unchanged_status_is_304(flights: Site) -> None:
     assert read_status().json()["channel"]["phase"] == "closed"
 
 
-def test_an_unchanged_status_is_cached_with_the_time_of_the_sample(
-    flights: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unchanged_status_is_cached_with_the_time_of_the_sample(flights: Site) -> None:
+    statuses = Mock(wraps=flights.rig.app.state.parts.statuses)
+    flights.rig.replace(statuses=statuses)
     flights.member()
     sampled(flights)
     before = flights.rig.http.get(PATH).json()
-    monkeypatch.setattr(routes, "_rendered", None)
+    statuses.status.assert_called_once()
     flights.rig.clock.advance(timedelta(seconds=5))
     with flights.rig.database.write() as tx:
         last = sample_store.last(tx, flights.uid)
@@ -325,6 +326,7 @@ def test_an_unchanged_status_is_cached_with_the_time_of_the_sample(
         )
     after = flights.rig.http.get(PATH).json()
     assert after == before | {"sampled_at": "2030-01-01T00:00:10.000Z"}
+    statuses.status.assert_called_once()
 
 
 def test_the_list_is_compressed_for_clients_that_accept_gzip(flights: Site) -> None:

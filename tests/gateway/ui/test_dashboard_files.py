@@ -13,7 +13,7 @@ from gateways import Rig, code
 from sluiceway_gateway.cli.entry import sluiceway
 from sluiceway_gateway.ui import routes
 
-DIRECTORY = routes._DIRECTORY
+DIRECTORY = Path(routes.__file__).parent / "static"
 AXE = Path(__file__).parents[2] / "support" / "axe"
 VENDORED = sorted((DIRECTORY / "vendor").iterdir())
 BROWSER = {"Accept": "text/html,*/*;q=0.8"}
