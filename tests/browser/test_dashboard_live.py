@@ -68,7 +68,8 @@ def gateway(kafka: SharedKafka, sqlite: SQLite) -> Iterator[Live]:
         sample_s=0.2,
     )
     with pytest.MonkeyPatch.context() as patched:
-        # By default, the lag of a reader that has ended may be seen only after a minute.
+        # By default, the lag of a reader that has ended may be seen only after a minute; no setting
+        # changes that.
         patched.setattr(sampler, "IDLE_S", 0.5)
         with serving(create_app(settings)) as url, closing(Live(url)) as live:
             yield live

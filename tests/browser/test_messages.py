@@ -13,11 +13,10 @@ from selenium.webdriver.support.select import Select
 
 from browsers import Browser
 from databases import SQLite
-from gateways import serving
+from gateways import patient_reads, serving
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.messages import reading
 from sluiceway_gateway.settings import Settings
 from topics import Topics
 from waiting import until
@@ -40,9 +39,7 @@ def url(kafka: SharedKafka, sqlite: SQLite) -> Iterator[str]:
     settings = Settings(
         database_url=sqlite.migrated(), kafka_bootstrap_servers=kafka.bootstrap_servers
     )
-    # By default a page has the messages that are found in 4 s.
-    with pytest.MonkeyPatch.context() as patched, serving(create_app(settings)) as url:
-        patched.setattr(reading, "READ_S", 60.0)
+    with serving(patient_reads(create_app(settings))) as url:
         yield url
 
 

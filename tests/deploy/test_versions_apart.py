@@ -3,18 +3,19 @@
 import inspect
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from scripted_gateway import scripted
 from sluiceway.errors import Conflict, GatewayUnavailable
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import ChannelResource
 from sluiceway.rest.parsing import JsonNode, parse, problem
-from sluiceway.rest.transport import Transport
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
 
@@ -134,16 +135,11 @@ def newer(value: Any, key: str = "") -> Any:
 
 def ask(call: str, response: Any, **arguments: Any) -> Any:
     """Make a call to a gateway that returns this response, and return the client's result."""
-    transport = Transport("http://gateway.invalid")
-    transport._http.close()
-    handler = httpx.MockTransport(lambda _request: httpx.Response(200, json=response))
-    transport._http = httpx.Client(base_url=transport.url, transport=handler)
-    control = Control(transport)
-    asked = control.endpoints if call in ENDPOINT_CALLS else control
-    found = getattr(asked, call)(**arguments)
-    found = list(found) if isinstance(found, Iterator) else found
-    control.close()
-    return found
+    with scripted() as server, closing(server.control()) as control:
+        server.response(200, response)
+        owner = control.endpoints if call in ENDPOINT_CALLS else control
+        result = getattr(owner, call)(**arguments)
+        return list(result) if isinstance(result, Iterator) else result
 
 
 @pytest.mark.parametrize("call", sorted([*CALLS, *ENDPOINT_CALLS]))
