@@ -1,5 +1,6 @@
 """Consumer: messages of assigned partitions in offset order, and the idle timeout."""
 
+import logging
 import time
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -32,9 +33,13 @@ __all__ = [
     "Watermarks",
 ]
 
+LOGGER = logging.getLogger("sluiceway.kafka")
+
 GATHER_S = 0.001
 """The time that a fetch waits for further messages after its first one."""
 _PROBE_S = 2.0
+_RENEW_EVERY_S = 10.0
+_RENEW_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +72,14 @@ class PartitionStream(Protocol):
 
         It is never less than that of the connection: a broker that does not know the topic, yet or
         any more, responds without partitions. Raises KafkaUnavailable.
+        """
+
+    def renew(self, *, timeout_s: float) -> bool:
+        """Refresh the topic's metadata; replace a Kafka client that does not get it.
+
+        librdkafka does not reconnect after a response without brokers, as a broker that shuts down
+        sends (confluentinc/librdkafka#5301). Returns whether the client was replaced: then call
+        `assign`. Raises KafkaFailure, also KafkaUnavailable while the topic has no brokers.
         """
 
     def assign(self, offsets: Mapping[int, int]) -> None:
@@ -143,6 +156,24 @@ class MessageStream(PartitionStream):
     @abstractmethod
     def add(self, offsets: Mapping[int, int]) -> bool:
         """Read these partitions as well; False if all must be assigned again instead."""
+
+    def renew(self, *, timeout_s: float) -> bool:
+        """Refresh the topic's metadata; replace a client that does not get it."""
+        try:
+            self._call(self._refresh_metadata, timeout_s)
+        except KafkaUnavailable as error:
+            LOGGER.info("the client of the topic %s is replaced: %s", self._topic, error)
+            self._replace_client()
+            return True
+        return False
+
+    @abstractmethod
+    def _refresh_metadata(self, timeout_s: float) -> object:
+        """Request the topic's metadata. Raises KafkaException."""
+
+    @abstractmethod
+    def _replace_client(self) -> None:
+        """Use a new Kafka client, without partitions."""
 
     @abstractmethod
     def _poll(self, limit: int, wait_s: float) -> Sequence[Message]:
@@ -268,6 +299,13 @@ class OwnStream(MessageStream):
         if not self._fork_guard.forked:
             self._consumer.close()
 
+    def _refresh_metadata(self, timeout_s: float) -> object:
+        return self._consumer.list_topics(self._topic, timeout=timeout_s)
+
+    def _replace_client(self) -> None:
+        replaced, self._consumer = self._consumer, create_client(Consumer, self._properties)
+        replaced.close()
+
     def _poll(self, limit: int, wait_s: float) -> Sequence[Message]:
         # First one message, then the rest: `consume` waits for the full number of messages.
         polled: list[Message] = self._call(self._consumer.consume, 1, wait_s)
@@ -286,6 +324,7 @@ class IdleTimeout:
     def __init__(self, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._since_s = self._next_probe_s = self._last_call_s = 0.0
+        self._renewed_s = time.monotonic()
         self._pause_excluded = False
         self.reset()
 
@@ -296,7 +335,7 @@ class IdleTimeout:
         self._pause_excluded = False
 
     def probe(self, stream: PartitionStream, *, awaited: bool) -> bool:
-        """Verify the topic if a probe is due, and return whether it was.
+        """Verify the topic if a probe is due; return whether partitions must be assigned again.
 
         `awaited`: messages must arrive. After the timeout, restarts and raises KafkaUnavailable if
         Kafka does not answer, or the stream's `idle_error` if awaited messages did not arrive. Also
@@ -311,10 +350,12 @@ class IdleTimeout:
         self._next_probe_s = now_s + min(_PROBE_S, self._timeout_s / 2)
         try:
             stream.verify(timeout_s=min(_PROBE_S, self._timeout_s))
-            if awaited:
+            if awaited or now_s - self._renewed_s > _RENEW_EVERY_S:
                 # librdkafka may fetch from a broker that was the leader until it refreshes its
                 # metadata, after five minutes.
-                stream.discover_partitions()
+                self._renewed_s = now_s
+                if stream.renew(timeout_s=min(_RENEW_TIMEOUT_S, self._timeout_s)):
+                    return True
         except KafkaUnavailable:
             if not expired:
                 return False
@@ -328,7 +369,7 @@ class IdleTimeout:
         elif expired:
             self.reset()
             raise stream.idle_error(idle_s)
-        return True
+        return False
 
     def _exclude_pause(self, now_s: float) -> None:
         """Exclude one pause of the process, or of its calls, from the idle time."""

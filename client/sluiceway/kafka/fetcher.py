@@ -360,7 +360,8 @@ class Fetcher:
             self._idle_timeout.reset()
         else:
             awaited = self.bounded or self._stream.awaits_messages
-            self._idle_timeout.probe(self._stream, awaited=awaited)
+            if self._idle_timeout.probe(self._stream, awaited=awaited):
+                self._in_step = False
             if not self.bounded:
                 self._end_offsets.on_idle()
 

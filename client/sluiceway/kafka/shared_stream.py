@@ -58,15 +58,16 @@ class _ConsumerPool:
                 if consumer.assign(buffer, offsets, timeout_s=timeout_s):
                     return
 
-    def remove(self, buffer: SharedPartitionBuffer) -> None:
-        """Remove a buffer. May be repeated."""
+    def remove(self, buffer: SharedPartitionBuffer, *, silent: bool = False) -> None:
+        """Remove a buffer. May be repeated. A `silent` consumer gets no other buffers."""
         with self._lock:
             consumer = self._by_buffer.pop(buffer, None)
             if consumer is None:
                 return
             consumer.remove(buffer)
-            if consumer.unused:
+            if (consumer.unused or silent) and consumer in self._consumers:
                 self._consumers.remove(consumer)
+            if consumer.unused:
                 consumer.close()
 
     def remove_abandoned(self) -> None:
@@ -124,6 +125,12 @@ class SharedStream(MessageStream):
         """Remove this stream from its consumer. May be repeated."""
         if not self._fork_guard.forked:
             self._pool.remove(self._buffer)
+
+    def _refresh_metadata(self, timeout_s: float) -> object:
+        return self._consumer().discover_partitions(self._buffer, timeout_s=timeout_s)
+
+    def _replace_client(self) -> None:
+        self._pool.remove(self._buffer, silent=True)
 
     def _poll(self, limit: int, wait_s: float) -> Sequence[Message]:
         consumer = self._consumer()

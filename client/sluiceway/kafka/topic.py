@@ -99,11 +99,23 @@ class TopicIdentity:
         self._connection = connection
         properties = admin_config(connection.kafka, config)
         self._fork_guard = ForkGuard()
+        self._properties = properties
         self._key = (self._fork_guard, properties)
-        self._admin = _ADMINS.get(self._key) or _ADMINS.setdefault(
-            self._key, _AdminConnection(properties)
-        )
+        self._shared = self._admin
         self._verified = False
+
+    @property
+    def _admin(self) -> _AdminConnection:
+        """The connection of this process: a new one after a failure.
+
+        librdkafka does not reconnect after a response without brokers, as a broker that shuts down
+        sends (confluentinc/librdkafka#5301).
+        """
+        admin = _ADMINS.get(self._key)
+        if admin is None:
+            admin = _ADMINS.setdefault(self._key, _AdminConnection(self._properties))
+        self._shared = admin
+        return admin
 
     def verify(self, *, timeout_s: float, max_age_s: float = 0.0) -> None:
         """Return if the topic is the same and each of its partitions has a leader.
@@ -212,18 +224,20 @@ class TopicIdentity:
     ) -> dict[int, int]:
         """Request the offsets of these times once."""
         self._fork_guard.check("this reader or writer")
-        name = self._connection.topic_name
+        name, admin = self._connection.topic_name, self._admin
         asked = {
             TopicPartition(name, p): _SPECS.get(time_ms) or OffsetSpec.for_timestamp(time_ms)
             for p, time_ms in times.items()
         }
         try:
-            found = self._admin.client.list_offsets(
+            found = admin.client.list_offsets(
                 asked,
                 isolation_level=_ISOLATION[committed],
                 request_timeout=min(timeout_s, _MAX_LIST_S),
             )
-            offsets = {at.partition: self._result(found[at], timeout_s).offset for at in asked}
+            offsets = {
+                at.partition: self._result(admin, found[at], timeout_s).offset for at in asked
+            }
         except KafkaException as error:
             if error.args[0].code() == KafkaError._NOENT:
                 # librdkafka's code for partitions without a leader.
@@ -260,29 +274,29 @@ class TopicIdentity:
 
     def _describe_shared(self, timeout_s: float, since_s: float) -> _Description:
         """Return a description requested after `since_s`, shared by concurrent callers."""
-        deadline_s = time.monotonic() + timeout_s
-        locked = self._admin.lock.acquire(timeout=timeout_s)
+        deadline_s, admin = time.monotonic() + timeout_s, self._admin
+        locked = admin.lock.acquire(timeout=timeout_s)
         try:
-            found = self._admin.descriptions.get(self._connection.topic_name)
+            found = admin.descriptions.get(self._connection.topic_name)
             if found is not None and found.at_s > since_s:
                 return found
             return self._describe(max(_POLL_S, deadline_s - time.monotonic()))
         finally:
             if locked:
-                self._admin.lock.release()
+                admin.lock.release()
 
     def _describe(self, timeout_s: float, *, grace_s: float | None = None) -> _Description:
         self._fork_guard.check("this reader or writer")
-        name, began_s = self._connection.topic_name, time.monotonic()
+        name, began_s, admin = self._connection.topic_name, time.monotonic(), self._admin
         try:
-            found = self._request_description(timeout_s, grace_s)
+            found = self._request_description(admin, timeout_s, grace_s)
         except BaseException:
-            self._admin.descriptions.pop(name, None)
+            admin.descriptions.pop(name, None)
             # Earlier connection errors must not mislead the next caller.
-            if _ADMINS.get(self._key) is self._admin:
+            if _ADMINS.get(self._key) is admin:
                 _ADMINS.pop(self._key, None)
             raise
-        self._admin.descriptions[name] = description = _Description(
+        admin.descriptions[name] = description = _Description(
             topic_id=str(found.topic_id),
             partitions=len(found.partitions),
             leaderless=frozenset(each.id for each in found.partitions if each.leader is None),
@@ -290,7 +304,9 @@ class TopicIdentity:
         )
         return description
 
-    def _request_description(self, timeout_s: float, grace_s: float | None) -> Any:
+    def _request_description(
+        self, admin: _AdminConnection, timeout_s: float, grace_s: float | None
+    ) -> Any:
         """Describe the topic; a new one may not be known to every broker yet."""
         name = self._connection.topic_name
         if grace_s is None:
@@ -298,14 +314,14 @@ class TopicIdentity:
         backoff = Backoff(min(grace_s, timeout_s), longest_s=_POLL_S)
         while True:
             try:
-                described = self._admin.client.describe_topics(
+                described = admin.client.describe_topics(
                     TopicCollection([name]), request_timeout=timeout_s
                 )[name]
-                found = self._result(described, timeout_s + _PROPAGATION_S)
+                found = self._result(admin, described, timeout_s + _PROPAGATION_S)
             except KafkaException as error:
                 if not is_gone(error.args[0]) or not backoff.wait():
                     if is_unavailable(error.args[0]):
-                        self._admin.errors.raise_refused(_DOING, name, final=True)
+                        admin.errors.raise_refused(_DOING, name, final=True)
                     raise translate_error(error.args[0], doing=_DOING, topic=name) from error
             except TimeoutError as error:
                 raise KafkaUnavailable(
@@ -313,10 +329,10 @@ class TopicIdentity:
                     "try again when the brokers are back"
                 ) from error
             else:
-                self._admin.errors.clear()
+                admin.errors.clear()
                 return found
 
-    def _result(self, future: "Future[Any]", timeout_s: float) -> Any:
+    def _result(self, admin: _AdminConnection, future: "Future[Any]", timeout_s: float) -> Any:
         """Wait for a result, or raise KafkaAccessFailed for refused connections."""
         deadline_s = time.monotonic() + timeout_s
         while True:
@@ -325,5 +341,5 @@ class TopicIdentity:
             except TimeoutError:
                 if time.monotonic() > deadline_s:
                     raise
-            self._admin.client.poll(0)
-            self._admin.errors.raise_refused(_DOING, self._connection.topic_name)
+            admin.client.poll(0)
+            admin.errors.raise_refused(_DOING, self._connection.topic_name)

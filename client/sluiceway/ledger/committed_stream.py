@@ -44,6 +44,10 @@ class CommittedStream:
         """Refresh the topic's metadata and return the number of its partitions."""
         return self._stream.discover_partitions()
 
+    def renew(self, *, timeout_s: float) -> bool:
+        """Refresh the topic's metadata; replace a client that does not get it."""
+        return self._stream.renew(timeout_s=timeout_s)
+
     def assign(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets, and drop fetched messages."""
         self._failure = None

@@ -1,7 +1,7 @@
 """Access to librdkafka: allowed properties, error translation, futures to results."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from difflib import get_close_matches
 from functools import partial
@@ -39,6 +39,10 @@ ALLOWED = (LOCAL - {"bootstrap.servers", "debug", "socket.timeout.ms"}) | {
 
 #: Codes after which the same request may succeed later, although librdkafka treats most of them as
 #: not retriable. Leading underscores are librdkafka's own codes.
+LOG = structlog.stdlib.get_logger(__name__)
+
+_REPLACE_AFTER_S = 10.0
+_SETTING = "SLUICEWAY_KAFKA_PROPERTIES"
 _UNAVAILABLE_NAMES = """
     _ALL_BROKERS_DOWN _AUTHENTICATION _DESTROY _DESTROY_BROKER _INTR _ISR_INSUFF _MSG_TIMED_OUT
     _NODE_UPDATE _RESOLVE _RETRY _SSL _TIMED_OUT _TIMED_OUT_QUEUE _TRANSPORT _UNKNOWN_BROKER
@@ -118,7 +122,13 @@ def rejection(error: KafkaError) -> Rejection:
 class Client:
     """The only holder of an `AdminClient`, whose futures fail once it is garbage collected."""
 
-    def __init__(self, bootstrap_servers: str, properties: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        properties: Mapping[str, str],
+        *,
+        replace_after_s: float = _REPLACE_AFTER_S,
+    ) -> None:
         if refused := refusals(properties):
             raise InvalidSettings("; ".join(refused))
         self._bootstrap_servers = bootstrap_servers
@@ -137,7 +147,10 @@ class Client:
             "log_level": 0,
             "error_cb": self._on_error,
         }
-        self.admin = _admin_client(configuration, "SLUICEWAY_KAFKA_PROPERTIES")
+        self.admin = _admin_client(configuration, _SETTING)
+        self._replaced: AdminClient | None = None
+        self.replace_after_s = replace_after_s
+        self._silent_since_s: float | None = None
 
     def describe_cluster(self, timeout_s: float, *, diagnosed: bool = True) -> Cluster:
         """Return the cluster and its live brokers, ordered by id.
@@ -255,15 +268,30 @@ class Client:
         """Wait for the results as `results` does, which may all be `UNAVAILABLE`."""
         attributes = {"messaging.system": "kafka", "messaging.operation.name": operation}
         with child_span(f"kafka {operation}", attributes):
-            return {key: _result(future, timeout_s) for key, future in futures.items()}
+            results = {key: _result(future, timeout_s) for key, future in futures.items()}
+        self._replace_if_silent(results.values())
+        return results
+
+    def _replace_if_silent(self, results: Collection[Any]) -> None:
+        """Replace the admin client after some time without an answer.
+
+        After a response without brokers, as a broker that shuts down sends, librdkafka does not
+        connect again (confluentinc/librdkafka#5301).
+        """
+        now_s, since_s = time.monotonic(), self._silent_since_s
+        if not all(_is_unavailable(result) for result in results):
+            self._silent_since_s = None
+        elif since_s is None:
+            self._silent_since_s = now_s
+        elif now_s - since_s > self.replace_after_s:
+            self._silent_since_s = now_s
+            LOG.info("the client of a silent kafka is replaced", silent_s=round(now_s - since_s))
+            # Kept for the requests of other threads: its futures fail with its last reference.
+            self._replaced, self.admin = self.admin, _admin_client(self._configuration, _SETTING)
 
     def require_response(self, results: dict[Any, Any]) -> dict[Any, Any]:
         """Return the results. Raises KafkaUnavailable if every one is `UNAVAILABLE`."""
-        unavailable = [
-            each.message
-            for each in results.values()
-            if isinstance(each, Rejection) and each.cause is Cause.UNAVAILABLE
-        ]
+        unavailable = [each.message for each in results.values() if _is_unavailable(each)]
         if unavailable and len(unavailable) == len(results):
             raise self.unavailable(unavailable[0])
         self.admin.poll(0)
@@ -370,6 +398,10 @@ def _result(future: "Future[Any]", timeout_s: float) -> Any:
         return rejection(error.args[0])
     except TimeoutError:
         return Rejection(cause=Cause.UNAVAILABLE, message="the Kafka client does not answer")
+
+
+def _is_unavailable(result: object) -> TypeGuard[Rejection]:
+    return isinstance(result, Rejection) and result.cause is Cause.UNAVAILABLE
 
 
 def _is_refusal(error: KafkaError | None) -> TypeGuard[KafkaError]:

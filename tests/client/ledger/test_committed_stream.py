@@ -155,8 +155,8 @@ def test_committed_records_that_do_not_arrive_are_looked_for_and_then_an_error(
 ) -> None:
     rig.write(10)
     rig.visibility.commit({0: [(0, 10)]})
-    refreshed: list[int] = []
-    discover = OwnStream.discover_partitions
+    replaced: list[bool] = []
+    renew = OwnStream.renew
     with rig.reader(until=None) as reader:
         with monkeypatch.context() as patched:
             # As librdkafka does while it fetches from a former leader.
@@ -164,13 +164,13 @@ def test_committed_records_that_do_not_arrive_are_looked_for_and_then_an_error(
             patched.setattr(OwnStream, "poll", lambda *_: nothing)
             patched.setattr(
                 OwnStream,
-                "discover_partitions",
-                lambda stream: refreshed.append(discover(stream)) or refreshed[-1],
+                "renew",
+                lambda stream, **limit: replaced.append(renew(stream, **limit)) or replaced[-1],
             )
             set_timeout(reader, 1.0)
             with pytest.raises(KafkaUnavailable, match="no messages arrived"):
                 reader.read(1, timeout=None)
-        assert refreshed
+        assert set(replaced) == {False}
         assert [record["id"] for record in reader.read(10, timeout=None)] == [*range(10)]
         # Nothing more is committed, so nothing more is awaited.
         assert reader.read(1, timeout=2.0) == []
