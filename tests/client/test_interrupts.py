@@ -4,13 +4,15 @@ import itertools
 import random
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Mapping
+from contextlib import closing, nullcontext
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
-from faults import no_threads, raising_at_step
+from faults import no_threads
+from interrupts import raising_at_step
 from sluiceway.errors import DeliveryFailed, EndpointClosed, OptionError
 from sluiceway.kafka.consumer import FetchedMessages, OwnStream
 from sluiceway.kafka.producer import IdempotentProducer
@@ -51,6 +53,43 @@ def test_messages_that_an_interrupted_poll_has_taken_are_read_again(
         with pytest.raises(KeyboardInterrupt):
             fetched_by(fetcher)
         assert fetched_by(fetcher) == readings(50)
+
+
+class Stranded(OwnStream):
+    """A stream whose first consumer gets nothing; replacing it may be interrupted."""
+
+    replaced = False
+    interrupts = 0
+
+    def assign(self, offsets: Mapping[int, int]) -> None:
+        if self.replaced:
+            super().assign(offsets)
+
+    def renew(self, *, timeout_s: float) -> bool:
+        replaced = super().renew(timeout_s=timeout_s)
+        self.replaced |= replaced
+        if self.interrupts:
+            self.interrupts -= 1
+            raise KeyboardInterrupt
+        return replaced
+
+    def _refresh_metadata(self, timeout_s: float) -> object:
+        if self.replaced:
+            return super()._refresh_metadata(timeout_s)
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+
+@pytest.mark.parametrize("interrupts", [0, 1])
+def test_a_reader_goes_on_with_the_consumer_that_replaces_another(
+    topics: Topics, interrupts: int
+) -> None:
+    connection = written(topics, "avro", 50)
+    with closing(Stranded(connection, timeout_s=30)) as stream:
+        stream.interrupts = interrupts
+        fetcher = fetcher_of(connection, stream, EndOffsets(stream.ends([0])))
+        with pytest.raises(KeyboardInterrupt) if interrupts else nullcontext():
+            assert fetched_by(fetcher) == readings(50)
+        assert fetched_by(fetcher) == (readings(50) if interrupts else [])
 
 
 def test_records_of_an_interrupted_read_are_read_again(topics: Topics, each_format: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from faults import raising_at_step
+from interrupts import raising_at_step
 from relay import Relay
 from sluiceway import (
     Channel,

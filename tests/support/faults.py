@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +19,6 @@ __all__ = [
     "failing_call",
     "no_threads",
     "raising",
-    "raising_at_step",
     "suspend",
 ]
 
@@ -111,31 +109,3 @@ def failing_call(
         with pytest.raises(type(error)) as raised:
             yield
     assert raised.value is error
-
-
-def raising_at_step(step: int, work: Callable[[], object], *, instructions: bool = True) -> bool:
-    """Run `work` with an interrupt at its n-th step; return whether it had so many.
-
-    A step is an instruction, or else a call or a return: a signal interrupts no lock's `with`
-    between its instructions, but a trace function would.
-    """
-    steps = 0
-
-    def trace(frame: Any, event: str, _: object) -> Any:
-        nonlocal steps
-        frame.f_trace_opcodes = frame.f_trace_lines = instructions
-        if event != "exception" and frame.f_code.co_name != "raising_at_step":
-            steps += 1
-            if steps == step:
-                raise KeyboardInterrupt(event)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False

@@ -1,4 +1,4 @@
-"""Interrupts, as by Ctrl-C: at each call of a thread, in callbacks of librdkafka, by a signal."""
+"""Interrupts, as by Ctrl-C: at each call or step, in callbacks of librdkafka, by a signal."""
 
 import signal
 import sys
@@ -19,6 +19,7 @@ __all__ = [
     "interrupted_at_call",
     "interrupted_in_report",
     "interrupted_when",
+    "raising_at_step",
 ]
 
 Profile = Callable[[FrameType, str, Any], object]
@@ -98,11 +99,12 @@ def interrupted_when(condition: Callable[[], object]) -> Iterator[None]:
 
     The interrupt is expected from the block.
     """
-    main = threading.get_ident()
+    main, ended = threading.get_ident(), threading.Event()
 
     def press() -> None:
-        until(condition)
-        signal.pthread_kill(main, signal.SIGINT)
+        until(lambda: ended.is_set() or condition())
+        if not ended.is_set():
+            signal.pthread_kill(main, signal.SIGINT)
 
     # The test's runner may ignore the signal.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -112,6 +114,8 @@ def interrupted_when(condition: Callable[[], object]) -> Iterator[None]:
         with pytest.raises(KeyboardInterrupt):
             yield
     finally:
+        # Otherwise the signal of a test that fails would end all tests.
+        ended.set()
         pressing.join(60)
         signal.signal(signal.SIGINT, before)
 
@@ -127,3 +131,31 @@ def count_c_calls(work: Callable[[], object]) -> Counter[str]:
     with _profiled(profile):
         work()
     return counts
+
+
+def raising_at_step(step: int, work: Callable[[], object], *, instructions: bool = True) -> bool:
+    """Run `work` with an interrupt at its n-th step; return whether it had so many.
+
+    A step is an instruction, or else a call or a return: a signal interrupts no lock's `with`
+    between its instructions, but a trace function would.
+    """
+    steps = 0
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal steps
+        frame.f_trace_opcodes = frame.f_trace_lines = instructions
+        if event != "exception" and frame.f_code.co_name != "raising_at_step":
+            steps += 1
+            if steps == step:
+                raise KeyboardInterrupt(event)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False

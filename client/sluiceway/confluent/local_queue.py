@@ -101,7 +101,7 @@ class LocalQueue:
 
     @property
     def waiting(self) -> int:
-        """The number of messages, counted, because an interrupt may part them from a counter."""
+        """The number of messages. Not a counter, which an interrupt could leave wrong."""
         return sum(map(len, list(self._by_channel.values())))
 
     def add(self, message: PendingMessage, *, others: int) -> None:
@@ -375,7 +375,7 @@ class Deliveries:
         """Make a call of librdkafka's that runs callbacks in this thread."""
         thread = threading.get_ident()
         try:
-            # After an interrupt right after it, too, the thread is discarded.
+            # In the block, because an interrupt right after it must not leave the thread marked.
             self._serving.add(thread)
             return run_callbacks(call, wait_s)
         finally:

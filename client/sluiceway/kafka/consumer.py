@@ -122,7 +122,7 @@ class PartitionStream(Protocol):
 
     @property
     def awaits_messages(self) -> bool:
-        """Whether messages exist that have not arrived."""
+        """Whether the reader waits for messages that Kafka has."""
         return False
 
     def idle_error(self, idle_s: float) -> SluicewayError:
@@ -351,8 +351,6 @@ class IdleTimeout:
         try:
             stream.verify(timeout_s=min(_PROBE_S, self._timeout_s))
             if awaited or now_s - self._renewed_s > _RENEW_EVERY_S:
-                # librdkafka may fetch from a broker that was the leader until it refreshes its
-                # metadata, after five minutes.
                 self._renewed_s = now_s
                 if stream.renew(timeout_s=min(_RENEW_TIMEOUT_S, self._timeout_s)):
                     return True

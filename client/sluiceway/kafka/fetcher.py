@@ -360,8 +360,9 @@ class Fetcher:
             self._idle_timeout.reset()
         else:
             awaited = self.bounded or self._stream.awaits_messages
-            if self._idle_timeout.probe(self._stream, awaited=awaited):
-                self._in_step = False
+            # It may replace the consumer, also if an interrupt ends it: that one has no partitions.
+            self._in_step = False
+            self._in_step = not self._idle_timeout.probe(self._stream, awaited=awaited)
             if not self.bounded:
                 self._end_offsets.on_idle()
 

@@ -101,6 +101,7 @@ class TopicIdentity:
         self._fork_guard = ForkGuard()
         self._properties = properties
         self._key = (self._fork_guard, properties)
+        # It keeps the shared connection alive.
         self._shared = self._admin
         self._verified = False
 

@@ -169,7 +169,7 @@ class CommittedStream:
 
     @property
     def awaits_messages(self) -> bool:
-        """Whether messages below `stable` have not arrived."""
+        """Whether the reader waits for messages below `stable`, which Kafka has."""
         return bool(self._fetched)
 
     def idle_error(self, idle_s: float) -> SluicewayError:

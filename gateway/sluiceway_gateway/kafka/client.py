@@ -37,12 +37,13 @@ ALLOWED = (LOCAL - {"bootstrap.servers", "debug", "socket.timeout.ms"}) | {
     "sasl.oauthbearer.token.endpoint.url",
 }
 
-#: Codes after which the same request may succeed later, although librdkafka treats most of them as
-#: not retriable. Leading underscores are librdkafka's own codes.
 LOG = structlog.stdlib.get_logger(__name__)
 
 _REPLACE_AFTER_S = 10.0
 _SETTING = "SLUICEWAY_KAFKA_PROPERTIES"
+
+#: Codes after which the same request may succeed later, although librdkafka treats most of them as
+#: not retriable. Leading underscores are librdkafka's own codes.
 _UNAVAILABLE_NAMES = """
     _ALL_BROKERS_DOWN _AUTHENTICATION _DESTROY _DESTROY_BROKER _INTR _ISR_INSUFF _MSG_TIMED_OUT
     _NODE_UPDATE _RESOLVE _RETRY _SSL _TIMED_OUT _TIMED_OUT_QUEUE _TRANSPORT _UNKNOWN_BROKER

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from faults import no_threads, raising_at_step
+from faults import no_threads
+from interrupts import raising_at_step
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.confluent.fetcher import RequestTurns
 from sluiceway.ledger.leases import LeaseKeeper
