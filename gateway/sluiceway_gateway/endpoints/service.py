@@ -135,16 +135,16 @@ class Endpoints:
         The records of a writer stay readable: a closed stand-in takes its place, with the reported
         ends of the writer or, without any, the topic's current ends. Raises ChannelNotFound,
         UidMismatch, EndpointNotFound, and, if those ends are needed, KafkaUnavailable, and
-        ConcurrentChange if an endpoint changed meanwhile.
+        ConcurrentChange if the endpoint changed meanwhile.
         """
-        revision, topic_ends = self._topic_ends(name, endpoint_id, uid)
+        since, topic_ends = self._topic_ends(name, endpoint_id, uid)
         with self.database.write() as tx:
             now = self.clock()
             channel = hold_channel(tx, name, uid)
             endpoint = hold_endpoint(tx, channel, endpoint_id)
             if endpoint.superseded and not endpoint.may_return:
                 return channel, endpoint
-            if revision != endpoints_store.revision(tx, channel.uid):
+            if since != (endpoint.epoch, endpoint.number):
                 # It may have returned, and written records after these ends.
                 topic_ends = None
             at = f"{now:%Y-%m-%d %H:%M:%S} UTC"
@@ -169,28 +169,28 @@ class Endpoints:
 
     def _topic_ends(
         self, name: str, endpoint_id: str, uid: str
-    ) -> tuple[int, Mapping[int, int] | None]:
-        """Return the topic's ends if the writer's are unknown, after the endpoints' revision.
+    ) -> tuple[tuple[int, int | None], Mapping[int, int] | None]:
+        """Return the topic's ends if the writer's are unknown, after its epoch and number.
 
         Call outside of transactions.
         """
         with self.database.read() as tx:
             channel = find_channel(tx, name, uid)
             endpoint = require_endpoint(channel, endpoint_id, endpoints_store.find(tx, endpoint_id))
-            revision = endpoints_store.revision(tx, channel.uid)
+        since = endpoint.epoch, endpoint.number
         reads = endpoint.place.role is Role.READER
         if reads or endpoint.superseded or reported_ends(endpoint) is not None:
-            return revision, None
+            return since, None
         if channel.phase is Phase.FAILED:
             # The topic was deleted, with all records.
-            return revision, {}
+            return since, {}
         found = require_watermarks(
             self.kafka,
             channel.topic.name,
             channel.topic.partitions or 0,
             unknown=f"The end offsets of the endpoint {endpoint_id} are unknown.",
         )
-        return revision, {partition: each.end_offset for partition, each in found.items()}
+        return since, {partition: each.end_offset for partition, each in found.items()}
 
     def state(self, name: str) -> tuple[Channel, int]:
         """Return the channel and the revision of its endpoints; raises ChannelNotFound."""

@@ -224,6 +224,24 @@ def test_a_writer_that_returns_during_its_dismissal_keeps_its_later_records(
     assert [each["ends"] for each in flights.listed()] == [dict.fromkeys("0123", 5)]
 
 
+def test_a_writer_is_dismissed_while_other_endpoints_change(flights: Site) -> None:
+    failed, reader = flights.attach("writer"), flights.attach("reader")
+    flights.detach(failed, "error")
+
+    def watermarks(_topic: str, partitions: range) -> dict[int, Watermarks]:
+        flights.beat(report(reader, "started"))
+        return {each: Watermarks(begin_offset=0, end_offset=3) for each in partitions}
+
+    rig = flights.rig
+    rig.replace(
+        endpoints=Endpoints(
+            rig.database, kafka=Mock(watermarks=watermarks), notify=lambda: None, clock=rig.clock
+        )
+    )
+    path, params = f"{flights.path}/endpoints/{failed['id']}", {"uid": flights.uid}
+    assert flights.rig.http.delete(path, params=params).status_code == 200
+
+
 def test_dismissing_needs_the_manage_scope(flights: Site) -> None:
     failed = flights.attach("writer")
     flights.detach(failed, "error", ends={})
