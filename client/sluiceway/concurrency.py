@@ -122,6 +122,44 @@ class StatementExit:
 _STATEMENT = "_entering_statement"
 
 
+class _Release(functools.partial[None]):
+    """The release of a lock by a `with` statement, of which only the statement has a reference.
+
+    An interrupt may end the statement before the first line of `__exit__`. Then this releases it.
+    """
+
+    lock: "FairLock"
+    depth: int
+
+    def __del__(self) -> None:
+        """Release the lock unless the statement has."""
+        if self.lock.depth > self.depth:
+            self.lock.release()
+
+
+class _LockExit:
+    """The `__exit__` of a FairLock, or of a request for it."""
+
+    def __get__(self, manager: Any, owner: type) -> Callable[..., None]:
+        lock = manager if isinstance(manager, FairLock) else manager.lock
+        release = _Release(FairLock.leave, lock)
+        release.lock, release.depth = lock, lock.depth
+        return release
+
+
+class _UrgentRequest:
+    """A request for a FairLock in a `with` statement, which becomes urgent at a time."""
+
+    def __init__(self, lock: "FairLock", urgent_from_s: float) -> None:
+        self.lock = lock
+        self._urgent_from_s = urgent_from_s
+
+    def __enter__(self) -> None:
+        self.lock.acquire(self._urgent_from_s)
+
+    __exit__ = _LockExit()
+
+
 class _Waiter:
     """A queued thread, and the lock that blocks it until its turn."""
 
@@ -155,6 +193,11 @@ class FairLock:
     def held(self) -> bool:
         """Whether the calling thread holds it."""
         return self._owner == threading.get_ident()
+
+    @property
+    def depth(self) -> int:
+        """How often the calling thread holds it."""
+        return self._depth if self._owner == threading.get_ident() else 0
 
     @property
     def waiting(self) -> int:
@@ -220,8 +263,10 @@ class FairLock:
 
     # Not a method that calls it: an interrupt between the two would leave the lock taken.
     __enter__ = acquire
+    __exit__ = _LockExit()
 
-    def __exit__(self, *_: object) -> None:
+    def leave(self, *_: object) -> None:
+        """Release it at the end of a `with` statement."""
         self.release()
 
     @contextmanager
@@ -237,14 +282,9 @@ class FairLock:
             finally:
                 self._keep(depth)
 
-    @contextmanager
-    def urgently(self) -> Iterator[None]:
-        """Hold the lock in the block, with an urgent request."""
-        self.acquire(-math.inf)
-        try:
-            yield
-        finally:
-            self.release()
+    def urgent(self, from_s: float = -math.inf) -> _UrgentRequest:
+        """Hold the lock in a block; the request becomes urgent at a time of the monotonic clock."""
+        return _UrgentRequest(self, from_s)
 
     def _keep(self, depth: int) -> None:
         """Hold the lock also after an interrupt, because the caller will release it."""

@@ -110,7 +110,7 @@ class DynamicGroupReader(ChannelReader):
     def close(self) -> None:
         """Call `on_revoke`, release all partitions, and leave the group."""
         try:
-            with self._fetcher.turn.urgently():
+            with self._fetcher.turn.urgent():
                 try:
                     if not self._closed:
                         self._announce_revoked(self.partitions)

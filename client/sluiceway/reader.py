@@ -213,40 +213,44 @@ class ChannelReader(ChannelEndpoint):
         """Like `read`, but wait for `least` records only; for facades."""
         if type(max_records) is not int or max_records < 1:
             raise OptionError(f"max_records is {max_records!r}; it takes a number from 1")
-        with self._span("receive", kind="receive") as span:
-            records = self._read(max_records, timeout, least)
-            span.set("sluiceway.records", len(records))
+        self._fetcher.begin_call()
+        try:
+            with self._span("receive", kind="receive") as span:
+                records = self._read(max_records, timeout, least)
+                span.set("sluiceway.records", len(records))
+        except BaseException:
+            # Also an interrupt after the records were counted as returned.
+            self._fetcher.cancel_call()
+            raise
         return records
 
     def _read(self, max_records: int, timeout: float | None, least: int) -> list[dict[str, Any]]:
         deadline_s = math.inf if timeout is None else time.monotonic() + timeout
         records: list[dict[str, Any]] = []
         self._require_open()
-        self._fetcher.turn.acquire(deadline_s)
-        if self._fetcher.reading:
-            # Another thread holds the turn and waits for more records past this deadline.
-            self._fetcher.turn.release()
-            return records
-        try:
-            self._record_cycle()
-            while len(records) < max_records:
-                try:
-                    if not self._fetch(deadline_s, holding=bool(records)):
+        with self._fetcher.turn.urgent(deadline_s):
+            if self._fetcher.reading:
+                # Another thread holds the turn and waits for more records past this deadline.
+                return records
+            try:
+                self._record_cycle()
+                while len(records) < max_records:
+                    try:
+                        if not self._fetch(deadline_s, holding=bool(records)):
+                            break
+                        records += self._fetcher.take(max_records - len(records))
+                        if len(records) >= least:
+                            deadline_s = -math.inf
+                    except SluicewayError as error:
+                        if not records:
+                            raise
+                        self._failure = error
                         break
-                    records += self._fetcher.take(max_records - len(records))
-                    if len(records) >= least:
-                        deadline_s = -math.inf
-                except SluicewayError as error:
-                    if not records:
-                        raise
-                    self._failure = error
-                    break
-        except BaseException:
-            self._fetcher.cancel_read()
-            raise
-        finally:
-            self._fetcher.end_read()
-            self._fetcher.turn.release()
+            except BaseException:
+                self._fetcher.cancel_call()
+                raise
+            finally:
+                self._fetcher.end_read()
         return records
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -273,7 +277,7 @@ class ChannelReader(ChannelEndpoint):
         They are read from the beginning. Readers without a fixed end do so by themselves, some
         seconds later. Members of dynamic groups get them with a rebalance.
         """
-        with self._fetcher.turn.urgently():
+        with self._fetcher.turn.urgent():
             self._require_open()
             return self._read_added_partitions()
 
@@ -319,7 +323,7 @@ class ChannelReader(ChannelEndpoint):
 
     def rewind(self) -> None:
         """Return to the last commit or seek, or to the start."""
-        with self._fetcher.turn.urgently():
+        with self._fetcher.turn.urgent():
             self._require_open()
             start = self._committer.rewind()
             # Partitions that were added since are read from their beginning.
@@ -327,7 +331,7 @@ class ChannelReader(ChannelEndpoint):
 
     def suspend(self, error: SluicewayError | None) -> None:
         """Refuse further calls with an error, for transactions; None accepts them again."""
-        with self._fetcher.turn.urgently():
+        with self._fetcher.turn.urgent():
             self._suspended = error
             # Iterators have records at hand.
             self._fetcher.reclaim()
@@ -355,7 +359,7 @@ class ChannelReader(ChannelEndpoint):
 
         Other partitions keep theirs. Raises OptionError and OffsetOutOfRange, without a change.
         """
-        with self._fetcher.turn.urgently():
+        with self._fetcher.turn.urgent():
             self._require_open()
             self._seek(offsets.positions_at(positions, self._stream.watermarks(self.partitions)))
 
@@ -364,7 +368,7 @@ class ChannelReader(ChannelEndpoint):
 
         Raises OptionError.
         """
-        with self._fetcher.turn.urgently():
+        with self._fetcher.turn.urgent():
             self._require_open()
             self._seek(offsets.start_positions(moment, self.partitions, self._stream))
 
@@ -420,7 +424,7 @@ class ChannelReader(ChannelEndpoint):
         return channel_span(operation, name, kind=kind, topic=topic, group=group)
 
     def _release(self) -> None:
-        with self._fetcher.turn.urgently():
+        with self._fetcher.turn.urgent():
             if not self._closed:
                 self._closed = True
                 self._fetcher.reclaim()
@@ -454,12 +458,17 @@ class ChannelReader(ChannelEndpoint):
     def _next(self, take: Callable[[], T | None]) -> T | None:
         """Return the result of `take` once there are fetched records; None at the end."""
         self._require_open()
-        with self._fetcher.turn:
-            self._record_cycle()
-            while self._fetch(math.inf):
-                if (taken := take()) is not None:
-                    return taken
-            return None
+        self._fetcher.begin_call()
+        try:
+            with self._fetcher.turn:
+                self._record_cycle()
+                while self._fetch(math.inf):
+                    if (taken := take()) is not None:
+                        return taken
+                return None
+        except BaseException:
+            self._fetcher.cancel_call()
+            raise
 
     def _fetch(self, deadline_s: float, *, holding: bool = False) -> bool:
         """Whether there are fetched records before the deadline; call it with the turn held.
@@ -558,7 +567,7 @@ class ChannelReader(ChannelEndpoint):
             )
 
     def _go_back_again(self) -> None:
-        with self._fetcher.turn.urgently():
+        with self._fetcher.turn.urgent():
             suspended = self._suspended
             if suspended is None:
                 return

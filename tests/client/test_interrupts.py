@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from faults import no_threads
-from interrupts import raising_at_step
+from interrupts import interrupted_at_call, raising_at_step
+from sluiceway import Channel
 from sluiceway.errors import DeliveryFailed, EndpointClosed, OptionError
 from sluiceway.kafka.consumer import FetchedMessages, OwnStream
 from sluiceway.kafka.producer import IdempotentProducer
@@ -115,6 +117,57 @@ def test_records_of_an_interrupted_read_are_read_again(topics: Topics, each_form
             assert reader.read(20, timeout=None) == readings(20, 5)
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def ids_of(taken: Any) -> list[int]:
+    """Return the ids of records, of one record, or of a batch."""
+    if isinstance(taken, pa.RecordBatch):
+        taken = taken.to_pylist()
+    records = [taken] if isinstance(taken, dict) else taken
+    return [record["id"] for record in records or ()]
+
+
+# An interrupt within a generator's end.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("call", ["read", "next", "batches"])
+def test_an_interrupt_of_any_call_of_a_read_loses_no_record(
+    new_channel: Callable[..., Channel], call: str
+) -> None:
+    channel = new_channel(partitions=1)
+    with channel.writer() as writer:
+        writer.write(readings(300))
+    taken: Any = None
+    ids: list[int] = []
+    with channel.reader(until=None) as reader:
+
+        def take() -> None:
+            # Without calls of its own, after which it would lose what it got.
+            nonlocal taken
+            if call == "read":
+                taken = reader.read(3, timeout=20)
+                return
+            for item in reader.batches() if call == "batches" else reader:
+                taken = item
+                break
+
+        # A call that fetches makes many; one with records of an earlier fetch makes few.
+        for fetches, stride in ((False, 1), (True, 29)):
+            number, interrupted, taken = 1, True, None
+            # A batch takes all records.
+            while interrupted and not isinstance(taken, pa.RecordBatch):
+                if fetches:
+                    reader.seek(reader.position())
+                else:
+                    ids.append(next(iter(reader))["id"])
+                taken = None
+                interrupted = interrupted_at_call(number, take, returns=False)
+                ids += ids_of(taken)
+                number += stride
+            assert number > 10
+            if call == "batches":
+                reader.seek({0: len(ids) // 2})
+                del ids[len(ids) // 2 :]
+    assert ids == [*range(len(ids))]
 
 
 def interrupting(error: BaseException) -> Callable[..., Any]:

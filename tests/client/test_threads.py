@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from interrupts import raising_at_step
+from interrupts import interrupted_at_call, raising_at_step
 from relay import Relay
 from sluiceway import (
     Channel,
@@ -397,7 +397,7 @@ def test_the_fair_lock_serves_urgent_requests_first_then_in_order() -> None:
 
     def ask(name: str, *, urgent: bool) -> Threads:
         def work(_: int) -> None:
-            with lock.urgently() if urgent else lock:
+            with lock.urgent() if urgent else lock:
                 order.append(name)
 
         return Threads(work, 1)
@@ -500,6 +500,20 @@ def test_a_lock_that_is_interrupted_at_any_step_while_it_yields_is_held_once() -
         return interrupted
 
     assert next(step for step in count(1) if not is_held_after(step)) > 3
+
+
+# An interrupt as the statement drops its last reference.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("urgent", [True, False])
+def test_an_interrupt_of_any_call_of_a_statement_leaves_the_lock_free(*, urgent: bool) -> None:
+    lock = FairLock()
+
+    def hold() -> None:
+        with lock.urgent() if urgent else lock:
+            pass
+
+    assert next(n for n in count(1) if not interrupted_at_call(n, hold) or lock.held) > 10
+    assert not lock.held
 
 
 def test_an_interrupt_leaves_the_lock_with_the_thread_that_had_released_it() -> None:

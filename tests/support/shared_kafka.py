@@ -68,6 +68,7 @@ class SharedKafka:
         return KafkaServer.start(data_dir, port=port, heap_mb=256)
 
 
+RACK = "rack-1"
 _LOG = "gateway.log"
 _GATEWAY = {
     "KAFKA_TIMEOUT_MS": "20000",
@@ -173,7 +174,9 @@ def _start(config: pytest.Config) -> SharedKafka:
             heap_mb=1024,
             listeners=protocols,
             advertised=advertised,
-            properties=threads | secured_kafka.listener_properties(certificates),
+            properties={"broker.rack": RACK}
+            | threads
+            | secured_kafka.listener_properties(certificates),
         )
         stack.enter_context(server)
         # Closing the logs of all tests takes half a minute, and nothing reads them again.

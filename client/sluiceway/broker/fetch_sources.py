@@ -88,10 +88,12 @@ class FetchedPartition:
         found: list[Any] = []
         left = max_bytes
         while self.messages and (not found or self.messages[0][1] <= left):
-            offset, size, message = self.messages.popleft()
+            offset, size, message = self.messages[0]
+            # First: after an interrupt, a request for this offset fetches it again.
+            self.start = offset + 1
+            self.messages.popleft()
             self.size -= size
             left -= size
-            self.start = offset + 1
             found.append(message)
         return found
 
@@ -101,8 +103,8 @@ class Source(ABC):
 
     def __init__(self) -> None:
         self._partitions: dict[tuple[str, int], FetchedPartition] = {}
-        # False after an exception in a poll, which may have lost messages before they were
-        # buffered.
+        # Whether the consumer has the partitions, and continues after their buffers. False after an
+        # exception in between.
         self._in_step = True
 
     def assign(
@@ -110,8 +112,9 @@ class Source(ABC):
     ) -> Mapping[tuple[str, int], FetchedPartition]:
         """Fetch these partitions from these offsets; return their buffers."""
         if not self._in_step:
-            self.drop([*self._partitions])
-            self._in_step = True
+            self._drop_all()
+            self._partitions = {}
+        self._in_step = False
         found: dict[tuple[str, int], FetchedPartition] = {}
         moved: dict[tuple[str, int], FetchedPartition] = {}
         for key, (connection, offset) in offsets.items():
@@ -131,6 +134,7 @@ class Source(ABC):
         if moved:
             self._add(moved)
             self._partitions |= moved
+        self._in_step = True
         return found
 
     @abstractmethod
@@ -160,6 +164,10 @@ class Source(ABC):
     def _add(self, partitions: Mapping[tuple[str, int], FetchedPartition]) -> None:
         """Fetch partitions that were not fetched before."""
 
+    @abstractmethod
+    def _drop_all(self) -> None:
+        """Stop fetching all partitions that the consumer has."""
+
 
 class KafkaSource(Source):
     """A Kafka consumer for partitions with the same connection properties."""
@@ -171,11 +179,8 @@ class KafkaSource(Source):
 
     def drop(self, keys: Collection[tuple[str, int]]) -> None:
         """Stop fetching partitions, and forget their messages."""
-        assigned = {(each.topic, each.partition) for each in self._consumer.assignment()}
-        if gone := [TopicPartition(*key) for key in keys if key in assigned]:
-            self._consumer.incremental_unassign(gone)
-        for key in keys:
-            self._partitions.pop(key, None)
+        if known := [key for key in keys if self._partitions.pop(key, None) is not None]:
+            self._consumer.incremental_unassign([TopicPartition(*key) for key in known])
 
     def _poll(self, wait_s: float) -> bool:
         """Buffer messages that arrive in time; return whether some did."""
@@ -206,6 +211,10 @@ class KafkaSource(Source):
 
     def _add(self, partitions: Mapping[tuple[str, int], FetchedPartition]) -> None:
         self._consumer.incremental_assign([each.place for each in partitions.values()])
+
+    def _drop_all(self) -> None:
+        if assigned := self._consumer.assignment():
+            self._consumer.incremental_unassign(assigned)
 
     def _take_error(self, partition: FetchedPartition, error: KafkaError, offset: int) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
@@ -306,6 +315,9 @@ class CommittedSource(Source):
 
     def _add(self, partitions: Mapping[tuple[str, int], FetchedPartition]) -> None:
         self._stream.add({key[1]: each.next for key, each in partitions.items()})
+
+    def _drop_all(self) -> None:
+        self._stream.assign({})
 
     def _update_ends(self) -> None:
         for each in self._partitions.values():

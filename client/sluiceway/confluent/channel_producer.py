@@ -339,6 +339,11 @@ class BatchCommits:
 
         Raises GatewayError, TopicGone.
         """
+
+        def needed() -> bool:
+            with self._deliveries.lock:
+                return wanted()
+
         batches = channel.batches
         assert batches is not None  # noqa: S101 - the channel is exactly_once
         turn = object()
@@ -347,10 +352,11 @@ class BatchCommits:
             if batches.current is not None:
                 # The state of the batch is unknown; `flush` resolves it.
                 return batches.is_open
+            # An abort that drops the messages waits for the turn, so none opens after it.
+            if not needed():
+                return True
             batches.open()
-            with self._deliveries.lock:
-                needed = wanted()
-            if not needed:
+            if not needed():
                 batches.abort(TransactionAborted("its messages were dropped"))
                 return True
             batch = batches.current

@@ -1,7 +1,7 @@
 """Committed messages of one exactly-once channel, in the form of librdkafka's consumer."""
 
-from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, Message
@@ -44,15 +44,14 @@ class CommittedMessages:
         stream = open_stream(connection, config, timeout_s=_TIMEOUT_S, grouped=False, shared=False)
         self._stream = CommittedStream(stream, visibility)
         self._lock = FairLock()
-        self._buffer: deque[Message] = deque()
+        self._buffer: list[Message] = []
         # By partition, the next offset to return; paused partitions are not in the stream.
         self._next: dict[int, int] = {}
         self._returned: set[int] = set()
         self._paused: set[int] = set()
         # By partition, the end that an event has reported.
         self._reported: dict[int, int] = {}
-        # False after an exception in a poll, which may have lost messages before they were
-        # buffered.
+        # Whether the stream continues after the buffer. False after an exception in between.
         self._in_step = True
         self._closed = False
 
@@ -63,12 +62,12 @@ class CommittedMessages:
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions as well, from these offsets."""
-        with self._lock:
+        with self._lock, self._stream_change():
             self._move(offsets)
 
     def unassign(self, partitions: Collection[int]) -> None:
         """Stop reading partitions."""
-        with self._lock:
+        with self._lock, self._stream_change():
             self._drop(partitions)
             self._paused.difference_update(partitions)
             for partition in partitions:
@@ -78,7 +77,7 @@ class CommittedMessages:
 
     def seek(self, partition: int, offset: int) -> None:
         """Continue a partition at an offset."""
-        with self._lock:
+        with self._lock, self._stream_change():
             self._drop([partition])
             self._returned.discard(partition)
             self._reported.pop(partition, None)
@@ -86,13 +85,13 @@ class CommittedMessages:
 
     def pause(self, partitions: Collection[int]) -> None:
         """Return no messages of these partitions until `resume`."""
-        with self._lock:
+        with self._lock, self._stream_change():
             self._drop(partitions)
             self._paused.update(partitions)
 
     def resume(self, partitions: Collection[int]) -> None:
         """Return messages of these partitions again."""
-        with self._lock:
+        with self._lock, self._stream_change():
             resumed = {p: self._next[p] for p in partitions if p in self._paused}
             self._paused.difference_update(resumed)
             self._move(resumed)
@@ -109,12 +108,14 @@ class CommittedMessages:
                 return []
             if not self._buffer and limit:
                 self._fetch(timeout_s)
-            found = [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
-            for message in found:
-                if message.error() is None:
-                    self._next[message.partition()] = message.offset() + 1
-                    self._returned.add(message.partition())
-            return found
+            messages = self._buffer[:limit]
+            after = {m.partition(): m.offset() + 1 for m in messages if m.error() is None}
+            # In this order, and each at once: after an interrupt, the caller seeks to what it has
+            # returned, if that is less than `consumed`.
+            self._returned.update(after)
+            self._next |= after
+            del self._buffer[:limit]
+            return messages
 
     def consumed(self, partition: int) -> int | None:
         """Return the offset after the last returned message, or None."""
@@ -161,7 +162,14 @@ class CommittedMessages:
     def _drop(self, partitions: Collection[int]) -> None:
         self._stream.drop(list(partitions))
         if self._buffer:
-            self._buffer = deque(m for m in self._buffer if m.partition() not in partitions)
+            self._buffer = [m for m in self._buffer if m.partition() not in partitions]
+
+    @contextmanager
+    def _stream_change(self) -> Iterator[None]:
+        """Change the stream with the other fields; after an exception, assign it again."""
+        in_step, self._in_step = self._in_step, False
+        yield
+        self._in_step = in_step
 
     def _fetch(self, timeout_s: float) -> None:
         """Fill the buffer, with an event for an error."""
@@ -169,10 +177,10 @@ class CommittedMessages:
             return
         if not self._in_step:
             self._stream.assign({p: at for p, at in self._next.items() if p not in self._paused})
-        self._in_step = False
-        try:
-            self._take(self._stream.poll(_MAX_MESSAGES, timeout_s))
             self._in_step = True
+        try:
+            with self._stream_change():
+                self._take(self._stream.poll(_MAX_MESSAGES, timeout_s))
         except SluicewayError as error:
             self._buffer.append(error_event(self._name, kafka_error(error)))
 

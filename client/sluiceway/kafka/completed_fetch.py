@@ -51,6 +51,8 @@ class CompletedFetch:
         self._row = 0
         self._records: Iterator[dict[str, Any]] = iter(())
         self._converted_rows: int = 0
+        # Records taken back from iterators, but not into the queue yet.
+        self._reclaimed: list[dict[str, Any]] = []
         self._advanced_messages = 0
         self._advanced_rows = 0
         # The number of messages before `failed`, and their rows.
@@ -71,7 +73,8 @@ class CompletedFetch:
     @property
     def returned_records(self) -> int:
         """The number of returned records."""
-        return self._converted_rows - operator.length_hint(self._records)
+        left = operator.length_hint(self._records) + len(self._reclaimed)
+        return self._converted_rows - left
 
     @property
     def skipped_messages(self) -> int:
@@ -87,6 +90,8 @@ class CompletedFetch:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Return an iterator over some of the remaining records; each counts when it is taken."""
+        if self._reclaimed:
+            self.reclaim()
         while not operator.length_hint(self._records) and not self.exhausted:
             # If the conversion raises, these rows stay in the queue.
             rows = self._next_rows(_MAX_ROWS)
@@ -105,9 +110,12 @@ class CompletedFetch:
 
     def reclaim(self) -> None:
         """Take the remaining records back from the iterators of `records`, for later calls."""
-        left = len(list(self._records))
+        # Interrupts come at calls. There is none between two states that count the same records.
+        self._reclaimed += [*self._records]
+        left = len(self._reclaimed)
         self._row -= left
         self._converted_rows -= left
+        self._reclaimed = []
 
     def skip_failed(self, positions: Mapping[int, Position]) -> bool:
         """Continue after `failed` if a seek to `positions` skips just that message.

@@ -75,10 +75,14 @@ class Fetcher:
         self._failure: SluicewayError | None = None
         # Whether the failure that the current fetch stops before was raised.
         self._failure_raised = False
-        # For a `read` that has not returned yet: the records of the current fetch returned before
-        # it, or, once something else needs them, the positions before it.
-        self._read_from: int | None = None
-        self._unreturned_from: dict[int, Position] | None = None
+        # The thread of the last call that took records, as long as that call may be interrupted:
+        # the records of the current fetch returned before it, or, once something else needs them,
+        # the positions before it.
+        self._taker: int | None = None
+        self._taken_from: int | None = None
+        self._positions_before: dict[int, Position] = {}
+        self.reading = False
+        """Whether a `read` that waits for more has taken records."""
         # Whether the stream continues at `_next`. It does not after an interrupt of a poll, which
         # loses the polled messages, or between `_reset` and `assign`.
         self._in_step = False
@@ -123,6 +127,11 @@ class Fetcher:
         with self._state:
             return self._current.records()
 
+    def begin_call(self) -> None:
+        """Begin a call of this thread, which may be cancelled; its last one has returned."""
+        if self._taker == threading.get_ident():
+            self._taker = None
+
     def take(self, count: int) -> list[dict[str, Any]]:
         """Return up to `count` fetched records for a `read` that may wait for more.
 
@@ -130,32 +139,42 @@ class Fetcher:
         """
         with self._state:
             if not self.reading:
-                self._read_from = self._current.returned_records
+                self._begin_taking()
+                self.reading = True
             return list(itertools.islice(self._current.records(), count))
-
-    @property
-    def reading(self) -> bool:
-        """Whether a `read` that waits for more has taken records."""
-        return self._read_from is not None or self._unreturned_from is not None
 
     def end_read(self) -> None:
         """Count the records taken by a `read` as returned."""
-        if self.reading:
-            with self._state:
-                self._read_from = self._unreturned_from = None
-
-    def cancel_read(self) -> None:
-        """Put back the records that a `read` has taken: its caller does not get them."""
-        with self._state:
-            if self.reading:
-                self._reset(self.position())
-                self._unreturned_from = None
+        self.reading = False
 
     def batch(self) -> pa.RecordBatch | None:
         """Return a batch of fetched records; None if another thread took the rest."""
         with self._state:
             self._current.reclaim()
-            return None if self._current.exhausted else self._current.batch()
+            if self._current.exhausted:
+                return None
+            if not self.reading:
+                self._begin_taking()
+            return self._current.batch()
+
+    def cancel_call(self) -> None:
+        """Put back what this thread's `take` or `batch` returned: its caller does not get it."""
+        thread = threading.get_ident()
+        if self._taker != thread:
+            return
+        with self.turn.urgent(), self._state:
+            if self._taker == thread:
+                positions = self._position()
+                self._reset(positions | self._positions_before)
+                self._taker, self.reading = None, False
+
+    def _begin_taking(self) -> None:
+        returned = self._current.returned_records
+        self._taker, self._taken_from, self._positions_before = (
+            threading.get_ident(),
+            returned,
+            {},
+        )
 
     def reclaim(self) -> None:
         """Take the remaining records back from the iterators of `records`, for later calls."""
@@ -180,7 +199,8 @@ class Fetcher:
         Records of a `read` that has not returned yet are not counted.
         """
         with self._state:
-            return self._position() | (self._unreturned_from or {})
+            positions = self._position()
+            return positions | self._positions_before if self.reading else positions
 
     def seek(self, positions: Mapping[int, Position]) -> None:
         """Continue from these positions; the other partitions keep theirs."""
@@ -190,8 +210,8 @@ class Fetcher:
                 before = self._position()
                 moved = {p: at for p, at in positions.items() if before.get(p) != at}
                 skips_failed = self._current.skip_failed(moved)
-                if self._unreturned_from is not None:
-                    self._unreturned_from |= positions
+                if self._positions_before:
+                    self._positions_before |= positions
                 if skips_failed:
                     # The messages after the failed one are already decoded.
                     self._positions |= moved
@@ -210,10 +230,8 @@ class Fetcher:
                 self._current.reclaim()
                 positions = self._position() | dict(added or {})
                 self._reset({p: at for p, at in positions.items() if p not in removed})
-                held = self._unreturned_from
-                self._unreturned_from = held and {
-                    p: at for p, at in held.items() if p not in removed
-                }
+                before = self._positions_before
+                self._positions_before = {p: at for p, at in before.items() if p not in removed}
                 self._known_ends = self._ends = None
             try:
                 known_ends = self._end_offsets.ends()
@@ -269,9 +287,9 @@ class Fetcher:
             raise failure
 
     def _position(self) -> dict[int, Position]:
-        if self._read_from is not None:
-            self._current.advance(self._positions, self._read_from)
-            self._unreturned_from, self._read_from = dict(self._positions), None
+        if self._taken_from is not None:
+            self._current.advance(self._positions, self._taken_from)
+            self._positions_before, self._taken_from = dict(self._positions), None
         if not self._current.exhausted or self._stopped:
             self._current.advance(self._positions)
             return dict(self._positions)

@@ -33,6 +33,7 @@ from sluiceway.kafka.errors import (
 )
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Backoff
+from sluiceway.runtime.threads import call
 
 __all__ = ["EARLIEST", "LATEST", "TopicIdentity"]
 
@@ -133,7 +134,7 @@ class TopicIdentity:
         found = self._admin.descriptions.get(name)
         if found is None or found.at_s <= since_s:
             if max_age_s:
-                found = self._describe_shared(timeout_s, since_s)
+                found = call(lambda: self._describe_shared(timeout_s, since_s))
             else:
                 found = self._describe(timeout_s)
         self._require_same(found)
@@ -230,15 +231,17 @@ class TopicIdentity:
             TopicPartition(name, p): _SPECS.get(time_ms) or OffsetSpec.for_timestamp(time_ms)
             for p, time_ms in times.items()
         }
-        try:
+
+        def request() -> dict[int, int]:
             found = admin.client.list_offsets(
                 asked,
                 isolation_level=_ISOLATION[committed],
                 request_timeout=min(timeout_s, _MAX_LIST_S),
             )
-            offsets = {
-                at.partition: self._result(admin, found[at], timeout_s).offset for at in asked
-            }
+            return {at.partition: self._result(admin, found[at], timeout_s).offset for at in asked}
+
+        try:
+            offsets = call(request)
         except KafkaException as error:
             if error.args[0].code() == KafkaError._NOENT:
                 # librdkafka's code for partitions without a leader.
@@ -290,7 +293,7 @@ class TopicIdentity:
         self._fork_guard.check("this reader or writer")
         name, began_s, admin = self._connection.topic_name, time.monotonic(), self._admin
         try:
-            found = self._request_description(admin, timeout_s, grace_s)
+            found = call(lambda: self._request_description(admin, timeout_s, grace_s))
         except BaseException:
             admin.descriptions.pop(name, None)
             # Earlier connection errors must not mislead the next caller.

@@ -226,23 +226,23 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         if self._endpoint is None:
             # An invalid schema is reported before a channel that is not open.
             _ = self._resources.schema
-        reader, history = self._opened(), self._known_history()
+        reader, before = self._opened(), self._known_history().current
         records = self._read_records()
         try:
             self._catch_up()
+            count, position = len(records), reader.position()
+            if self._metrics_enabled:
+                self._metrics.record_cycle(self._read_record_count)
         except BaseException:
             # A status callback was interrupted, and this call returns no records.
             # Partitions that were added in this call are read from their beginning.
             first = Position(offset=0)
-            reader.seek({p: history.current.get(p, first) for p in reader.partitions})
+            reader.seek({p: before.get(p, first) for p in reader.partitions})
             raise
-        if self._metrics_enabled:
-            self._metrics.record_cycle(self._read_record_count)
-        if records:
-            self._read_record_count += len(records)
-            self._read_record_offset += len(records)
+        self._read_record_count += count
+        self._read_record_offset += count
         if self._history is not None:
-            self._history.add(len(records), reader.position())
+            self._history.add(count, position)
         return records
 
     def _read_records(self) -> list[Any]:

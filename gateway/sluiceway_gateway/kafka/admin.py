@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.client import Client, accepted, outcomes, rejected, rejection
 from sluiceway_gateway.kafka.cluster_identity import ClusterIdentity
 from sluiceway_gateway.kafka.model import (
+    Broker,
     Cause,
     Cluster,
     NewMessage,
@@ -121,8 +123,25 @@ class KafkaAdmin:
         return self._client.answered(within_s)
 
     def describe_cluster(self, timeout_s: float | None = None) -> Cluster:
-        """Return the cluster and its live brokers, ordered by id."""
+        """Return the cluster and its live brokers, ordered by id, without their racks."""
         return self._client.describe_cluster(timeout_s or self._timeout_s)
+
+    def with_racks(self, brokers: Iterable[Broker]) -> tuple[Broker, ...]:
+        """Return brokers with their racks; None where a broker does not answer or refuses."""
+        brokers, timeout_s = tuple(brokers), min(self._timeout_s, _CHECK_S)
+        futures = {}
+        for broker in brokers:
+            # Only the broker itself knows, so this takes a request for each.
+            resource = ConfigResource(ConfigResource.Type.BROKER, str(broker.id))
+            described = self._client.admin.describe_configs([resource], request_timeout=timeout_s)
+            futures[broker.id] = described[resource]
+        settings = accepted(self._client.settled("DescribeConfigs", futures, timeout_s))
+        return tuple(
+            replace(each, rack=settings[each.id]["broker.rack"].value)
+            if each.id in settings
+            else each
+            for each in brokers
+        )
 
     def require_cluster(self, timeout_s: float | None = None, *, reread: bool = True) -> None:
         """Raise KafkaUnavailable if Kafka does not answer, or is another cluster than expected.

@@ -1,7 +1,7 @@
 """Access to librdkafka: allowed properties, error translation, futures to results."""
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from difflib import get_close_matches
 from functools import partial
@@ -40,6 +40,8 @@ ALLOWED = (LOCAL - {"bootstrap.servers", "debug", "socket.timeout.ms"}) | {
 LOG = structlog.stdlib.get_logger(__name__)
 
 _REPLACE_AFTER_S = 10.0
+#: No valid name of a topic, which no broker can create, for requests about brokers only.
+_NO_TOPIC = "sluiceway/none"
 _SETTING = "SLUICEWAY_KAFKA_PROPERTIES"
 
 #: Codes after which the same request may succeed later, although librdkafka treats most of them as
@@ -154,24 +156,33 @@ class Client:
         self._silent_since_s: float | None = None
 
     def describe_cluster(self, timeout_s: float, *, diagnosed: bool = True) -> Cluster:
-        """Return the cluster and its live brokers, ordered by id.
+        """Return the cluster and its live brokers, ordered by id, without their racks.
 
         Raises KafkaUnavailable, with the cause as `unavailable` finds it if `diagnosed`.
         """
-        future = self.admin.describe_cluster(request_timeout=timeout_s)
-        described = self.settled("DescribeCluster", {None: future}, timeout_s)[None]
-        if isinstance(described, Rejection):
+        results = self._traced("Metadata", lambda: {None: self._request_cluster(timeout_s)})
+        cluster: Cluster | Rejection = results[None]
+        if isinstance(cluster, Rejection):
             if diagnosed:
-                raise self.unavailable(described.message)
-            raise KafkaUnavailable(described.message)
-        self.require_response({None: described})
+                raise self.unavailable(cluster.message)
+            raise KafkaUnavailable(cluster.message)
+        self.require_response(results)
+        return cluster
+
+    def _request_cluster(self, timeout_s: float) -> Cluster | Rejection:
+        # Not AdminClient.describe_cluster: librdkafka 2.16 aborts the process after a response
+        # with neither brokers nor topics.
+        try:
+            metadata = self.admin.list_topics(_NO_TOPIC, timeout=timeout_s)
+        except KafkaException as error:
+            return rejection(error.args[0])
+        if not metadata.brokers:
+            return Rejection(cause=Cause.UNAVAILABLE, message="it has no brokers at the moment")
+        brokers = sorted(metadata.brokers.values(), key=lambda broker: broker.id)
         return Cluster(
-            cluster_id=described.cluster_id,
-            controller_id=described.controller.id if described.controller else None,
-            brokers=tuple(
-                Broker(id=node.id, host=node.host, port=node.port, rack=node.rack)
-                for node in sorted(described.nodes, key=lambda node: node.id)
-            ),
+            cluster_id=metadata.cluster_id,
+            controller_id=metadata.controller_id if metadata.controller_id >= 0 else None,
+            brokers=tuple(Broker(id=each.id, host=each.host, port=each.port) for each in brokers),
         )
 
     def consumer(self, properties: Mapping[str, Any]) -> Consumer:
@@ -267,9 +278,15 @@ class Client:
         self, operation: str, futures: Mapping[Any, "Future[Any]"], timeout_s: float
     ) -> dict[Any, Any]:
         """Wait for the results as `results` does, which may all be `UNAVAILABLE`."""
+        return self._traced(
+            operation, lambda: {k: _result(future, timeout_s) for k, future in futures.items()}
+        )
+
+    def _traced(self, operation: str, request: Callable[[], dict[Any, Any]]) -> dict[Any, Any]:
+        """Return the results of a request, with a span."""
         attributes = {"messaging.system": "kafka", "messaging.operation.name": operation}
         with child_span(f"kafka {operation}", attributes):
-            results = {key: _result(future, timeout_s) for key, future in futures.items()}
+            results = request()
         self._replace_if_silent(results.values())
         return results
 

@@ -117,7 +117,7 @@ class Broker:
     id: int
     host: str
     port: int
-    rack: str | None
+    rack: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Brokers and topics of the Kafka cluster, read without a cache."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
@@ -21,7 +22,7 @@ TopicName = Annotated[
 
 
 class BrokerBody(BaseModel):
-    """A broker with its advertised address."""
+    """A broker with its advertised address. `rack` is null if it has none, or does not tell it."""
 
     id: int
     host: str
@@ -65,7 +66,9 @@ class ClusterTopicBody(BaseModel):
 )
 def get_cluster(_administrator: Administrator, gateway: Gateway) -> Response:
     """Return the cluster's id, its controller and its live brokers."""
-    return json_response(gateway.kafka.describe_cluster())
+    cluster = gateway.kafka.describe_cluster()
+    brokers = gateway.kafka.with_racks(cluster.brokers)
+    return json_response(replace(cluster, brokers=brokers))
 
 
 @router.get(
@@ -80,7 +83,8 @@ def get_broker(broker_id: BrokerId, _administrator: Administrator, gateway: Gate
     brokers = gateway.kafka.describe_cluster().brokers
     for broker in brokers:
         if broker.id == broker_id:
-            return json_response(broker)
+            (described,) = gateway.kafka.with_racks([broker])
+            return json_response(described)
     alive = ", ".join(str(each.id) for each in brokers)
     raise NotFound(f"There is no broker {broker_id}; live brokers: {alive or 'none'}.")
 

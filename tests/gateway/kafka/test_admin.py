@@ -78,7 +78,7 @@ def test_the_cluster_has_one_broker_that_is_its_controller(
     assert cluster.cluster_id
     assert cluster.controller_id == 1
     (broker,) = cluster.brokers
-    assert (broker.id, broker.port, broker.rack) == (1, kafka.port, None)
+    assert (broker.id, broker.port) == (1, kafka.port)
 
 
 def test_a_topic_is_observed_as_created(admin: KafkaAdmin, name: str) -> None:

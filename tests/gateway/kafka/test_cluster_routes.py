@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from gateways import UNREACHABLE, serving
-from shared_kafka import SharedKafka
+from shared_kafka import RACK, SharedKafka
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.db.engine import Database
@@ -55,7 +55,7 @@ def test_the_cluster_shows_its_brokers_and_controller(
 ) -> None:
     cluster = http.get("/v1/cluster").json()
     assert cluster["cluster_id"]
-    broker = {"id": 1, "host": "127.0.0.1", "port": kafka.port, "rack": None}
+    broker = {"id": 1, "host": "127.0.0.1", "port": kafka.port, "rack": RACK}
     assert (cluster["controller_id"], cluster["brokers"]) == (1, [broker])
     assert http.get("/v1/cluster/brokers/1").json() == broker
 

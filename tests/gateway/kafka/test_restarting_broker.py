@@ -2,10 +2,12 @@
 
 from contextlib import suppress
 
+import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
 
 from restarting_broker import RestartingBroker
+from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.client import Client
 from sluiceway_gateway.kafka.model import Cause
 from waiting import until
@@ -26,6 +28,12 @@ def is_stranded(client: Client, broker: RestartingBroker) -> bool:
     return not any(answers(client) for _ in range(6))
 
 
+def is_described(client: Client) -> bool:
+    with suppress(KafkaUnavailable):
+        return bool(client.describe_cluster(0.5).brokers)
+    return False
+
+
 def test_a_client_that_does_not_connect_again_is_replaced() -> None:
     with RestartingBroker() as broker:
         client = Client(broker.bootstrap_servers, {}, replace_after_s=60)
@@ -33,3 +41,15 @@ def test_a_client_that_does_not_connect_again_is_replaced() -> None:
         until(lambda: is_stranded(client, broker))
         client.replace_after_s = 0
         until(lambda: answers(client))
+
+
+def test_brokers_that_shut_down_are_unavailable() -> None:
+    with RestartingBroker() as broker:
+        client = Client(broker.bootstrap_servers, {})
+        (described,) = client.describe_cluster(30).brokers
+        assert described.port == broker.port
+        broker.leave()
+        with pytest.raises(KafkaUnavailable, match="no brokers"):
+            client.describe_cluster(5)
+        broker.start()
+        until(lambda: is_described(client))
