@@ -128,6 +128,8 @@ class _Release(functools.partial[None]):
     An interrupt may end the statement before the first line of `__exit__`. Then this releases it.
     """
 
+    __slots__ = ("depth", "lock")
+
     lock: "FairLock"
     depth: int
 
@@ -141,7 +143,7 @@ class _LockExit:
     """The `__exit__` of a FairLock, or of a request for it."""
 
     def __get__(self, manager: Any, owner: type) -> Callable[..., None]:
-        lock = manager if isinstance(manager, FairLock) else manager.lock
+        lock = manager if owner is FairLock else manager.lock
         release = _Release(FairLock.leave, lock)
         release.lock, release.depth = lock, lock.depth
         return release
