@@ -166,18 +166,20 @@ class CommittedMessages:
 
     @contextmanager
     def _stream_change(self) -> Iterator[None]:
-        """Change the stream with the other fields; after an exception, assign it again."""
-        in_step, self._in_step = self._in_step, False
+        """Change the stream with the other fields; after an exception, first assign it again."""
+        if not self._in_step:
+            # From the next offsets to return, which are before the buffer.
+            self._buffer.clear()
+            self._reported.clear()
+            self._stream.assign({p: at for p, at in self._next.items() if p not in self._paused})
+        self._in_step = False
         yield
-        self._in_step = in_step
+        self._in_step = True
 
     def _fetch(self, timeout_s: float) -> None:
         """Fill the buffer, with an event for an error."""
         if not self._next:
             return
-        if not self._in_step:
-            self._stream.assign({p: at for p, at in self._next.items() if p not in self._paused})
-            self._in_step = True
         try:
             with self._stream_change():
                 self._take(self._stream.poll(_MAX_MESSAGES, timeout_s))

@@ -134,6 +134,7 @@ def test_an_interrupt_of_any_call_of_pause_or_resume_loses_no_message(
     for change in (reader.pause, reader.resume):
         number = 1
         while interrupted_at_call(number, partial(change, [at(name, 0)]), returns=False):
+            reader.pause([at(name, 0)])
             reader.resume([at(name, 0)])
             offsets += [message.offset() for message in reader.consume(1, 20)]
             number += 1
