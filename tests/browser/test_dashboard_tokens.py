@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import httpx
-import pytest
 from selenium.webdriver.common.keys import Keys
 from sqlalchemy import update
 
@@ -15,6 +14,7 @@ from endpoints import site
 from gateways import SCHEMA, TOKEN_KEY, UNREACHABLE, Rig, serving
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.model import Principal, Token
+from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.db.schema import tokens as stored
 from sluiceway_gateway.settings import Settings
 from waiting import until
@@ -100,26 +100,30 @@ def test_an_action_with_a_revoked_token_is_refused_with_a_message(
     assert rig.http.get("/v1/channels/flights", headers=other).json()["status"]["phase"] == "ready"
 
 
-def test_the_expiry_of_a_token_is_announced_and_explained(
-    browser: Browser, sqlite: SQLite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class ShortTokens(Tokens):
+    """Tokens that end 1 s after their creation, while they are valid for longer.
+
+    The page learns an end for which the test need not wait; the test sets the real one.
+    """
+
+    looks = 0
+
+    def of(self, principal: Principal) -> Token:
+        self.looks += 1
+        token = super().of(principal)
+        end = token.expires_at and token.expires_at - LIFETIME + timedelta(seconds=1)
+        return replace(token, expires_at=end)
+
+
+def test_the_expiry_of_a_token_is_announced_and_explained(browser: Browser, sqlite: SQLite) -> None:
     settings = Settings(
         database_url=sqlite.migrated(), kafka_bootstrap_servers=UNREACHABLE, token_key=TOKEN_KEY
     )
     app = create_app(settings)
     with serving(app) as url, closing(httpx.Client(base_url=url, timeout=60)) as http:
-        tokens = app.state.parts.tokens
-        of, asked = tokens.of, []
-
-        def of_early(principal: Principal) -> Token:
-            """Return the token with an end 1 s after its creation, while it is valid for longer."""
-            asked.append(principal.subject)
-            found: Token = of(principal)
-            end = found.expires_at and found.expires_at - LIFETIME + timedelta(seconds=1)
-            return replace(found, expires_at=end)
-
-        # The page learns an end for which the test need not wait, and `expire` sets the real one.
-        monkeypatch.setattr(tokens, "of", of_early)
+        parts = app.state.parts
+        tokens = ShortTokens(parts.database, settings.token_key)
+        app.state.parts = replace(parts, tokens=tokens)
 
         def expire() -> None:
             with app.state.parts.database.write() as tx:
@@ -155,8 +159,8 @@ def test_the_expiry_of_a_token_is_announced_and_explained(
         browser.shows("expires in", ".expiring")
         browser.button("Pause").click()
         browser.shows("Paused", ".freshness")
-        before = len(asked)
-        until(lambda: len(asked) >= before + 2, 30)
+        before = tokens.looks
+        until(lambda: tokens.looks >= before + 2, 30)
         expire()
         browser.shows("The token ops has expired", ".signin")
         channel = http.get("/v1/channels/flights", headers=lasting).json()

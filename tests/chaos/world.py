@@ -69,7 +69,7 @@ class Broker:
         self.number = number
         self.relay = relay
         self._directory = directory
-        self._properties = properties
+        self.properties = properties
         self._server: KafkaServer | None = None
         self._log = directory / "log"
         self._log.mkdir(parents=True)
@@ -87,11 +87,11 @@ class Broker:
     def start(self) -> None:
         """Start or restart the broker, and return when it answers."""
         deadline_s = time.monotonic() + _START_S
-        port = int(self._properties["listeners"].split("CLIENT://127.0.0.1:")[1].split(",")[0])
+        port = int(self.properties["listeners"].split("CLIENT://127.0.0.1:")[1].split(",")[0])
         while True:
             try:
                 self._server = KafkaServer.start(
-                    self._directory, port=port, heap_mb=384, properties=self._properties
+                    self._directory, port=port, heap_mb=384, properties=self.properties
                 )
             except BrokerStartFailed:
                 # The port of the killed process may not be free yet.
@@ -311,7 +311,7 @@ def world(directory: Path, *, brokers: int) -> Iterator[World]:
             migrate(url)
             for each in starting:
                 each.result()
-        internal = [broker._properties["listeners"].split(",")[0] for broker in cluster]
+        internal = [broker.properties["listeners"].split(",")[0] for broker in cluster]
         variables = {
             "DATABASE_URL": url,
             "KAFKA_BOOTSTRAP_SERVERS": ",".join(each.partition("://")[2] for each in internal),

@@ -15,6 +15,7 @@ from shared_kafka import SharedKafka
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
 from sluiceway.broker import Broker
 from sluiceway.confluent import Consumer
+from sluiceway.rest.endpoints import AttachResult
 from topics import DEFINITION, Topics
 
 
@@ -36,8 +37,16 @@ def each_stream(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if name == "shared":
         for owner, method in ((ChannelReader, "__init__"), (Channel, "reader")):
             shared = partialmethod(getattr(owner, method), share_connection=True)
+            # Tests of both kinds of connections call the same lines.
             monkeypatch.setattr(owner, method, shared)
     return name
+
+
+@pytest.fixture
+def brief_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers wait a second for the next attempt of a writer that has failed."""
+    # With so short a heartbeat timeout, a busy machine would lose endpoints.
+    monkeypatch.setattr(AttachResult, "replacement_timeout_s", 1.0)
 
 
 @pytest.fixture

@@ -137,6 +137,7 @@ def test_a_writer_whose_closing_was_interrupted_before_its_report_is_closed_by_t
     writer = channel.writer()
     writer.write(readings(3))
     with monkeypatch.context() as patched:
+        # The moment at which the report is made.
         patched.setattr(EndpointMetrics, "heartbeat_fields", interrupted)
         with pytest.raises(KeyboardInterrupt):
             writer.close()

@@ -91,6 +91,7 @@ def test_a_successful_exit_commits_the_records_of_an_exactly_once_channel(
 def test_an_exit_within_a_batch_aborts_it_and_is_a_failure(
     make: Callable[..., Channel], gateway: Gateway, monkeypatch: pytest.MonkeyPatch, block: str
 ) -> None:
+    # With so short a heartbeat timeout, a busy machine would lose endpoints.
     monkeypatch.setattr(AttachResult, "replacement_timeout_s", 0.0)
     channel, source = make(delivery="exactly_once"), make()
 
@@ -233,6 +234,7 @@ def test_an_exit_while_records_are_sent_finishes_the_writer_with_all_of_them(
             table = pa.Table.from_pylist(readings(50), writer.schema.arrow)
             if call == "flush":
                 writer.write(table)
+            # The moment of the signal.
             monkeypatch.setattr(IdempotentProducer, "send", send_after_signal)
             if call == "write":
                 writer.write(table)
@@ -260,6 +262,7 @@ def test_a_failure_that_an_exit_kept_from_the_program_is_raised_by_closing(
 
     def run() -> None:
         with channel.writer() as writer:
+            # The moment of the signal.
             monkeypatch.setattr(IdempotentProducer, "send", fail_after_signal)
             try:
                 writer.write(pa.Table.from_pylist(readings(50), writer.schema.arrow))

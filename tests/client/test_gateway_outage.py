@@ -59,6 +59,7 @@ def test_reading_and_writing_continue_during_an_outage_and_commits_catch_up(
             writer.flush()
             assert len(reader.read(10, timeout=None)) == 10
             with monkeypatch.context() as patched:
+                # The grace period is that of the gateway.
                 patched.setattr(reader.handle.calls.transport, "_timeout_s", TIMEOUT_S)
                 with pytest.raises(GatewayUnavailable):
                     reader.commit()

@@ -71,6 +71,7 @@ def test_a_slow_request_for_added_partitions_is_not_repeated_at_once(
     channel = growing()
     now_s, requests = time.monotonic(), 0
     clock = SimpleNamespace(monotonic=lambda: now_s, sleep=time.sleep)
+    # The clock of a producer whose request takes long.
     monkeypatch.setattr(record_sender, "time", clock)
 
     def time_out() -> int:
@@ -81,6 +82,7 @@ def test_a_slow_request_for_added_partitions_is_not_repeated_at_once(
     with channel.writer() as writer:
         channel.update(partitions=4)
         learn_of_growth(writer, 4)
+        # Such a request cannot be timed.
         monkeypatch.setattr(writer.sender.producer, "discover_partitions", time_out)
         for value in range(3):
             writer.write({"v": value})

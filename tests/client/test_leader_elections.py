@@ -102,6 +102,7 @@ def leaderless(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
     # The only broker of the run leads all partitions.
     monkeypatch.setattr(AdminClient, "list_offsets", listed)
+    # The same.
     monkeypatch.setattr(AdminClient, "describe_topics", described)
     return absent
 

@@ -3,14 +3,17 @@
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Annotated, Any
 
+import httpx
 import pytest
 
+from heartbeats import lose
+from relay import Relay
 from sluiceway import Channel, Gateway, Heartbeat, InputPort, OutputPort
 from sluiceway.errors import (
     ChannelClosed,
@@ -19,10 +22,10 @@ from sluiceway.errors import (
     OptionError,
     PortError,
     RecordTooLarge,
+    SluicewayError,
     SluicewayTimeout,
     WriterFailed,
 )
-from sluiceway.rest.endpoints import Endpoint
 from topics import readings
 
 NewChannel = Callable[..., Channel]
@@ -232,20 +235,29 @@ def test_a_writer_that_failed_before_writing_does_not_count_as_attached(channel:
 
 
 def test_a_lost_writer_that_left_nothing_undone_does_not_count_as_attached(
-    channel: Channel,
+    new_channel: NewChannel, gateway_url: str
 ) -> None:
-    lost = Endpoint(
-        id="1" * 32,
-        role="writer",
-        group=None,
-        index=0,
-        size=1,
-        state="started",
-        health="lost",
-        settled="all",
-    )
-    with InputPort(channel) as port:
-        assert port._missing([lost]) == ["writers: 0 of 1 opened (1 never attached)"]
+    channel = new_channel(delivery="exactly_once")
+    with (
+        closing(Relay(httpx.URL(gateway_url).port or 0)) as relay,
+        Gateway(relay.url, timeout_s=1) as elsewhere,
+    ):
+        silent = elsewhere.channel(channel.name).writer()
+        with suppress(SluicewayError), silent.batch("day-1", owner="job"):
+            silent.write(readings(5))
+            assert silent.endpoint_id is not None
+            relay.cut()
+            lose(channel, silent.endpoint_id)
+            # Its job is repeated.
+            with channel.writer() as writer, writer.batch("day-1", owner="job"):
+                writer.write(readings(5))
+        with (
+            InputPort(channel, writers=2, all_open=True, open_timeout_s=0.5) as port,
+            pytest.raises(SluicewayTimeout, match=r"writers: 1 of 2 opened \(1 never attached\)"),
+        ):
+            port.read(1)
+        with suppress(SluicewayError):
+            silent.close()
 
 
 def test_a_port_stops_waiting_when_its_channel_closes(channel: Channel) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reader_timeouts import set_timeout
+from reader_timeouts import open_patiently, read_patiently
 from relay import Relay
 from sluiceway.errors import CorruptMessage, KafkaUnavailable, OffsetOutOfRange, TopicGone
 from sluiceway.reader import ChannelReader
@@ -142,14 +142,15 @@ def test_kafka_unavailable_during_a_read_is_an_error_that_keeps_positions(
     with ChannelWriter(connection) as writer:
         writer.write(readings(30))
     with (
-        ChannelReader(connection, until=None) as own,
-        ChannelReader(connection, until=None, share_connection=True) as sharing,
+        open_patiently(lambda: ChannelReader(connection, until=None, timeout_s=2)) as own,
+        open_patiently(
+            lambda: ChannelReader(connection, until=None, timeout_s=2, share_connection=True)
+        ) as sharing,
     ):
         for reader in (own, sharing):
-            assert reader.read(10, timeout=None) == readings(10)
+            assert read_patiently(reader, 10) == readings(10)
         fragile_kafka.cut()
         for reader in (own, sharing):
-            set_timeout(reader, 2)
             assert reader.read(20, timeout=None) == readings(20, 10)
             with pytest.raises(KafkaUnavailable, match="try again"):
                 reader.read(1, timeout=None)
@@ -161,8 +162,7 @@ def test_kafka_unavailable_during_a_read_is_an_error_that_keeps_positions(
         with ChannelWriter(connection) as writer:
             writer.write(readings(5, 30))
         for reader in (own, sharing):
-            set_timeout(reader, 60)
-            assert reader.read(5, timeout=60) == readings(5, 30)
+            assert read_patiently(reader, 5) == readings(5, 30)
 
 
 def test_kafka_unavailable_on_open_is_an_error_within_the_timeout(

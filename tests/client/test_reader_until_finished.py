@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from heartbeats import lose
-from sluiceway import Channel, Gateway
+from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.errors import InvalidRecord, OptionError, SluicewayTimeout, WriterFailed, WriterLost
-from sluiceway.rest.endpoints import AttachResult
 from topics import Topics, readings
 
 NewChannel = Callable[..., Channel]
@@ -36,10 +35,9 @@ def fail(channel: Channel, count: int, first: int = 0, **place: Any) -> None:
 
 
 @pytest.fixture
-def brief(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> Channel:
+def brief(new_channel: NewChannel) -> Channel:
     """A channel whose readers wait briefly for a failed writer."""
-    monkeypatch.setattr(AttachResult, "replacement_timeout_s", 1.0)
-    return channel
+    return new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=200, timeout_ms=2_000))
 
 
 @pytest.mark.usefixtures("each_stream")

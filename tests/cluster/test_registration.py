@@ -7,6 +7,8 @@ from pyspark.sql.datasource import DataSource
 
 from sluiceway.errors import OptionError
 from sluiceway.spark import register
+
+# It ends with the process otherwise.
 from sluiceway.spark.datasource import _APPLICATIONS, ChannelDataSource
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
@@ -25,7 +26,6 @@ from gateways import serving
 from sluiceway import Gateway
 from sluiceway.errors import GatewayError
 from sluiceway.rest.models import Heartbeat, Retention
-from sluiceway.rest.transport import Transport
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.embedded import KafkaServer
@@ -62,13 +62,53 @@ class Recorder:
     def __init__(self) -> None:
         self.exchanges: list[dict[str, Any]] = []
         self._uids: list[str] = []
+        self._has_heartbeat = threading.Event()
+        self._has_heartbeat.set()
 
-    def note(self, response: httpx.Response) -> None:
+    def wrap(self, app: ASGIApp) -> ASGIApp:
+        """Return the application with its exchanges recorded."""
+
+        async def recorded(scope: Scope, receive: Receive, send: Send) -> None:
+            sent, received, start = bytearray(), bytearray(), dict[str, Any]()
+
+            async def receiving() -> Message:
+                message = await receive()
+                sent.extend(message.get("body", b""))
+                return message
+
+            async def sending(message: Message) -> None:
+                start.update(message if message["type"] == "http.response.start" else {})
+                received.extend(message.get("body", b""))
+                await send(message)
+
+            await app(scope, receiving, sending)
+            if scope["type"] == "http":
+                url = f"http://gateway{scope['path']}?{scope['query_string'].decode()}"
+                request = httpx.Request(
+                    scope["method"], url, headers=scope["headers"], content=bytes(sent)
+                )
+                self._note(
+                    httpx.Response(
+                        start["status"],
+                        headers=start["headers"],
+                        content=bytes(received),
+                        request=request,
+                    )
+                )
+
+        return recorded
+
+    def await_heartbeat(self) -> None:
+        """Record the next heartbeat, of all."""
+        self._has_heartbeat.clear()
+        assert self._has_heartbeat.wait(60)
+
+    def _note(self, response: httpx.Response) -> None:
         """Record an exchange after its response."""
         request = response.request
-        if threading.current_thread().name == "sluiceway-heartbeat":
+        is_heartbeat = request.url.path == "/v1/heartbeats"
+        if is_heartbeat and self._has_heartbeat.is_set():
             return
-        response.read()
         content = response.json() if response.content else None
         self._collect_uids(content)
         exchange = {
@@ -92,6 +132,8 @@ class Recorder:
         if self.exchanges and _waits(exchange) and _waits(self.exchanges[-1]):
             self.exchanges.pop()
         self.exchanges.append(exchange)
+        if is_heartbeat:
+            self._has_heartbeat.set()
 
     def _collect_uids(self, value: Any) -> None:
         if isinstance(value, dict):
@@ -114,16 +156,6 @@ class Recorder:
         if parent == "topic" and key == "id":
             return "<topic id>"
         return FORMS.get(key) or self._with_placeholders(value)
-
-    def install(self) -> None:
-        """Record the exchanges of all clients that are opened from now on."""
-        open_client = Transport._open
-
-        def hooked(transport: Transport) -> None:
-            open_client(transport)
-            transport._http.event_hooks = {"response": [self.note]}
-
-        Transport._open = hooked  # type: ignore[method-assign]
 
     def _with_placeholders(self, text: str) -> str:
         for number, uid in enumerate(self._uids, 1):
@@ -170,7 +202,7 @@ def work(gateway: Gateway) -> None:
         channel.update(partitions=4)
 
 
-def work_together(gateway: Gateway) -> None:
+def work_together(gateway: Gateway, recorder: Recorder) -> None:
     """Send the requests of endpoints: attach, heartbeat, commit, failure, detach."""
     channel = gateway.channel(
         "arrivals", SCHEMA, partitions=2, heartbeat=Heartbeat(interval_ms=1000)
@@ -180,8 +212,7 @@ def work_together(gateway: Gateway) -> None:
     with channel.reader(group="boards", index=0, size=2, until="now") as reader:
         assert len(list(reader)) == 1
         reader.commit()
-        session = reader._handle.session  # type: ignore[union-attr]
-        session.send(session.calls)
+        recorder.await_heartbeat()
         assert len(reader.committed()) == 1
     with suppress(ZeroDivisionError), channel.writer(group="load"):
         raise ZeroDivisionError
@@ -203,10 +234,11 @@ def main(path: Path) -> None:
             settings = Settings(
                 database_url=database, kafka_bootstrap_servers=kafka.bootstrap_servers
             )
-            recorder.install()
-            with serving(create_app(settings)) as url, Gateway(url) as gateway:
+            app = create_app(settings)
+            app.middleware_stack = recorder.wrap(app.middleware_stack or app)
+            with serving(app) as url, Gateway(url) as gateway:
                 work(gateway)
-                work_together(gateway)
+                work_together(gateway, recorder)
     path.write_text(json.dumps(recorder.exchanges, indent=1) + "\n")
 
 

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any
@@ -64,15 +65,15 @@ def _print_mutants(schedules: int, processes: int) -> int:
     return survivors
 
 
-def main() -> int:
-    """Run the command; return its exit status."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command, by default with the arguments of the process; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument("--schedules", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--seed", type=int, help="run only this seed, and print its trace")
     parser.add_argument("--mutants", action="store_true")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.seed is not None:
         outcome = run_schedule(options.seed)
         sys.stdout.write("\n".join((*outcome.trace, outcome.digest, outcome.text, "")))

@@ -114,7 +114,7 @@ class Gateway:
             self._check_opened(decision, request)
             for each in decision.aborted:
                 self.batches[each.id] = each
-            self._write_ledger(decision.ledger, number_moved=bool(decision.aborted))
+            self.write_ledger(decision.ledger, number_moved=bool(decision.aborted))
             self.owners[request.owner] = decision.owner
             self.batches[decision.batch.id] = decision.batch
         return decision.batch
@@ -166,7 +166,7 @@ class Gateway:
         self.above[decision.ledger.number] = decision.runs_above
         self.manifests[decision.ledger.number] = request.manifest
         self.committed_keys[decision.ledger.number] = batch.key
-        self._write_ledger(decision.ledger, number_moved=True)
+        self.write_ledger(decision.ledger, number_moved=True)
         return decision.batch
 
     def abort(self, batch: str, instance: str) -> None:
@@ -205,11 +205,11 @@ class Gateway:
         if known == self.ledger.number:
             return None
         positions = {at: starts.get(at, 0) for at in range(self.ledger.partitions)}
-        return self._response(positions, limit, self.ledger.stable)
+        return self.response(positions, limit, self.ledger.stable)
 
     def more(self, starts: Mapping[int, int], limit: int, first: Response) -> Response:
         """Return the next slice after a first response."""
-        return self._response(starts, limit, first.stable)
+        return self.response(starts, limit, first.stable)
 
     def whole(self, number: int | None, starts: Mapping[int, int], limit: int) -> Response:
         """Return runs of the batches up to a number, by default the present one."""
@@ -256,7 +256,7 @@ class Gateway:
             for at, first in lost_from.items()
         )
 
-    def _response(
+    def response(
         self, starts: Mapping[int, int], limit: int, stable: Mapping[int, int]
     ) -> Response:
         model.require_intact(self.ledger)
@@ -375,7 +375,7 @@ class Gateway:
             remaining = {*self.runs.get(at, ())} - {*runs}
             self.runs[at] = tuple(sorted(remaining | {*decision.runs_added[at]}))
         self.given_up[decision.ledger.number] = dict(ledger.lost_from)
-        self._write_ledger(decision.ledger, number_moved=True)
+        self.write_ledger(decision.ledger, number_moved=True)
 
     def prune(self) -> None:
         """Delete committed batches that no replay needs; their keys stay refused."""
@@ -437,9 +437,9 @@ class Gateway:
         for each in decision.aborted:
             self.batches[each.id] = each
         if decision.aborted:
-            self._write_ledger(decision.ledger, number_moved=True)
+            self.write_ledger(decision.ledger, number_moved=True)
 
-    def _write_ledger(self, ledger: Ledger, *, number_moved: bool) -> None:
+    def write_ledger(self, ledger: Ledger, *, number_moved: bool) -> None:
         for name in ("stable", "visible_end"):
             before, after = getattr(self.ledger, name), getattr(ledger, name)
             for at, value in before.items():

@@ -93,7 +93,7 @@ class Work:
         """Write all tasks and commit; raise the error that ends this instance."""
         running: dict[int, list[Process]] = {at: [] for at in range(len(self.tasks))}
         if not self.tasks:
-            self.batch = yield from self.world.call("open", self._open)
+            self.batch = yield from self.world.call("open", self.open_batch)
             if self.batch.state is BatchState.COMMITTED:
                 return
         while {each.task for each in self.reports} != running.keys():
@@ -112,7 +112,7 @@ class Work:
         yield
         yield from self._commit()
 
-    def _open(self) -> Batch:
+    def open_batch(self) -> Batch:
         return self.gateway.open(self.request)
 
     def _attempt(self, task: int) -> Steps:
@@ -157,7 +157,7 @@ class Work:
 
     def _before_writing(self, _task: int, _reports: DeliveryReports) -> Steps:
         """Open the batch; return it, and the number of records already written (0)."""
-        return (yield from self.world.call("open", self._open)), 0
+        return (yield from self.world.call("open", self.open_batch)), 0
 
     def chosen(self) -> list[Report]:
         """Return the first report of each task."""

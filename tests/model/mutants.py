@@ -220,7 +220,7 @@ def _() -> list[Patch]:
 def _early(work: Work, task: int, reports: DeliveryReports) -> Steps:
     """Write a record before opening the batch, and list it later."""
     offset = work.world.log.append(0, Record(work.tasks[task][0], work.request.key))
-    batch = yield from work.world.call("open", work._open)
+    batch = yield from work.world.call("open", work.open_batch)
     if 0 not in batch.begin:
         return batch, 0
     reports.delivered(0, offset)
@@ -413,14 +413,14 @@ def _() -> list[Patch]:
 
 @mutant("stable is Kafka's watermark while no batch is open")
 def _() -> list[Patch]:
-    real = Gateway._write_ledger
+    real = Gateway.write_ledger
 
     def write(gateway: Gateway, ledger: Ledger, *, number_moved: bool) -> None:
         if not gateway.open_batches():
             ledger = replace(ledger, stable=gateway.world.log.watermarks())
         real(gateway, ledger, number_moved=number_moved)
 
-    return [(Gateway, "_write_ledger", write)]
+    return [(Gateway, "write_ledger", write)]
 
 
 @mutant("a batch holds back partitions that it did not open")
@@ -625,7 +625,7 @@ def _() -> list[Patch]:
 
 @mutant("runs are read before stable")
 def _() -> list[Patch]:
-    real = StreamReader._response
+    real = StreamReader.response
 
     def torn(reader: StreamReader, known: int | None) -> Steps:
         response = yield from real(reader, known)
@@ -634,7 +634,7 @@ def _() -> list[Patch]:
         yield from (None for _ in range(3))
         return replace(response, stable=reader.gateway.ledger.stable)
 
-    return [(StreamReader, "_response", torn)]
+    return [(StreamReader, "response", torn)]
 
 
 @mutant("each slice of a response has its own stable")

@@ -41,7 +41,7 @@ class StreamReader:
         known = None
         while True:
             yield
-            response = yield from self._response(known)
+            response = yield from self.response(known)
             if response is None:
                 continue
             # A replay reads the planned offsets again, whatever was committed since.
@@ -78,7 +78,7 @@ class StreamReader:
         """Return by partition the offset up to which a response is read."""
         return {at: max(self.positions.get(at, 0), end) for at, end in response.stable.items()}
 
-    def _response(self, known: int | None) -> Steps:
+    def response(self, known: int | None) -> Steps:
         positions = dict(self.positions)
         response = yield from self.world.call(
             "committed", lambda: self.gateway.committed(positions, self.limit, known)

@@ -35,12 +35,8 @@ def test_a_snapshot_between_interleaved_commits_has_whole_batches(name: str) -> 
         interleaved_batches()
 
 
-def test_the_command_reports_its_schedules(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["model", "--schedules", "20", "--processes", "2"])
-
-    assert main() == 0
+def test_the_command_reports_its_schedules(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--schedules", "20", "--processes", "2"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert {name: report[name] for name in CLEAN} == CLEAN
     assert (report["schedules"], report["ended_batches"] > 0) == (20, True)

@@ -103,6 +103,7 @@ def test_hanging_servers_share_the_time(protocol: str, monkeypatch: pytest.Monke
                 timeouts_s.extend(arguments)
             return connect(address, *arguments, **named)
 
+        # How long it would wait for a silent broker.
         monkeypatch.setattr(socket, "create_connection", noted)
         properties = {"bootstrap.servers": ",".join(addresses), "security.protocol": protocol}
         began_s = time.monotonic()

@@ -38,9 +38,9 @@ def broker_at(url: str, **options: Any) -> Broker:
 def encode(channel: Channel, count: int, first: int = 0) -> list[bytes]:
     """Return readings, encoded in the format avro."""
     messages = []
-    for each in readings(count, first):
+    for record in readings(count, first):
         body = io.BytesIO()
-        fastavro.schemaless_writer(body, PARSED, each)
+        fastavro.schemaless_writer(body, PARSED, record)
         messages.append(struct.pack(">BI", 0, channel.schemas()[-1].id) + body.getvalue())
     return messages
 

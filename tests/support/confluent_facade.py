@@ -70,8 +70,8 @@ def poll_until(condition: Callable[[], object], *consumers: Consumer) -> None:
 
     def poll() -> object:
         result = condition()
-        for each in () if result else consumers:
-            each.poll(0.05)
+        for client in () if result else consumers:
+            client.poll(0.05)
         return result
 
     until(poll)
@@ -92,14 +92,14 @@ def poll_messages(consumer: Consumer, count: int, timeout_s: float = 30) -> list
 def offsets(messages: Sequence[Message]) -> dict[int, list[int]]:
     """Return the offsets by partition; assert that no message is an event."""
     offsets_by_partition: defaultdict[int, list[int]] = defaultdict(list)
-    for each in messages:
-        assert each.error() is None, each.error()
-        offsets_by_partition[each.partition()].append(each.offset())
+    for message in messages:
+        assert message.error() is None, message.error()
+        offsets_by_partition[message.partition()].append(message.offset())
     return dict(offsets_by_partition)
 
 
 def codes(messages: Sequence[Message]) -> list[int]:
-    return [each.error().code() for each in messages]
+    return [message.error().code() for message in messages]
 
 
 def error_code_of(call: Callable[..., Any], *arguments: Any, **named: Any) -> int:

@@ -236,8 +236,8 @@ class Services:
     def pass_time(self, seconds: float) -> None:
         """Advance the time of the reaper, with passes that are not too late to count silence."""
         while seconds > 0:
-            self.now_s += min(seconds, 2.5)
-            seconds -= 2.5
+            self.now_s += min(seconds, 2.9)
+            seconds -= 2.9
             self.reaper.run_once()
 
     def forget(self, uid: str) -> None:

@@ -54,6 +54,7 @@ def no_threads(named: str = "") -> Iterator[None]:
         start(thread)
 
     with pytest.MonkeyPatch.context() as patched:
+        # The limit of threads belongs to the whole process.
         patched.setattr(Thread, "start", refuse)
         yield
 
@@ -105,6 +106,7 @@ def failing_call(
         raise error
 
     with pytest.MonkeyPatch.context() as patched:
+        # One request of many, before or after it arrives.
         patched.setattr(owner, name, fail)
         with pytest.raises(type(error)) as raised:
             yield

@@ -30,4 +30,5 @@ def shorten_lost_commits(monkeypatch: pytest.MonkeyPatch, relay: Relay) -> None:
         finally:
             until(lambda: not relay.drop_pending)
 
+    # There is no option for the limit of one request.
     monkeypatch.setattr(Transport, "request", request_briefly)

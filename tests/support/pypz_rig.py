@@ -140,12 +140,12 @@ class StandinInputPort(StandinPort):
     def can_retrieve(self) -> bool:
         ended = len(
             self.channel.retrieve_connected_channel_unique_names(
-                lambda each: (
-                    self._is_other(each)
+                lambda monitor: (
+                    self._is_other(monitor)
                     and (
-                        not each.is_channel_healthy()
-                        or each.is_channel_stopped()
-                        or each.is_channel_closed()
+                        not monitor.is_channel_healthy()
+                        or monitor.is_channel_stopped()
+                        or monitor.is_channel_closed()
                     )
                 )
             )
@@ -168,8 +168,8 @@ class StandinInputPort(StandinPort):
         if self.channel.is_channel_open():
             self.channel.invoke_sync_send_status_message(ChannelStatus.Error)
 
-    def _is_other(self, each: Any) -> bool:
-        return self.group is None or each.get_channel_group_name() != self.group
+    def _is_other(self, monitor: Any) -> bool:
+        return self.group is None or monitor.get_channel_group_name() != self.group
 
 
 class StandinOutputPort(StandinPort):
@@ -198,29 +198,29 @@ class StandinOutputPort(StandinPort):
 
     def _on_resource_creation(self) -> bool:
         return not self.is_principal() or all(
-            each.invoke_resource_creation() for each in self.channels
+            channel.invoke_resource_creation() for channel in self.channels
         )
 
     def _on_port_open(self) -> bool:
-        closed = [each for each in self.channels if not each.is_channel_open()]
-        if not all(each.invoke_open_channel() for each in closed):
+        closed = [channel for channel in self.channels if not channel.is_channel_open()]
+        if not all(channel.invoke_open_channel() for channel in closed):
             return False
-        for each in self.channels:
-            if not each.is_channel_started():
-                each.start_channel()
+        for channel in self.channels:
+            if not channel.is_channel_started():
+                channel.start_channel()
         return True
 
     def send(self, data: Any) -> None:
-        for each in self.channels:
-            each.invoke_write_records(data)
+        for channel in self.channels:
+            channel.invoke_write_records(data)
 
     def _on_port_close(self) -> bool:
-        opened = [each for each in self.channels if each.is_channel_open()]
-        return all(each.can_close() and each.invoke_close_channel() for each in opened)
+        opened = [channel for channel in self.channels if channel.is_channel_open()]
+        return all(channel.can_close() and channel.invoke_close_channel() for channel in opened)
 
     def _on_resource_deletion(self) -> bool:
         return not self.is_principal() or all(
-            each.invoke_resource_deletion() for each in self.channels
+            channel.invoke_resource_deletion() for channel in self.channels
         )
 
     def fail(self) -> None:
@@ -369,4 +369,5 @@ def without_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the sleep of five seconds before pypz's ports close, which has no parameter."""
     from pypz.abstracts import channel_ports
 
+    # It has no parameter.
     monkeypatch.setattr(channel_ports, "time", types.SimpleNamespace(sleep=lambda _s: None))

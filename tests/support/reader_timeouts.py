@@ -1,14 +1,37 @@
-"""Timeouts of readers that are open."""
+"""Readers with a short timeout, which a busy machine may exceed."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 from sluiceway import ChannelReader
-from sluiceway.kafka.consumer import MessageStream
+from sluiceway.errors import KafkaUnavailable
+from waiting import until
 
-__all__ = ["set_timeout"]
+__all__ = ["open_patiently", "read_patiently"]
 
 
-def set_timeout(reader: ChannelReader, timeout_s: float) -> None:
-    """Change the `timeout_s` of an open reader: a busy machine may take longer to open it."""
-    if isinstance(reader._stream, MessageStream):
-        reader._stream._timeout_s = timeout_s
-    reader._fetcher._idle_timeout._timeout_s = timeout_s
-    reader._fetcher._idle_timeout.reset()
+def open_patiently(open_reader: Callable[[], ChannelReader]) -> ChannelReader:
+    """Open a reader, again after a timeout."""
+    opened: list[ChannelReader] = []
+
+    def is_open() -> bool:
+        with suppress(KafkaUnavailable):
+            opened.append(open_reader())
+        return bool(opened)
+
+    until(is_open)
+    return opened[0]
+
+
+def read_patiently(reader: ChannelReader, count: int) -> list[dict[str, Any]]:
+    """Read a number of records; a timeout, which keeps the position, does not end it."""
+    records: list[dict[str, Any]] = []
+
+    def is_complete() -> bool:
+        with suppress(KafkaUnavailable):
+            records.extend(reader.read(count - len(records), timeout=None))
+        return len(records) == count
+
+    until(is_complete)
+    return records

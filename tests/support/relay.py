@@ -100,11 +100,6 @@ class Relay:
         """Call `action` before `word` is forwarded, when the next connection sends it."""
         self._call_at = (word, action)
 
-    @property
-    def call_pending(self) -> bool:
-        """Whether no connection has sent the word of `call_at` yet."""
-        return self._call_at is not None
-
     def cancel_drop(self) -> None:
         """Cancel `drop_at`."""
         self._drop_at = None

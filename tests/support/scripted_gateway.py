@@ -49,7 +49,7 @@ CHANNEL: dict[str, Any] = {
 
 
 class _PatientTransport(Transport):
-    """Waits long for a response, whatever the timeout of its request.
+    """Waits long for a response, whatever the timeout of its request, which a header has.
 
     A repeated request would take the response to the next one.
     """
@@ -61,6 +61,7 @@ class _PatientTransport(Transport):
 
 
 def _wait_long(request: httpx.Request) -> None:
+    request.headers["Timeout-S"] = str(request.extensions["timeout"]["read"])
     request.extensions["timeout"] = httpx.Timeout(60).as_dict()
 
 

@@ -1,9 +1,9 @@
 """The broker's secured listeners: certificates, users, and properties of clients."""
 
-import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 from confluent_kafka.admin import (
@@ -15,12 +15,22 @@ from confluent_kafka.admin import (
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from shared_kafka import SharedKafka
 from sluiceway.rest.models import Connection
 
-_DAY = timedelta(days=1)
+
+class Certificate:
+    """A certificate with its key: as texts, as two files, and as one `bundle` (key first)."""
+
+    def __init__(self, stem: Path, pem: str, key: str) -> None:
+        self.pem, self.key = pem, key
+        self.file, self.key_file, self.bundle = (
+            stem.with_suffix(suffix) for suffix in (".pem", ".key", ".bundle")
+        )
+        self.file.write_text(pem)
+        self.key_file.write_text(key)
+        self.bundle.write_text(key + pem)
 
 
 class Authority:
@@ -42,100 +52,67 @@ class Authority:
     def create(cls, directory: Path, name: str) -> "Authority":
         """Create an authority with this name in a directory."""
         directory.mkdir(parents=True, exist_ok=True)
-        key, subject, now = ec.generate_private_key(ec.SECP256R1()), _name(name), datetime.now(UTC)
-        certificate = (
-            _builder(subject, key, issuer=subject, issuer_key=key, end=now + 30 * _DAY)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(signs_certificates=True), critical=True)
-            .sign(key, hashes.SHA256())
-        )
-        Certificate(directory / "authority", _pem(certificate), _key_pem(key))
+        Certificate(directory / "authority", *_signed(name))
         return cls(directory)
 
-    def issue(self, name: str, *, host: str = "127.0.0.1", expired: bool = False) -> "Certificate":
+    def issue(self, name: str, *, host: str = "127.0.0.1", expired: bool = False) -> Certificate:
         """Sign a certificate of a server at this address or host, or of a client."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        end = datetime.now(UTC) + (-_DAY if expired else 30 * _DAY)
-        try:
-            alternative_name: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
-        except ValueError:
-            alternative_name = x509.DNSName(host)
-        certificate = (
-            _builder(_name(name), key, issuer=self._name, issuer_key=self._key, end=end)
-            .add_extension(x509.SubjectAlternativeName([alternative_name]), critical=False)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
-            .sign(self._key, hashes.SHA256())
+        address = host[0].isdigit()
+        alternative = x509.IPAddress(ip_address(host)) if address else x509.DNSName(host)
+        pem, key = _signed(
+            name,
+            x509.SubjectAlternativeName([alternative]),
+            issuer=(self._name, self._key),
+            lasts_days=-1 if expired else 30,
         )
-        return Certificate(self._directory / name, _pem(certificate) + self.pem, _key_pem(key))
+        return Certificate(self._directory / name, pem + self.pem, key)
 
 
-class Certificate:
-    """A certificate with its key: as texts, as two files, and as one `bundle` (key first)."""
+def _signed(
+    name: str,
+    *extensions: x509.ExtensionType,
+    issuer: tuple[x509.Name, ec.EllipticCurvePrivateKey] | None = None,
+    lasts_days: int = 30,
+) -> tuple[str, str]:
+    """Return a certificate and its key; without an issuer, that of an authority.
 
-    def __init__(self, stem: Path, pem: str, key: str) -> None:
-        self.pem, self.key = pem, key
-        self.file, self.key_file, self.bundle = (
-            stem.with_suffix(suffix) for suffix in (".pem", ".key", ".bundle")
-        )
-        self.file.write_text(pem)
-        self.key_file.write_text(key)
-        self.bundle.write_text(key + pem)
-
-
-def _builder(
-    subject: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
-    *,
-    issuer: x509.Name,
-    issuer_key: ec.EllipticCurvePrivateKey,
-    end: datetime,
-) -> x509.CertificateBuilder:
-    issuer_public, public = issuer_key.public_key(), key.public_key()
-    return (
+    The key is in PKCS#8, the only form that Kafka reads.
+    """
+    key, subject = (
+        ec.generate_private_key(ec.SECP256R1()),
+        x509.Name.from_rfc4514_string(f"CN={name}"),
+    )
+    authority = issuer is None
+    signer, signing_key = issuer or (subject, key)
+    end = datetime.now(UTC) + timedelta(days=lasts_days)
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public)
+        .issuer_name(signer)
+        .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(end - 31 * _DAY)
+        .not_valid_before(end - timedelta(days=31))
         .not_valid_after(end)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.BasicConstraints(authority, 0 if authority else None), critical=True)
         .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_public), critical=False
+            x509.KeyUsage(not authority, *[False] * 4, authority, authority, *[False] * 2),
+            critical=True,
         )
     )
-
-
-def _name(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
+    public, signing = key.public_key(), signing_key.public_key()
+    for extension in (
+        x509.SubjectKeyIdentifier.from_public_key(public),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signing),
+        *extensions,
+    ):
+        builder = builder.add_extension(extension, critical=False)
+    certificate = builder.sign(signing_key, hashes.SHA256())
+    encoding = serialization.Encoding.PEM
+    pkcs8, clear = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return (
+        certificate.public_bytes(encoding).decode(),
+        key.private_bytes(encoding, pkcs8, clear).decode(),
     )
-
-
-def _pem(certificate: x509.Certificate) -> str:
-    return certificate.public_bytes(serialization.Encoding.PEM).decode()
-
-
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> str:
-    """Return the key as PKCS#8, the only form that Kafka reads."""
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    ).decode()
 
 
 PROTOCOLS = {
@@ -170,17 +147,10 @@ def listener_properties(directory: Path) -> dict[str, str]:
         "listener.name.mutual.ssl.client.auth": "required",
     }
     for name, certificate in certificates.items():
-        properties |= _stores(f"listener.name.{name.lower()}.", certificate, ours)
+        for store, file in (("keystore", certificate.bundle), ("truststore", ours.file)):
+            prefix = f"listener.name.{name.lower()}.ssl.{store}"
+            properties |= {f"{prefix}.type": "PEM", f"{prefix}.location": str(file)}
     return properties
-
-
-def _stores(prefix: str, certificate: Certificate, trusted: Authority) -> dict[str, str]:
-    return {
-        f"{prefix}ssl.keystore.type": "PEM",
-        f"{prefix}ssl.keystore.location": str(certificate.bundle),
-        f"{prefix}ssl.truststore.type": "PEM",
-        f"{prefix}ssl.truststore.location": str(trusted.file),
-    }
 
 
 PASSWORDS = {"gateway": "pw-gateway-5f3a", "job": "pw-job-71cc"}
@@ -198,12 +168,11 @@ class SecuredKafka:
     def scram(self, user: str = "job", **others: str) -> dict[str, str]:
         """Return the properties of a user, and `others`, where `_` stands for `.`."""
         return {
-            "bootstrap.servers": self.broker.secured["SCRAM"],
+            **self.tls("SCRAM"),
             "security.protocol": "SASL_SSL",
             "sasl.mechanism": "SCRAM-SHA-512",
             "sasl.username": user,
             "sasl.password": PASSWORDS[user],
-            "ssl.ca.pem": self.authority.pem,
             **{name.replace("_", "."): value for name, value in others.items()},
         }
 
@@ -226,12 +195,8 @@ def secured_kafka(broker: SharedKafka) -> SecuredKafka:
     _create_users(broker.bootstrap_servers)
     directory = Path(broker.certificates)
     ours = Authority(directory / OURS)
-    return SecuredKafka(
-        broker=broker,
-        authority=ours,
-        foreign=Authority(directory / FOREIGN),
-        client=ours.issue("client"),
-    )
+    foreign = Authority(directory / FOREIGN)
+    return SecuredKafka(broker=broker, authority=ours, foreign=foreign, client=ours.issue("client"))
 
 
 def _create_users(bootstrap_servers: str) -> None:
@@ -273,10 +238,7 @@ REJECTED_PROPERTIES: dict[str, tuple[Callable[[SecuredKafka], Mapping[str, str]]
         lambda kafka: kafka.scram(sasl_mechanism="PLAIN"),
         "supported mechanisms: SCRAM-SHA-512.*check .*sasl.mechanism",
     ),
-    "expired certificate": (
-        lambda kafka: kafka.tls("EXPIRED"),
-        "has expired; renew it",
-    ),
+    "expired certificate": (lambda kafka: kafka.tls("EXPIRED"), "has expired; renew it"),
     "certificate of a foreign authority": (
         lambda kafka: kafka.tls("FOREIGN"),
         "not signed by a trusted authority; set ssl.ca.pem",

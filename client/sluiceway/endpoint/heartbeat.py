@@ -212,6 +212,7 @@ class HeartbeatSession:
         calls: EndpointCalls,
         *,
         grace_s: float,
+        initial_interval_s: float = _INITIAL_INTERVAL_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.id = uuid.uuid4().hex
@@ -226,7 +227,7 @@ class HeartbeatSession:
         self._calls: EndpointCalls | None = None
         self._in_flight = threading.Lock()
         self._wake = Signal()
-        self._interval_s = _INITIAL_INTERVAL_S
+        self._initial_interval_s = self._interval_s = initial_interval_s
         self._sequence = 0
         self._outage_since_s: float | None = None
         self.interruption: GatewayError | None = None
@@ -423,7 +424,7 @@ class HeartbeatSession:
         used = self._endpoints or self._extensions or self._abandoned.pending
         if not used and self._calls is not None:
             self._calls = None
-            self._interval_s = _INITIAL_INTERVAL_S
+            self._interval_s = self._initial_interval_s
             self._outage_since_s = self.interruption = None
             self._wake.set()
 

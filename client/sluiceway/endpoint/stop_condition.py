@@ -255,6 +255,7 @@ class WhenFinished(StopCondition):
         committed: bool = False,
         latest: bool = False,
         open_timeout_s: float | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         if type(writers) is not int or writers < 0:
             raise OptionError(f"writers is {writers!r}; it takes a number from 0")
@@ -279,7 +280,8 @@ class WhenFinished(StopCondition):
         self._substitute: tuple[object, Mapping[int, int]] = ((frozenset(), False), {})
         self._idle_since_s: float | None = None
         self._open_timeout_s = open_timeout_s
-        self._open_since_s: float | None = time.monotonic()
+        self._monotonic = monotonic
+        self._open_since_s: float | None = monotonic()
         # In the heartbeat thread, so the wait for a writer also starts while records are read.
         handle.subscribe(self._policy.observe)
 
@@ -312,7 +314,7 @@ class WhenFinished(StopCondition):
         outage = self._reader.session.outage
         if outage is not None:
             raise outage
-        now_s = time.monotonic()
+        now_s = self._monotonic()
         if self._open_timeout_s is not None and len(self._counted()) < self._writers:
             if self._open_since_s is None:
                 self._open_since_s = now_s

@@ -31,12 +31,13 @@ class LeaseKeeper:
         uid: str,
         *,
         lease_ms: int = DEFAULT_LEASE_MS,
+        renewals_per_lease: int = _RENEWALS_PER_LEASE,
         renews: bool = True,
     ) -> None:
         self._calls, self._channel, self._uid = calls, channel, uid
         self.lease_ms = lease_ms
         self._renews = renews
-        self._interval_s = lease_ms / 1000 / _RENEWALS_PER_LEASE
+        self._interval_s = lease_ms / 1000 / renewals_per_lease
         # Instances by batch id. Changed by atomic operations, also in garbage collection.
         self._held: dict[str, str] = {}
         self._lost: dict[str, str] = {}

@@ -69,5 +69,5 @@ def test_groups_are_listed_and_described_with_live_readers(
 
 def test_every_request_has_one_version(broker: Broker) -> None:
     versions = broker.fetch_api_versions().api_versions
-    assert {(each.min, each.max) for each in versions.values()} == {(0, 0)}
+    assert {(version.min, version.max) for version in versions.values()} == {(0, 0)}
     assert {0, 1, 2, 3, 8, 9, 11, 12, 13, 14} <= versions.keys()

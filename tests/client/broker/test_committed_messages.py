@@ -35,7 +35,7 @@ def channel(new_channel: NewChannel) -> Channel:
 
 def values(response: Any) -> list[bytes | None]:
     assert response.err == 0, response.reason
-    return [each.value for each in response.messages]
+    return [message.value for message in response.messages]
 
 
 def abandon(channel: Channel, count: int) -> None:
@@ -60,7 +60,7 @@ def test_each_request_is_committed_before_it_returns(
     response = broker.produce_messages(request)
     assert response is not None
     results = response.topics[channel.name].values()
-    assert [(each.err, each.reason) for each in results] == [(0, ""), (0, "")]
+    assert [(result.err, result.reason) for result in results] == [(0, ""), (0, "")]
     assert ledger.ids(channel) == list(range(10))
     assert produce_values(broker, channel, encode(channel, 5, 10)).err == 0
     assert ledger.ids(channel) == list(range(15))
@@ -84,10 +84,10 @@ def test_only_committed_messages_are_fetched(broker: Broker, channel: Channel) -
     produce_values(broker, channel, sent[:3])
     abandon(channel, 20)
     produce_values(broker, channel, sent[3:])
-    found = fetch(broker, channel)
-    assert values(found) == sent
-    end = found.messages[-1].offset + 1
-    assert found.max_offset == end > 6
+    fetched = fetch(broker, channel)
+    assert values(fetched) == sent
+    end = fetched.messages[-1].offset + 1
+    assert fetched.max_offset == end > 6
     assert fetch_offset(broker, channel, OffsetType.LATEST).offset == [end]
     assert fetch_offset(broker, channel, OffsetType.EARLIEST).offset == [0]
     assert values(fetch(broker, channel, end, timeout=50)) == []
@@ -106,15 +106,15 @@ def test_an_open_batch_hides_later_records(broker: Broker, channel: Channel) -> 
 
 def test_a_waiting_fetch_gets_the_next_commit(broker: Broker, channel: Channel) -> None:
     sent = encode(channel, 2)
-    found: list[Any] = []
+    fetched: list[Any] = []
     waiting = threading.Thread(
-        target=lambda: found.append(fetch(broker, channel, timeout=20_000)), daemon=True
+        target=lambda: fetched.append(fetch(broker, channel, timeout=20_000)), daemon=True
     )
     waiting.start()
     with channel.writer(partition=0) as writer:
         writer.write(readings(2))
     waiting.join(20)
-    assert values(found[0]) == sent
+    assert values(fetched[0]) == sent
 
 
 def test_an_offset_past_the_committed_end_is_out_of_range(broker: Broker, channel: Channel) -> None:

@@ -271,4 +271,4 @@ def test_a_forked_process_connects_again(gateway_url: str, gateway: Gateway) -> 
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert {each.state for each in channel.endpoints()} == {"closed"}
+    assert {endpoint.state for endpoint in channel.endpoints()} == {"closed"}

@@ -156,12 +156,12 @@ def test_a_member_without_heartbeats_loses_its_partitions(
     silent, _ = joined(broker, channel)
     other = Member(broker, channel)
     other.join()
-    found: list[int] = other.sync()
+    partitions: list[int] = other.sync()
     lose(channel, silent.id.decode(), meanwhile=other.beat)
-    while found != [0, 1]:
+    while partitions != [0, 1]:
         if other.beat():
             other.join()
-            found = other.sync()
+            partitions = other.sync()
     assert silent.commit(0, 0).err in (UnknownMemberId.ERROR_CODE, IllegalGeneration.ERROR_CODE)
 
 
@@ -186,7 +186,7 @@ def test_commits_store_metadata_with_the_offset(broker: Broker, channel: Channel
     member, _ = joined(broker, channel)
     topic = channel.name.encode()
 
-    def asked(group: bytes, offset: int, metadata: Any) -> Any:
+    def committed_with(group: bytes, offset: int, metadata: Any) -> Any:
         generation, id_ = (member.generation, member.id) if group == b"g" else (-1, b"")
         requests = [PartitionOffsetCommitRequest(topic, 0, offset, 0, metadata)]
         response = broker.commit_consumer_group_offsets(group, generation, id_, requests)
@@ -194,13 +194,13 @@ def test_commits_store_metadata_with_the_offset(broker: Broker, channel: Channel
 
     for group in (b"g", b"alone"):
         for metadata in (b"first", "größer", b""):
-            assert asked(group, 2, metadata) == 0
+            assert committed_with(group, 2, metadata) == 0
             expected = metadata.encode() if isinstance(metadata, str) else metadata
             assert tuple(fetch_committed(broker, channel, group)) == (2, expected, 0)
-        assert asked(group, 3, b"x" * 4097) == OffsetMetadataTooLarge.ERROR_CODE
+        assert committed_with(group, 3, b"x" * 4097) == OffsetMetadataTooLarge.ERROR_CODE
         for wrong in (b"\xff", b"a\0b", 5):
             with pytest.raises(OptionError, match="it takes"):
-                asked(group, 3, wrong)
+                committed_with(group, 3, wrong)
         assert fetch_committed(broker, channel, group).offset == 2
 
 
@@ -249,9 +249,9 @@ def test_valid_partitions_are_committed_beside_refused_ones(
     fetch(broker, channel)
     member, _ = joined(broker, channel)
     places = [(0, 2), (1, 5), (9, 0)]
-    asked = [PartitionOffsetCommitRequest(channel.name, p, at, 0, b"") for p, at in places]
-    asked.append(PartitionOffsetCommitRequest("no-such-channel", 0, 0, 0, b""))
-    response = broker.commit_consumer_group_offsets(b"g", member.generation, member.id, asked)
+    requests = [PartitionOffsetCommitRequest(channel.name, p, at, 0, b"") for p, at in places]
+    requests.append(PartitionOffsetCommitRequest("no-such-channel", 0, 0, 0, b""))
+    response = broker.commit_consumer_group_offsets(b"g", member.generation, member.id, requests)
     assert {p: reported.err for p, reported in response.topics[channel.name].items()} == {
         0: 0,
         1: OffsetOutOfRangeError.ERROR_CODE,
@@ -394,7 +394,7 @@ def test_members_are_listed_as_the_channels_readers(broker: Broker, channel: Cha
     produce_values(broker, channel, encode(channel, 5))
     fetch(broker, channel)
     member.beat()
-    (reader,) = [each for each in channel.endpoints() if each.role == "reader"]
+    (reader,) = [endpoint for endpoint in channel.endpoints() if endpoint.role == "reader"]
     assert (reader.id, reader.group, reader.state) == (member.id.decode(), "g", "started")
 
 
@@ -428,7 +428,7 @@ def test_threads_of_one_process_commit_without_conflicts(
             reported = [
                 commit(broker, channel, b"t", at, partition=partition) for at in range(1, 11)
             ]
-            return {each.err for each in reported}
+            return {response.err for response in reported}
 
         assert list(threads.map(work, range(4))) == [{0}] * 4
         assert [fetch_committed(broker, channel, b"t", p).offset for p in range(4)] == [10] * 4

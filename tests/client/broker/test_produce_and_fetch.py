@@ -45,7 +45,7 @@ def channel(new_channel: NewChannel) -> Channel:
 
 
 def values(response: Any) -> list[bytes | None]:
-    return [each.value for each in response.messages]
+    return [message.value for message in response.messages]
 
 
 def test_produced_messages_are_fetched_unchanged(broker: Broker, channel: Channel) -> None:
@@ -74,7 +74,7 @@ def test_produced_messages_are_fetched_unchanged(broker: Broker, channel: Channe
     assert first.timestamp_dt == moment
     # Native readers read them as records.
     with channel.reader(until="now") as reader:
-        assert sorted(each["id"] for each in reader) == [0, 1, 2, 3, 4]
+        assert sorted(record["id"] for record in reader) == [0, 1, 2, 3, 4]
 
 
 def test_a_fetch_begins_at_its_offset_and_ends_at_max_bytes(
@@ -97,14 +97,14 @@ def test_several_partitions_of_several_channels_are_fetched_together(
     broker: Broker, new_channel: NewChannel
 ) -> None:
     channels = [new_channel(partitions=2) for _ in range(2)]
-    asked, sent = [], {}
+    requests, sent = [], {}
     for channel in channels:
         for partition in (0, 1):
             sent[channel.name, partition] = encode(channel, 3, first=10 * partition)
             produce_values(broker, channel, sent[channel.name, partition], partition)
-            asked.append(PartitionFetchRequest(channel.name, partition, 0))
-    everything = sum(len(each) for part in sent.values() for each in part)
-    response = broker.fetch_messages(asked, min_bytes=everything)
+            requests.append(PartitionFetchRequest(channel.name, partition, 0))
+    everything = sum(len(value) for part in sent.values() for value in part)
+    response = broker.fetch_messages(requests, min_bytes=everything)
     assert {
         (channel.name, p): values(response.topics[channel.name][p])
         for channel in channels
@@ -173,7 +173,7 @@ def test_metadata_has_channels_partitions_and_kafkas_brokers(
     (kafka,) = reported.brokers.values()
     topic = reported.topics[channel.name.encode()]
     assert (topic.name, topic.err) == (channel.name.encode(), 0)
-    assert {p: (each.leader, each.err) for p, each in topic.partitions.items()} == {
+    assert {p: (part.leader, part.err) for p, part in topic.partitions.items()} == {
         0: (kafka.id, 0),
         1: (kafka.id, 0),
     }
@@ -432,7 +432,7 @@ def test_an_interrupted_close_raises_the_interrupt_also_if_writers_cannot_be_rep
         with interrupted_in_report():
             broker.close()
         relay.restore()
-        broker.close()
+        until(lambda: [writer.state for writer in channel.endpoints()] == ["error"])
 
 
 def test_new_partitions_are_read_to_their_ends(gateway_url: str, new_channel: NewChannel) -> None:

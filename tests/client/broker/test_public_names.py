@@ -69,21 +69,25 @@ def rows() -> dict[str, tuple[str, str]]:
     """Return the file and the test of each name."""
     page = (ROOT / "docs" / "coming-from.md").read_text()
     section = page.split("### The Broker's calls")[1].split("\n###")[0]
-    found = {}
+    rows_by_name = {}
     for line in section.splitlines():
         row = re.fullmatch(r"\| (.+?) \| .+ \| `(tests/[\w/]+\.py)::(test_\w+)` \|", line)
         if row:
             for name in re.findall(r"`(\w+)[`(]", row[1]):
-                found["__init__" if name == "Broker" else name] = (row[2], row[3])
-    return found
+                rows_by_name["__init__" if name == "Broker" else name] = (row[2], row[3])
+    return rows_by_name
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_a_call_has_the_parameters_of_pykafkas_in_its_order(name: str) -> None:
     call = getattr(Broker, name)
     parameters = inspect.signature(call).parameters.values()
-    own = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
-    assert [each for each in own if each != "self"] == DOCUMENTED[name].split()
+    own = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
+    assert [argument for argument in own if argument != "self"] == DOCUMENTED[name].split()
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -45,6 +45,7 @@ def topic(
 
     # As docs/coming-from.md says: pykafka has no parameter for its broker and coordinator.
     monkeypatch.setattr(pykafka.cluster, "Broker", Kept)
+    # Nor for its coordinator.
     monkeypatch.setattr(
         pykafka.cluster.Cluster,
         "get_group_coordinator",
@@ -56,27 +57,29 @@ def topic(
         for value in SENT:
             producer.produce(value)
     yield topic
-    for each in made:
-        each.close()
+    for broker in made:
+        broker.close()
 
 
 def test_a_simple_consumer_continues_at_the_committed_offsets(topic: Any) -> None:
     options = {"consumer_group": b"simple", "consumer_timeout_ms": 30_000}
     options["auto_offset_reset"] = OffsetType.EARLIEST
     first = topic.get_simple_consumer(**options)
-    found = [first.consume().value for _ in range(12)]
+    messages = [first.consume().value for _ in range(12)]
     first.commit_offsets()
     first.stop()
     second = topic.get_simple_consumer(**options)
-    found += [second.consume().value for _ in range(8)]
+    messages += [second.consume().value for _ in range(8)]
     second.stop()
-    assert sorted(found) == sorted(SENT)
+    assert sorted(messages) == sorted(SENT)
 
 
 def test_a_topic_and_its_partitions_have_offset_limits(topic: Any) -> None:
     limits = topic.latest_available_offsets()
-    assert sum(each.offset[0] for each in limits.values()) == len(SENT)
-    assert {number: each.err for number, each in topic.earliest_available_offsets().items()} == {
+    assert sum(position.offset[0] for position in limits.values()) == len(SENT)
+    assert {
+        number: partition.err for number, partition in topic.earliest_available_offsets().items()
+    } == {
         0: 0,
         1: 0,
     }
@@ -84,7 +87,10 @@ def test_a_topic_and_its_partitions_have_offset_limits(topic: Any) -> None:
         assert partition.earliest_available_offset() == 0
         assert [partition.latest_available_offset()] == limits[number].offset
     long_ago = datetime(2000, 1, 1, tzinfo=UTC).replace(tzinfo=None)
-    assert [each.offset for each in topic.fetch_offset_limits(long_ago).values()] == [[0], [0]]
+    assert [partition.offset for partition in topic.fetch_offset_limits(long_ago).values()] == [
+        [0],
+        [0],
+    ]
 
 
 def test_pykafkas_requests_create_and_delete_topics(gateway_url: str) -> None:
@@ -94,8 +100,8 @@ def test_pykafkas_requests_create_and_delete_topics(gateway_url: str) -> None:
     request = protocol.CreateTopicRequest(name, 2, 1, [], [(b"retention.ms", b"60000")])
     with Broker(0, host, int(port), None, 20_000, 20_000) as broker:
         broker.create_topics([request], timeout=30_000)
-        asked = protocol.PartitionOffsetRequest(name, 1, OffsetType.LATEST, 1)
-        ((offset,), code) = broker.request_offset_limits([asked]).topics[name][1]
+        offset_request = protocol.PartitionOffsetRequest(name, 1, OffsetType.LATEST, 1)
+        ((offset,), code) = broker.request_offset_limits([offset_request]).topics[name][1]
         assert (offset, code) == (0, 0)
         broker.delete_topics([name], timeout=30_000)
 
@@ -119,16 +125,16 @@ def test_managed_consumers_share_the_partitions(topic: Any) -> None:
     options["auto_offset_reset"] = OffsetType.EARLIEST
     first = topic.get_balanced_consumer(b"managed", **options)
     assert sorted(first.partitions) == [0, 1]
-    found = [first.consume().value for _ in range(5)]
+    messages = [first.consume().value for _ in range(5)]
     first.commit_offsets()
     second = topic.get_balanced_consumer(b"managed", **options)
-    until(lambda: [list(each.partitions) for each in (first, second)] == [[0], [1]])
+    until(lambda: [list(consumer.partitions) for consumer in (first, second)] == [[0], [1]])
 
     def is_complete() -> bool:
-        for each in (first, second):
-            while (message := each.consume(block=False)) is not None:
-                found.append(message.value)
-        return sorted(set(found)) == sorted(SENT)
+        for consumer in (first, second):
+            while (message := consumer.consume(block=False)) is not None:
+                messages.append(message.value)
+        return sorted(set(messages)) == sorted(SENT)
 
     until(is_complete)
     first.stop()

@@ -9,6 +9,7 @@ def quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Patched, because users have no option for the limit of 10 s.
     """
+    # There is no option for it.
     monkeypatch.setattr("sluiceway.confluent.coordinator._LEAVE_TIMEOUT_S", 1.0)
 
 
@@ -18,4 +19,5 @@ def commit_every_s(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
     Patched, because users have no option for the interval of 5 s.
     """
+    # There is no option for it.
     monkeypatch.setattr("sluiceway.confluent.channel_producer._COMMIT_EVERY_S", request.param)

@@ -36,10 +36,10 @@ def test_an_aio_consumer_reads_commits_and_closes(site: Facade, name: str) -> No
     async def read() -> None:
         async with AIOConsumer(configured(site, on_commit=on_commit)) as reader:
             await reader.subscribe([name])
-            found: list[Any] = []
-            while len(found) < 20:
-                found += await reader.consume(20, 0.5)
-            assert {each.topic() for each in found} == {name}
+            messages: list[Any] = []
+            while len(messages) < 20:
+                messages += await reader.consume(20, 0.5)
+            assert {message.topic() for message in messages} == {name}
             await reader.commit(asynchronous=False)
             assert [e.offset for e in await reader.committed([at(name), at(name, 1)])] == [10, 10]
             await reader.seek(at(name, 0, 9))
@@ -62,7 +62,7 @@ def test_callbacks_of_an_aio_consumer_call_the_consumer(site: Facade, name: str)
 
     async def begin(reader: AIOConsumer, partitions: list[TopicPartition]) -> None:
         await reader.assign([at(name, 0, 7), at(name, 1, 8)])
-        reported.extend(sorted(each.partition for each in await reader.assignment()))
+        reported.extend(sorted(place.partition for place in await reader.assignment()))
 
     async def end(reader: AIOConsumer, partitions: list[TopicPartition]) -> None:
         reported.extend(await reader.commit(asynchronous=False))
@@ -70,14 +70,14 @@ def test_callbacks_of_an_aio_consumer_call_the_consumer(site: Facade, name: str)
     async def read() -> None:
         async with AIOConsumer(configured(site)) as reader:
             await reader.subscribe([name], on_assign=begin, on_revoke=end)
-            found: list[Any] = []
-            while len(found) < 5:
-                found += await reader.consume(5, 0.5)
-            assert {each.offset() for each in found} == {7, 8, 9}
+            messages: list[Any] = []
+            while len(messages) < 5:
+                messages += await reader.consume(5, 0.5)
+            assert {message.offset() for message in messages} == {7, 8, 9}
 
     asyncio.run(asyncio.wait_for(read(), 60))
     assert reported[:2] == [0, 1]
-    assert [each.offset for each in reported[2:]] == [10, 10]
+    assert [place.offset for place in reported[2:]] == [10, 10]
 
 
 @pytest.mark.usefixtures("quick_end")

@@ -27,7 +27,7 @@ def channel(site: Facade) -> Channel:
 
 def write(channel: Channel, *numbers: int, partition: int = 0) -> None:
     with channel.writer(partition=partition) as writer:
-        writer.write([{"n": each} for each in numbers])
+        writer.write([{"n": number} for number in numbers])
 
 
 def abandon(channel: Channel, count: int, partition: int = 0) -> None:
@@ -49,9 +49,9 @@ def test_only_committed_messages_are_returned(channel: Channel, consumer: MakeCo
     write(channel, 3, 4)
     reader = consumer(**{"auto.offset.reset": "earliest"})
     reader.subscribe([channel.name])
-    found = poll_messages(reader, 4)
-    assert {each.topic() for each in found} == {channel.name}
-    read = offsets(found)[0]
+    messages = poll_messages(reader, 4)
+    assert {message.topic() for message in messages} == {channel.name}
+    read = offsets(messages)[0]
     assert read[:2] == [0, 1]
     assert read[2] == 12
     assert reader.position([at(channel.name)])[0].offset == read[-1] + 1
@@ -93,12 +93,12 @@ def test_all_partitions_whose_offsets_are_gone_continue_by_the_policy(
         topics.truncate(channel.status.topic.name, partition, 2)
     reader = consumer(**{"auto.offset.reset": reset})
     reader.assign([at(channel.name, 0, 0), at(channel.name, 1, 0)])
-    found = poll_messages(reader, 2)
+    messages = poll_messages(reader, 2)
     if reset == "earliest":
-        assert offsets(found) == {0: [2], 1: [2]}
+        assert offsets(messages) == {0: [2], 1: [2]}
     else:
-        assert codes(found) == [KafkaError._AUTO_OFFSET_RESET] * 2
-        assert {each.partition() for each in found} == {0, 1}
+        assert codes(messages) == [KafkaError._AUTO_OFFSET_RESET] * 2
+        assert {message.partition() for message in messages} == {0, 1}
 
 
 def test_a_late_error_for_an_earlier_offset_repeats_no_messages(
@@ -108,9 +108,9 @@ def test_a_late_error_for_an_earlier_offset_repeats_no_messages(
     reader = consumer(**{"auto.offset.reset": "earliest"})
     reader.assign([at(channel.name, 0, 1)])
     assert offsets(poll_messages(reader, 2)) == {0: [1, 2]}
-    # Kafka's response to a request from before a seek cannot be timed.
     late = FetchedMessages(messages=[], ends={}, out_of_range={0})
     with monkeypatch.context() as patched:
+        # Kafka's response to a request from before a seek cannot be timed.
         patched.setattr(CommittedStream, "poll", lambda *_: late)
         assert reader.poll(0) is None
     write(channel, 4)
@@ -158,15 +158,18 @@ def test_seeking_pausing_and_resuming_lose_nothing(
     reader = consumer()
     places = [at(channel.name, 0, 0), at(channel.name, 1, 0)]
     reader.assign(places)
-    found = poll_messages(reader, 5)
+    messages = poll_messages(reader, 5)
     reader.pause([places[0]])
-    found += poll_messages(
+    messages += poll_messages(
         reader,
-        20 - len(offsets(found).get(0, [])) - len(found) - (10 - len(offsets(found).get(0, []))),
+        20
+        - len(offsets(messages).get(0, []))
+        - len(messages)
+        - (10 - len(offsets(messages).get(0, []))),
     )
     reader.resume([places[0]])
-    found += poll_messages(reader, 20 - len(found))
-    assert offsets(found) == {0: [*range(10)], 1: [*range(10)]}
+    messages += poll_messages(reader, 20 - len(messages))
+    assert offsets(messages) == {0: [*range(10)], 1: [*range(10)]}
     reader.seek(at(channel.name, 0, 7))
     assert offsets(poll_messages(reader, 3)) == {0: [7, 8, 9]}
     reader.seek(at(channel.name, 0, OFFSET_BEGINNING))
@@ -183,10 +186,12 @@ def test_large_batches_are_consumed_beside_another_channel(
     write(channel, *range(1000))
     reader = consumer(**{"auto.offset.reset": "earliest"})
     reader.subscribe([channel.name, other])
-    found = []
-    while len(found) < 1100:
-        found += reader.consume(500, 1)
-    by_channel = {name: [m for m in found if m.topic() == name] for name in (channel.name, other)}
+    messages = []
+    while len(messages) < 1100:
+        messages += reader.consume(500, 1)
+    by_channel = {
+        name: [m for m in messages if m.topic() == name] for name in (channel.name, other)
+    }
     assert offsets(by_channel[channel.name]) == {0: [*range(1000)]}
     assert offsets(by_channel[other]) == {0: [*range(50)], 1: [*range(50)]}
 
@@ -211,5 +216,5 @@ def test_times_of_uncommitted_messages_are_the_end(
         writer.write({"n": 2})
         writer.flush()
         reader = consumer()
-        found = reader.offsets_for_times([at(channel.name, 0, 0), at(channel.name, 1, 0)])
-        assert [each.offset for each in found] == [0, OFFSET_END]
+        places = reader.offsets_for_times([at(channel.name, 0, 0), at(channel.name, 1, 0)])
+        assert [place.offset for place in places] == [0, OFFSET_END]

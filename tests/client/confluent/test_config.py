@@ -148,8 +148,8 @@ def librdkafkas_properties() -> list[str]:
     (library,) = Path(confluent_kafka.__file__).parent.parent.glob(
         "confluent_kafka.libs/librdkafka*"
     )
-    found = re.findall(rb"(?<=\0)[a-z][a-z0-9_]*(?:[._][a-z0-9]+)*(?=\0)", library.read_bytes())
-    names = {text.decode() for text in found}
+    texts = re.findall(rb"(?<=\0)[a-z][a-z0-9_]*(?:[._][a-z0-9]+)*(?=\0)", library.read_bytes())
+    names = {text.decode() for text in texts}
     return sorted(
         name
         for name in names
@@ -163,7 +163,7 @@ def test_every_property_of_librdkafka_is_accepted_or_refused_with_a_reason() -> 
     outcomes = collections.Counter[str]()
     for name in names:
         for make, usual in ((Producer, NOBODY), (Consumer, GROUP)):
-            value = next((each for each in VALUES if librdkafka_accepts(name, each, make)), None)
+            value = next((v for v in VALUES if librdkafka_accepts(name, v, make)), None)
             config = {**usual, name: value or "1"}
             if properties.refusal_of(name):
                 with pytest.raises(KafkaException, match=f"{re.escape(name)} cannot be set: .+"):
@@ -176,7 +176,7 @@ def test_every_property_of_librdkafka_is_accepted_or_refused_with_a_reason() -> 
                     make(config).close()
                     outcomes["accepted"] += 1
     assert [
-        each for each in names if not (each in properties.KNOWN or properties.refusal_of(each))
+        name for name in names if not (name in properties.KNOWN or properties.refusal_of(name))
     ] == []
     assert outcomes["accepted"] > 180
 

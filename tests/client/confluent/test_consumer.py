@@ -26,6 +26,7 @@ from sluiceway.confluent import (
     Message,
     TopicPartition,
 )
+from waiting import until
 
 
 @pytest.fixture
@@ -39,10 +40,10 @@ def test_messages_of_assigned_partitions_have_the_channels_name_as_topic(
 ) -> None:
     reader = consumer()
     reader.assign([at(name, 0, 3), at(name, 1, OFFSET_BEGINNING)])
-    found = poll_messages(reader, 17)
-    assert {message.topic() for message in found} == {name}
-    assert offsets(found) == {0: [*range(3, 10)], 1: [*range(10)]}
-    one = found[0]
+    messages = poll_messages(reader, 17)
+    assert {message.topic() for message in messages} == {name}
+    assert offsets(messages) == {0: [*range(3, 10)], 1: [*range(10)]}
+    one = messages[0]
     assert isinstance(one, Message)
     assert (one.value(), one.key()) == (f"{one.partition()}-{one.offset()}".encode(), b"k")
     assert (one.headers(), one.error(), one.timestamp()[0]) == ([("h", b"1")], None, 1)
@@ -112,8 +113,7 @@ def test_an_interrupt_of_any_call_of_poll_or_consume_loses_no_message(
                 number += stride
                 first()
             assert number > 5
-    while len(messages) < count * len(names):
-        poll()
+    messages += poll_messages(reader, count * len(names) - len(messages))
     for name in names:
         assert [m.offset() for m in messages if m.topic() == name] == [*range(count)]
 
@@ -156,9 +156,12 @@ def test_after_an_interrupt_each_partition_continues_after_its_returned_messages
     messages: list[Message] = []
 
     def read(count: int) -> None:
-        while len(messages) < count:
-            taken = [*reader.consume(7, 20), *filter(None, [reader.poll(20)])]
+        def has_read() -> bool:
+            taken = [*reader.consume(7, 1), *filter(None, [reader.poll(1)])]
             messages.extend(message for message in taken if message.error() is None)
+            return len(messages) >= count
+
+        until(has_read)
 
     def has_taken_all() -> bool:
         positions = reader.position([at(name, partition) for name, partition in places])
@@ -203,7 +206,7 @@ def test_position_is_past_the_last_returned_message(
         (before,) = reader.position([at(name)])
         assert (before.topic, before.partition, before.offset) == (name, 0, nothing)
         poll_messages(reader, 2)
-        assert [each.offset for each in reader.position([at(name)])] == [6]
+        assert [place.offset for place in reader.position([at(name)])] == [6]
 
 
 def test_the_next_consumer_continues_at_the_committed_offsets(
@@ -211,20 +214,23 @@ def test_the_next_consumer_continues_at_the_committed_offsets(
 ) -> None:
     first = consumer(**{"group.id": "commits"})
     first.assign([at(name, 0, 0), at(name, 1, 0)])
-    found = poll_messages(first, 20)
-    fourth = next(m for m in found if (m.partition(), m.offset()) == (0, 4))
-    assert [each.offset for each in first.committed([at(name), at(name, 1)])] == [-1001, -1001]
-    assert [each.offset for each in first.commit(message=fourth, asynchronous=False)] == [5]
+    messages = poll_messages(first, 20)
+    fourth = next(m for m in messages if (m.partition(), m.offset()) == (0, 4))
+    assert [place.offset for place in first.committed([at(name), at(name, 1)])] == [
+        -1001,
+        -1001,
+    ]
+    assert [place.offset for place in first.commit(message=fourth, asynchronous=False)] == [5]
     done = first.commit(offsets=[at(name, 1, 7)], **{"async": False})
-    assert [(each.topic, each.partition, each.offset) for each in done] == [(name, 1, 7)]
-    assert [each.offset for each in first.committed([at(name), at(name, 1)])] == [5, 7]
+    assert [(place.topic, place.partition, place.offset) for place in done] == [(name, 1, 7)]
+    assert [place.offset for place in first.committed([at(name), at(name, 1)])] == [5, 7]
     assert site.gateway.channel(name).committed("commits")[1].offset == 7
     first.close()
     second = consumer(**{"group.id": "commits"})
     second.assign([at(name), at(name, 1)])
     assert offsets(poll_messages(second, 8)) == {0: [5, 6, 7, 8, 9], 1: [7, 8, 9]}
     kept = second.commit(asynchronous=False)
-    assert {each.partition: each.offset for each in kept} == {0: 10, 1: 10}
+    assert {place.partition: place.offset for place in kept} == {0: 10, 1: 10}
 
 
 def test_poll_reports_an_asynchronous_commit(consumer: Callable[..., Consumer], name: str) -> None:
@@ -237,7 +243,7 @@ def test_poll_reports_an_asynchronous_commit(consumer: Callable[..., Consumer], 
     reader.commit(offsets=[at(name, 0, 99)])
     while len(reported) < 3:
         reader.poll(0.05)
-    assert [[each.offset for each in parts] for _, parts in reported] == [[1], [3], [99]]
+    assert [[place.offset for place in parts] for _, parts in reported] == [[1], [3], [99]]
     *_, (error, _) = reported
     assert error is not None
     assert error.code() == KafkaError.OFFSET_OUT_OF_RANGE
@@ -250,7 +256,7 @@ def test_invalid_commits_are_refused(consumer: Callable[..., Consumer], name: st
     reader.assign([at(name, 0, 2)])
     assert error_code_of(reader.commit, asynchronous=False) == KafkaError._NO_OFFSET
     assert error_code_of(reader.commit, offsets=[at(name, 1, 1)]) == KafkaError._STATE
-    found = poll_messages(reader, 3)
+    messages = poll_messages(reader, 3)
     now = {"asynchronous": False}
     assert (
         error_code_of(reader.commit, offsets=[at(name, 0, 6)], **now)
@@ -261,7 +267,7 @@ def test_invalid_commits_are_refused(consumer: Callable[..., Consumer], name: st
         error_code_of(reader.commit, offsets=[at(name, 0, 1)], **now) == KafkaError.INVALID_REQUEST
     )
     with pytest.raises(ValueError, match="mutually exclusive"):
-        reader.commit(message=found[0], offsets=[])
+        reader.commit(message=messages[0], offsets=[])
     for wrong in ({"message": 1}, {"offsets": [1]}, {"offsets": 1}, {"later": True}):
         with pytest.raises(TypeError):
             reader.commit(**wrong)  # type: ignore[arg-type]
@@ -271,9 +277,9 @@ def test_of_two_consumers_of_one_partition_the_second_commit_is_refused(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
     both = [consumer(**{"group.id": "two"}) for _ in range(2)]
-    for each in both:
-        each.assign([at(name, 0, 0)])
-        poll_messages(each, 4)
+    for reader in both:
+        reader.assign([at(name, 0, 0)])
+        poll_messages(reader, 4)
     both[0].commit(asynchronous=False)
     with_offset = {"offsets": [at(name, 0, 2)], "asynchronous": False}
     assert error_code_of(both[1].commit, **with_offset) == KafkaError.ILLEGAL_GENERATION
@@ -292,13 +298,16 @@ def test_automatic_commits_are_made_at_intervals_and_on_close(
     reader.assign([at(name, 0, 0), at(name, 1, 0)])
     poll_messages(reader, 12)
     channel = site.gateway.channel(name)
-    while sum(each.offset for each in channel.committed("auto").values()) < 12:
+    while sum(position.offset for position in channel.committed("auto").values()) < 12:
         reader.poll(0)
     poll_messages(
-        reader, 20 - sum(each.offset for each in reader.position([at(name), at(name, 1)]))
+        reader, 20 - sum(place.offset for place in reader.position([at(name), at(name, 1)]))
     )
     reader.close()
-    assert {p: each.offset for p, each in channel.committed("auto").items()} == {0: 10, 1: 10}
+    assert {p: position.offset for p, position in channel.committed("auto").items()} == {
+        0: 10,
+        1: 10,
+    }
 
 
 def test_stored_offsets_are_committed_without_automatic_storing(
@@ -306,12 +315,12 @@ def test_stored_offsets_are_committed_without_automatic_storing(
 ) -> None:
     reader = consumer(**{"group.id": "stores", "enable.auto.offset.store": False})
     reader.assign([at(name, 0, 0)])
-    found = poll_messages(reader, 6)
+    messages = poll_messages(reader, 6)
     assert error_code_of(reader.commit, asynchronous=False) == KafkaError._NO_OFFSET
-    reader.store_offsets(message=found[1])
-    assert [each.offset for each in reader.commit(asynchronous=False)] == [2]
+    reader.store_offsets(message=messages[1])
+    assert [place.offset for place in reader.commit(asynchronous=False)] == [2]
     reader.store_offsets(offsets=[at(name, 0, 5)])
-    assert [each.offset for each in reader.commit(asynchronous=False)] == [5]
+    assert [place.offset for place in reader.commit(asynchronous=False)] == [5]
     with pytest.raises(TypeError):
         reader.store_offsets()
     unread = [at(name, 1, 5)]
@@ -328,7 +337,7 @@ def test_a_message_without_an_offset_commits_nothing(
     reader.store_offsets(message=made)
     assert reader.commit(message=made) is None
     assert error_code_of(reader.commit, message=made, asynchronous=False) == KafkaError._NO_OFFSET
-    assert [each.offset for each in reader.committed([at(name)])] == [OFFSET_INVALID]
+    assert [place.offset for place in reader.committed([at(name)])] == [OFFSET_INVALID]
 
 
 def test_seek_pause_and_resume(consumer: Callable[..., Consumer], name: str) -> None:
@@ -362,7 +371,7 @@ def test_watermarks_and_offsets_of_times(consumer: Callable[..., Consumer], name
     low, high = reader.get_watermark_offsets(at(name), cached=True) or (0, 0)
     assert (low, high) in ((0, 10), (-1001, 10))
     times = reader.offsets_for_times([at(name, 0, first.timestamp()[1]), at(name, 1, 2**45)])
-    assert [(each.topic, each.offset) for each in times] == [(name, 0), (name, -1)]
+    assert [(place.topic, place.offset) for place in times] == [(name, 0), (name, -1)]
 
 
 def test_assign_and_unassign_change_the_assignment(
@@ -372,10 +381,13 @@ def test_assign_and_unassign_change_the_assignment(
     assert reader.assignment() == []
     reader.assign([at(name, 0, 5)])
     reader.incremental_assign([at(name, 1, 8)])
-    assert [(each.topic, each.partition) for each in reader.assignment()] == [(name, 0), (name, 1)]
+    assert [(place.topic, place.partition) for place in reader.assignment()] == [
+        (name, 0),
+        (name, 1),
+    ]
     assert offsets(poll_messages(reader, 7)) == {0: [5, 6, 7, 8, 9], 1: [8, 9]}
     reader.incremental_unassign([at(name, 0)])
-    assert [each.partition for each in reader.assignment()] == [1]
+    assert [place.partition for place in reader.assignment()] == [1]
     assert isinstance(reader.memberid(), str)
     reader.unassign()
     assert (reader.assignment(), reader.memberid()) == ([], None)
@@ -468,11 +480,11 @@ def test_a_consumer_is_listed_with_its_positions(
     assert reader.poll(1) is None
     channel = site.gateway.channel(name)
     # Its calls still return messages, like those of an open consumer.
-    poll_until(lambda: {each.state for each in channel.endpoints()} == {"started"}, reader)
+    poll_until(lambda: {endpoint.state for endpoint in channel.endpoints()} == {"started"}, reader)
     (seen,) = channel.wait_for(readers=1, state="started", timeout_s=20)
     assert (seen.id, seen.group) == (reader.memberid(), None)
     reader.close()
-    assert not [each for each in channel.endpoints() if each.lives]
+    assert not [endpoint for endpoint in channel.endpoints() if endpoint.lives]
 
 
 def test_avro_messages_are_returned_as_encoded(
@@ -497,23 +509,23 @@ def test_metadata_is_stored_with_committed_offsets(
             reader.assign([at(name, 0, 0), at(name, 1, 0)])
         poll_messages(reader, 20)
         for metadata in ("from the test", "again"):
-            given = TopicPartition(name, 0, 3, metadata)
-            (done,) = reader.commit(offsets=[given], asynchronous=False) or []
+            place = TopicPartition(name, 0, 3, metadata)
+            (done,) = reader.commit(offsets=[place], asynchronous=False) or []
             assert (done.offset, done.metadata) == (3, metadata)
-            (found, none) = reader.committed([at(name, 0), at(name, 1)])
-            assert (found.offset, found.metadata) == (3, metadata)
+            (committed, none) = reader.committed([at(name, 0), at(name, 1)])
+            assert (committed.offset, committed.metadata) == (3, metadata)
             assert (none.offset, none.metadata) == (OFFSET_INVALID, None)
         reader.commit(asynchronous=False)
-        assert {each.metadata for each in reader.committed([at(name, 0)])} == {None}
+        assert {place.metadata for place in reader.committed([at(name, 0)])} == {None}
         reader.close()
 
 
 def test_partitions_of_unknown_channels_have_no_committed_offset(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
-    found = consumer().committed([at("nobody-made-it"), at(name)])
-    assert [each.offset for each in found] == [OFFSET_INVALID, OFFSET_INVALID]
-    assert [each.topic for each in found] == ["nobody-made-it", name]
+    places = consumer().committed([at("nobody-made-it"), at(name)])
+    assert [place.offset for place in places] == [OFFSET_INVALID, OFFSET_INVALID]
+    assert [place.topic for place in places] == ["nobody-made-it", name]
 
 
 def test_on_commit_gets_the_error_of_each_partition(

@@ -114,15 +114,15 @@ def test_consume_loses_no_message_when_a_callback_raises(consumer: New, name: st
     reader.assign([at(name, 0, 0)])
     (first,) = reader.consume(1, 60)
     reader.commit(message=first)
-    found = []
+    messages = []
 
     def is_complete() -> bool:
         with suppress(ZeroDivisionError):
-            found.extend(reader.consume(50, 1))
-        return bool(raised) and len(found) >= 9
+            messages.extend(reader.consume(50, 1))
+        return bool(raised) and len(messages) >= 9
 
     until(is_complete)
-    assert offsets(found) == {0: [*range(1, 10)]}
+    assert offsets(messages) == {0: [*range(1, 10)]}
 
 
 def test_consume_returns_early_when_its_partitions_are_revoked(consumer: New, name: str) -> None:
@@ -137,7 +137,7 @@ def test_consume_returns_early_when_its_partitions_are_revoked(consumer: New, na
     holding = threading.Thread(target=lambda: held.extend(first.consume(1000, 300)), daemon=True)
     holding.start()
     both = [at(name, 0), at(name, 1)]
-    until(lambda: sum(each.offset for each in first.position(both)) == 20)
+    until(lambda: sum(place.offset for place in first.position(both)) == 20)
     second = consumer(**config)
     second.subscribe([name])
     # It returns long before its timeout, because the other consumer waits.
@@ -166,7 +166,7 @@ def test_a_callback_that_raises_is_called_once_and_does_not_stop_the_rebalance(
         reader.close()
     with pytest.raises(RuntimeError, match="closed"):
         reader.poll(0)
-    assert [each.offset for each in other.committed([at(name), at(name, 1)])] == [10, 10]
+    assert [place.offset for place in other.committed([at(name), at(name, 1)])] == [10, 10]
     poll_until(lambda: len(other.assignment()) == 2, other)
 
 
@@ -189,7 +189,7 @@ def test_a_callback_may_seek_and_pause_but_not_close(consumer: New, name: str) -
         reader.assign([at(name, 0, 7), at(name, 1, 8)])
         reader.assign([at(name, 0, 9)])
         reader.pause([at(name, 1)])
-        reported.extend(sorted(each.partition for each in reader.assignment()))
+        reported.extend(sorted(place.partition for place in reader.assignment()))
         reported.extend(error_code_of(call) for call in (reader.close, reader.unsubscribe))
 
     reader = consumer(**EARLIEST)
@@ -208,7 +208,7 @@ def test_a_channel_can_be_subscribed_to_after_a_failed_assign(
     assert (
         error_code_of(reader.assign, [at(name, 0, 0), at(name, 9)]) == KafkaError._UNKNOWN_PARTITION
     )
-    assert not [each for each in site.gateway.channel(name).endpoints() if each.lives]
+    assert not [endpoint for endpoint in site.gateway.channel(name).endpoints() if endpoint.lives]
     reader.subscribe([name])
     assert len(poll_messages(reader, 20)) == 20
 
@@ -222,11 +222,11 @@ def test_a_channel_that_cannot_be_joined_does_not_block_others_of_its_regex(
     first, last = sorted((name, other))
     with site.gateway.channel(first).reader(group="g", until=None):
         reader.subscribe([f"^({name}|{other})$"])
-        found = poll_messages(reader, 2)
-    events = [each for each in found if each.error() is not None]
-    assert [each.topic() for each in events] == [first]
+        messages = poll_messages(reader, 2)
+    events = [message for message in messages if message.error() is not None]
+    assert [message.topic() for message in events] == [first]
     assert codes(events) == [KafkaError.INCONSISTENT_GROUP_PROTOCOL]
-    assert {each.topic() for each in found} == {first, last}
+    assert {message.topic() for message in messages} == {first, last}
 
 
 def test_assigning_again_starts_at_the_committed_offset(consumer: New, name: str) -> None:
@@ -239,7 +239,7 @@ def test_assigning_again_starts_at_the_committed_offset(consumer: New, name: str
     assert error_code_of(mine.commit, asynchronous=False) == KafkaError.ILLEGAL_GENERATION
     mine.assign([at(name)])
     assert offsets(poll_messages(mine, 6)) == {0: [4, 5, 6, 7, 8, 9]}
-    assert [each.offset for each in mine.commit(asynchronous=False)] == [10]
+    assert [place.offset for place in mine.commit(asynchronous=False)] == [10]
 
 
 def test_a_commit_without_an_answer_is_resolved_by_the_next_one(
@@ -312,12 +312,12 @@ def test_an_unexpected_failure_of_a_commit_is_reported_and_commits_continue() ->
 def test_a_wakeup_during_postponing_is_not_lost() -> None:
     wakeup = WakeupEvent()
     threads = [threading.Thread(target=wakeup.set) for _ in range(20)]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
         wakeup.postpone(time.monotonic() + 60)
         # A poll checks the first, and waits for the second.
-        assert wakeup.is_set() == (wakeup.due_s == 0) or each.is_alive()
-        each.join()
+        assert wakeup.is_set() == (wakeup.due_s == 0) or thread.is_alive()
+        thread.join()
         assert wakeup.is_set() == (wakeup.due_s == 0)
 
 
@@ -368,7 +368,7 @@ def test_a_consumer_may_be_collected_at_any_call_of_its_session(site: Facade, na
     gc.collect()
     control.close()
     channel = site.gateway.channel(name)
-    until(lambda: not [each for each in channel.endpoints() if each.lives])
+    until(lambda: not [endpoint for endpoint in channel.endpoints() if endpoint.lives])
 
 
 FORKING = """
@@ -417,7 +417,7 @@ def test_a_forked_process_gets_errors_and_closes_nothing(site: Facade, name: str
     assert done.returncode == 0, done.stderr
     channel = site.gateway.channel(name)
     assert channel.committed("forks")[0].offset == 1
-    assert {each.state for each in channel.endpoints()} == {"closed"}
+    assert {endpoint.state for endpoint in channel.endpoints()} == {"closed"}
 
 
 def test_steps_whose_request_an_interrupt_prevented_begin_again() -> None:

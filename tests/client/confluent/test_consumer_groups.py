@@ -51,13 +51,13 @@ def test_a_single_member_has_all_partitions_and_continues_after_a_restart(
     assert offsets(poll_messages(first, 10)) == {0: [*range(5)], 1: [*range(5)]}
     both = [(name, 0), (name, 1)]
     assert received == [("on", both)]
-    assert [(each.topic, each.partition) for each in first.assignment()] == both
+    assert [(place.topic, place.partition) for place in first.assignment()] == both
     first.close()
     assert received == [("on", both), ("off", both)]
     second = consumer()
     second.subscribe([name])
     poll_until(lambda: len(second.assignment()) == 2, second)
-    assert [each.offset for each in second.committed([at(name), at(name, 1)])] == [5, 5]
+    assert [place.offset for place in second.committed([at(name), at(name, 1)])] == [5, 5]
     assert second.poll(0.2) is None
 
 
@@ -105,7 +105,7 @@ def test_subscribing_to_several_channels_and_regexes(
     assert {message.topic() for message in poll_messages(reader, 2)} == {other}
     assert len(reader.assignment()) == 3
     reader.subscribe([other])
-    poll_until(lambda: [each.topic for each in reader.assignment()] == [other], reader)
+    poll_until(lambda: [place.topic for place in reader.assignment()] == [other], reader)
 
 
 def test_an_unknown_channel_is_an_event_and_is_read_once_it_exists(
@@ -231,9 +231,9 @@ def test_an_abandoned_consumer_leaves_its_group(site: Facade, name: str) -> None
     reader.subscribe([name])
     poll_messages(reader, 1)
     channel = site.gateway.channel(name)
-    assert len([each for each in channel.endpoints() if each.lives]) == 1
+    assert len([endpoint for endpoint in channel.endpoints() if endpoint.lives]) == 1
     del reader
-    until(lambda: not [each for each in channel.endpoints() if each.lives])
+    until(lambda: not [endpoint for endpoint in channel.endpoints() if endpoint.lives])
 
 
 def test_an_abandoned_consumer_that_has_committed_releases_its_kafka_client(
@@ -241,7 +241,9 @@ def test_an_abandoned_consumer_that_has_committed_releases_its_kafka_client(
 ) -> None:
     def kafka_clients() -> set[int]:
         gc.collect()
-        return {id(each) for each in gc.get_objects() if type(each) is confluent_kafka.Consumer}
+        return {
+            id(client) for client in gc.get_objects() if type(client) is confluent_kafka.Consumer
+        }
 
     before = kafka_clients()
     reader = site.consumer(**EARLIEST)

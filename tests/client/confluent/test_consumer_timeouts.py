@@ -96,7 +96,7 @@ def test_an_outage_is_reported_once_to_error_cb(site: Facade, name: str, relay: 
             until_s = time.monotonic() + 3
             while time.monotonic() < until_s:
                 reader.poll(0.1)
-            assert [each.code() for each in errors] == [KafkaError._TRANSPORT]
+            assert [error.code() for error in errors] == [KafkaError._TRANSPORT]
             assert "does not answer" in errors[0].str()
             relay.restore()
             poll_until(lambda: len(reader.assignment()) == 2, reader)
@@ -127,9 +127,9 @@ def test_close_is_bounded_and_the_gateway_gets_the_rest_later(
         assert seconds(reader.close) < 1.0 + SLACK_S
         assert len(revoked) == 2
     channel = site.gateway.channel(name)
-    until(lambda: not [each for each in channel.endpoints() if each.lives])
-    until(lambda: sum(each.offset for each in channel.committed("g").values()) == 20)
-    assert {each.state for each in channel.endpoints()} == {"closed"}
+    until(lambda: not [endpoint for endpoint in channel.endpoints() if endpoint.lives])
+    until(lambda: sum(position.offset for position in channel.committed("g").values()) == 20)
+    assert {endpoint.state for endpoint in channel.endpoints()} == {"closed"}
 
 
 @pytest.mark.usefixtures("quick_end")
@@ -142,7 +142,7 @@ def test_closing_a_consumer_that_joins_does_not_wait_for_it(
         reader.poll(0.1)
         assert seconds(reader.close) < 1.0 + SLACK_S
     channel = site.gateway.channel(name)
-    until(lambda: not [each for each in channel.endpoints() if each.lives])
+    until(lambda: not [endpoint for endpoint in channel.endpoints() if endpoint.lives])
 
 
 def test_other_threads_poll_while_a_commit_waits(site: Facade, name: str, relay: Relay) -> None:
@@ -158,7 +158,9 @@ def test_other_threads_poll_while_a_commit_waits(site: Facade, name: str, relay:
             assert len(poll_messages(reader, 15)) == 15
             assert committing.is_alive()
         committing.join(60)
-    assert sum(each.offset for each in site.gateway.channel(name).committed("g").values()) == 5
+    assert (
+        sum(position.offset for position in site.gateway.channel(name).committed("g").values()) == 5
+    )
 
 
 def test_partitions_that_are_assigned_again_are_read_again(

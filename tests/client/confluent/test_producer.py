@@ -58,11 +58,11 @@ def test_messages_are_delivered_and_reports_have_the_channels_name(site: Facade,
         assert producer.poll(0) == 0
     with site.consumer() as reader:
         reader.assign([TopicPartition(name, 1, 0)])
-        found = poll_messages(reader, 3)
-    assert [message.value() for message in found] == [b"one", b"two", None]
-    assert [message.key() for message in found] == [b"key", None, b"key"]
-    assert found[0].headers() == [("h", b"1")]
-    assert found[1].timestamp()[1] == 1234567
+        messages = poll_messages(reader, 3)
+    assert [message.value() for message in messages] == [b"one", b"two", None]
+    assert [message.key() for message in messages] == [b"key", None, b"key"]
+    assert messages[0].headers() == [("h", b"1")]
+    assert messages[1].timestamp()[1] == 1234567
 
 
 def test_polling_calls_back(site: Facade, name: str) -> None:
@@ -120,7 +120,7 @@ def test_a_native_reader_finishes_after_the_producer_closes(site: Facade, name: 
         assert writer.role == "writer"
     with channel.reader() as reader:
         assert sorted(int(record["value"]) for record in reader) == list(range(100))
-    (writer,) = (each for each in channel.endpoints() if each.role == "writer")
+    (writer,) = (endpoint for endpoint in channel.endpoints() if endpoint.role == "writer")
     assert (writer.state, sum((writer.ends or {}).values())) == ("closed", 100)
 
 
@@ -163,7 +163,7 @@ def test_an_abandoned_producer_calls_no_callback_of_its_program(
     with site.gateway.channel(name).reader() as reader:
         assert len(list(reader)) == 2, "both producers have reported their ends"
     assert calls["abandoned"] == called
-    assert not [each for each in caplog.records if each.levelname == "ERROR"]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_a_full_queue_raises_and_accepts_messages_after_a_poll(site: Facade, name: str) -> None:
@@ -281,10 +281,10 @@ def test_keys_select_the_partitions_of_native_writers(site: Facade, name: str) -
         writer.write({"value": b"key-%d" % number} for number in range(10))
     with site.consumer() as reader:
         reader.assign([TopicPartition(name, p, 0) for p in (0, 1)])
-        found = poll_messages(reader, 20)
-    places = {(message.key(), message.partition()) for message in found}
+        messages = poll_messages(reader, 20)
+    places = {(message.key(), message.partition()) for message in messages}
     assert len(places) == 10
-    assert sum(map(len, offsets(found).values())) == 20
+    assert sum(map(len, offsets(messages).values())) == 20
 
 
 def test_a_producer_without_messages_is_true(site: Facade) -> None:
@@ -337,8 +337,8 @@ def test_threads_share_one_writer_and_each_gets_its_own_reports(site: Facade, na
             reported[number].add(int(message.value() or b"") // 1000)
 
         begin.wait(20)
-        for each in range(500):
-            producer.produce(name, b"%d" % (1000 * number + each), on_delivery=note)
+        for index in range(500):
+            producer.produce(name, b"%d" % (1000 * number + index), on_delivery=note)
 
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -375,7 +375,7 @@ def test_batches_are_produced_and_refused_messages_are_marked(site: Facade, name
             {"value": b"too many"},
         ]
         assert producer.produce_batch(name, batch, partition=0, on_delivery=noting(reported)) == 3
-        assert ["_error" in each for each in batch] == [False, False, False, True]
+        assert ["_error" in message for message in batch] == [False, False, False, True]
         assert batch[3]["_error"].code() == KafkaError._QUEUE_FULL
         producer.flush()
         assert (other, reported) == ([(None, name, 1, 0)], [(None, name, 0, 1), (None, name, 0, 2)])
@@ -435,13 +435,16 @@ def test_partitioners_place_keys_as_librdkafka_does(site: Facade) -> None:
     connection = site.gateway.channel(name).connection("write")
 
     def places(producer: Any, topic: str) -> dict[bytes, int]:
-        found: dict[bytes, int] = {}
+        partitions: dict[bytes, int] = {}
         for key in keys:
             producer.produce(
-                topic, b"", key, on_delivery=lambda _, m: found.update({m.key(): m.partition()})
+                topic,
+                b"",
+                key,
+                on_delivery=lambda _, m: partitions.update({m.key(): m.partition()}),
             )
         producer.flush(30)
-        return found
+        return partitions
 
     for partitioner in ("consistent", "consistent_random", "murmur2", "murmur2_random", "fnv1a"):
         plain = confluent_kafka.Producer({**connection.kafka, "partitioner": partitioner})
@@ -473,12 +476,14 @@ def test_confluent_kafkas_asynchronous_producer_runs_on_this_one(
         await producer.flush()
         with pytest.raises(KafkaException, match="There is no channel 'nowhere'"):
             await lost
-        delivered = [await each for each in waiting]
+        delivered = [await message for message in waiting]
         await producer.close()
         return delivered
 
     delivered = asyncio.run(produce())
-    assert [(each.topic(), each.offset()) for each in delivered] == [(name, n) for n in range(25)]
+    assert [(message.topic(), message.offset()) for message in delivered] == [
+        (name, n) for n in range(25)
+    ]
 
 
 def test_a_delivery_callback_is_released_after_its_last_call(site: Facade, name: str) -> None:
@@ -517,5 +522,5 @@ def test_a_loop_of_messages_leaves_the_queue_once_the_channel_is_attached(
             pytest.fail("every message went by the queue")
     with site.consumer() as reader:
         reader.assign([TopicPartition(name, 0, 0)])
-        found = poll_messages(reader, number + 1, timeout_s=120)
-    assert [int(each.value() or b"") for each in found] == list(range(number + 1))
+        messages = poll_messages(reader, number + 1, timeout_s=120)
+    assert [int(message.value() or b"") for message in messages] == list(range(number + 1))

@@ -39,11 +39,11 @@ def test_messages_to_a_deleted_channel_fail_at_once_and_not_by_their_timeout(
     assert producer.flush(30) == 0
     producer.produce(name, b"3")
     assert producer.flush(30) == 0
-    assert sorted(str(each.value()) for each in reported[1:]) == ["b'1'", "b'2'", "b'3'"]
+    assert sorted(str(message.value()) for message in reported[1:]) == ["b'1'", "b'2'", "b'3'"]
     assert codes(reported[1:]) == [GONE] * 3
-    for each in reported[1:]:
-        assert f"the channel {name!r} was deleted: create another producer" in str(each.error())
-        assert (each.topic(), each.error().fatal()) == (name, True)
+    for message in reported[1:]:
+        assert f"the channel {name!r} was deleted: create another producer" in str(message.error())
+        assert (message.topic(), message.error().fatal()) == (name, True)
     assert error_code_of(producer.close) == GONE
     if recreated:
         assert delivered_to_a_new_channel(site, name)
@@ -65,7 +65,7 @@ def test_a_batch_of_a_deleted_channel_fails_at_once(site: Facade) -> None:
     site.gateway.channel(name).delete(force=True)
     producer.produce(name, b"1")
     assert error_code_of(producer.flush, 30) == GONE
-    assert [each.error() and each.error().code() for each in reported] == [None, GONE]
+    assert [message.error() and message.error().code() for message in reported] == [None, GONE]
     assert error_code_of(producer.close) == GONE
 
 
@@ -96,7 +96,7 @@ def test_messages_in_a_topic_that_was_created_again_raise(
     producer.produce(name, b"1")
     assert error_code_of(getattr(producer, method)) == GONE
     assert error_code_of(producer.close) == GONE
-    assert [each.state for each in site.gateway.channel(name).endpoints()] == ["error"]
+    assert [endpoint.state for endpoint in site.gateway.channel(name).endpoints()] == ["error"]
 
 
 @pytest.mark.long
@@ -113,7 +113,7 @@ def test_the_other_channels_of_a_producer_go_on(site: Facade) -> None:
     del reported[:]
 
     def failed() -> list[Message]:
-        return [each for each in reported if each.topic() == deleted]
+        return [message for message in reported if message.topic() == deleted]
 
     until(lambda: produced(producer, other) and failed())
     # It was in the queue that the channels share, until it timed out.
@@ -122,7 +122,7 @@ def test_the_other_channels_of_a_producer_go_on(site: Facade) -> None:
     assert f"the channel {deleted!r} was deleted" in str(last.error())
     reported.remove(last)
     assert reported
-    assert all(each.error() is None for each in reported)
+    assert all(message.error() is None for message in reported)
     assert error_code_of(producer.close) == GONE
 
 

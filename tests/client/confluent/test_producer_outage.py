@@ -110,9 +110,9 @@ def test_the_local_queue_is_bounded(silent: str) -> None:
     small.produce("flights", b"x" * 900)
     with pytest.raises(BufferError):
         small.produce("flights", b"x" * 900)
-    for each in (producer, small):
-        each.purge()
-        each.close()
+    for client in (producer, small):
+        client.purge()
+        client.close()
 
 
 @pytest.mark.parametrize("leave", ["close", pytest.param("with", marks=pytest.mark.long)])

@@ -44,10 +44,10 @@ def test_threads_produce_poll_and_flush_and_each_message_is_delivered_and_report
     producer = site.producer()
 
     def work(number: int) -> None:
-        for each in range(100):
-            producer.produce(name, b"%d" % (100 * number + each), on_delivery=note)
+        for index in range(100):
+            producer.produce(name, b"%d" % (100 * number + index), on_delivery=note)
             producer.poll(0)
-            if each % 50 == 0:
+            if index % 50 == 0:
                 producer.flush()
 
     in_threads(work)
@@ -63,21 +63,21 @@ def test_a_message_produced_during_close_is_delivered_or_refused(site: Facade, n
     numbers = count()
     produced: list[int] = []
 
-    def work(number: int) -> None:
-        if number == 0:
+    def work(thread: int) -> None:
+        if thread == 0:
             until(lambda: len(produced) > 2000)
             producer.close()
             return
         while True:
-            each = next(numbers)
+            number = next(numbers)
             try:
-                producer.produce(name, b"%d" % each)
+                producer.produce(name, b"%d" % number)
             except RuntimeError as error:
                 assert str(error) == "Producer has been closed"  # noqa: PT017
                 return
             except BufferError:
                 continue
-            produced.append(each)
+            produced.append(number)
 
     in_threads(work)
     with site.gateway.channel(name).reader() as reader:
@@ -94,11 +94,11 @@ def test_threads_that_share_a_consumer_get_each_message_once_and_close_it(
         reader.subscribe([name])
     else:
         reader.assign([at(name, partition, 0) for partition in range(2)])
-    found: list[bytes] = []
+    values: list[bytes] = []
 
     def work(number: int) -> None:
         if number == 0:
-            until(lambda: len(found) >= 2000)
+            until(lambda: len(values) >= 2000)
             reader.commit(asynchronous=False)
             reader.close()
             return
@@ -111,9 +111,9 @@ def test_threads_that_share_a_consumer_get_each_message_once_and_close_it(
             for message in messages:
                 if message is not None:
                     assert message.error() is None
-                    found.append(message.value() or b"")
+                    values.append(message.value() or b"")
 
     in_threads(work)
-    assert sorted(found) == sorted(b"%d-%d" % (p, n) for p in range(2) for n in range(1000))
+    assert sorted(values) == sorted(b"%d-%d" % (p, n) for p in range(2) for n in range(1000))
     kept = site.gateway.channel(name).committed("g")
     assert {p: place.offset for p, place in kept.items()} == {0: 1000, 1: 1000}

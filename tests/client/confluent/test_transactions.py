@@ -53,9 +53,9 @@ def transactional(site: Facade) -> Iterator[Callable[..., Producer]]:
         return producer
 
     yield make
-    for each in made:
+    for client in made:
         try:
-            each.close()
+            client.close()
         except KafkaException:
             continue
 
@@ -117,6 +117,7 @@ def test_a_channel_may_be_attached_while_another_thread_flushes(
         vars(channel)["batches"] = batches
 
     hooked = property(attach_then, store)
+    # The moment between two of its steps.
     monkeypatch.setattr(ChannelProducer, "batches", hooked, raising=False)
     with site.producer() as producer:
         producer.produce(name, b"one")
@@ -248,8 +249,8 @@ def test_messages_and_offsets_are_committed_together(
     first.subscribe([source])
     messages = poll_messages(first, 4)
     producer.begin_transaction()
-    for each in messages:
-        producer.produce(name, each.value())
+    for message in messages:
+        producer.produce(name, message.value())
     last = messages[-1]
     positions = [at(source, 0, last.offset() + 1)]
     producer.send_offsets_to_transaction(positions, first.consumer_group_metadata())
@@ -309,13 +310,13 @@ def test_a_transaction_whose_consumer_lost_a_partition_before_it_is_refused(
     producer = transactional()
     reader, other = (consumer(**{"auto.offset.reset": "earliest"}) for _ in range(2))
     reader.subscribe([source])
-    found = poll_messages(reader, 20)
+    messages = poll_messages(reader, 20)
     other.subscribe([source])
     poll_until(lambda: len(reader.assignment()) == len(other.assignment()) == 1, reader, other)
 
     def write() -> None:
         producer.begin_transaction()
-        for message in found:
+        for message in messages:
             producer.produce(name, message.value())
         positions = reader.position(reader.assignment())
         producer.send_offsets_to_transaction(positions, reader.consumer_group_metadata())
@@ -327,7 +328,7 @@ def test_a_transaction_whose_consumer_lost_a_partition_before_it_is_refused(
     producer.abort_transaction(30)
     assert values(site, name) == []
     (held,) = reader.assignment()
-    found = [message for message in found if message.partition() == held.partition]
+    messages = [message for message in messages if message.partition() == held.partition]
     write()
     assert len(values(site, name)) == 10
 

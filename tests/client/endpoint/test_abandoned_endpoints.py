@@ -14,10 +14,9 @@ import pytest
 
 from scripted_gateway import Script
 from sluiceway import Channel, ChannelReader, ChannelWriter
-from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.heartbeat import AbandonedEndpoints, DetachRequest
 from sluiceway.errors import Fenced, GatewayError, WriterFailed
-from sluiceway.rest.endpoints import AttachResult, Endpoint, EndpointCalls
+from sluiceway.rest.endpoints import Endpoint, EndpointCalls
 from topics import readings
 from waiting import until
 
@@ -99,10 +98,8 @@ def test_an_abandoned_writer_is_reported_while_its_process_runs(
         assert other.endpoint_id is not None
 
 
-def test_a_reader_raises_writer_failed_for_an_abandoned_writer(
-    channel: Channel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(AttachResult, "replacement_timeout_s", 1.0)
+@pytest.mark.usefixtures("brief_replacement")
+def test_a_reader_raises_writer_failed_for_an_abandoned_writer(channel: Channel) -> None:
     with channel.reader(group="delays") as waiting:
         made = writer(channel)
         made.flush()
@@ -273,14 +270,19 @@ def test_an_abandoned_endpoint_that_was_detached_is_not_reported() -> None:
 
 
 def test_a_forked_child_does_not_report_endpoints_of_its_parent(
-    script: Script, calls: EndpointCalls, monkeypatch: pytest.MonkeyPatch
+    script: Script, calls: EndpointCalls
 ) -> None:
     abandoned = AbandonedEndpoints()
     thing = Thing()
-    with monkeypatch.context() as patch:
-        parent = ForkGuard(pid=os.getpid() + 1)
-        patch.setattr("sluiceway.endpoint.heartbeat.ForkGuard", lambda: parent)
-        abandoned.track(thing, FAREWELL)
-    del thing
-    abandoned.detach_all(calls)
+    abandoned.track(thing, FAREWELL)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            del thing
+            abandoned.detach_all(calls)
+            code = int(abandoned.queued)
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert script.requests == []

@@ -5,7 +5,7 @@ import logging
 import socket
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from faults import no_threads
 from relay import Relay
 from scripted_gateway import Script
-from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession, SessionEndpoint
+from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession
 from sluiceway.errors import GatewayError, GatewayUnavailable
 from sluiceway.rest.endpoints import EndpointCalls, HeartbeatReply, HeartbeatResult
 from sluiceway.rest.parsing import JsonNode
@@ -61,12 +61,9 @@ def calls(script: Script) -> EndpointCalls:
 
 
 @pytest.fixture
-def session(
-    calls: EndpointCalls, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> HeartbeatSession:
+def session(calls: EndpointCalls, clock: Clock) -> HeartbeatSession:
     """A session whose heartbeats are sent by the test."""
-    monkeypatch.setattr(HeartbeatSession, "_run", lambda *_: None)
-    return HeartbeatSession(calls, grace_s=60, monotonic=clock)
+    return HeartbeatSession(calls, grace_s=60, initial_interval_s=60, monotonic=clock)
 
 
 def test_one_heartbeat_reports_all_endpoints_and_each_gets_its_reply(
@@ -120,27 +117,24 @@ def test_more_endpoints_than_fit_a_request_take_several_requests(
 def test_endpoints_may_register_while_a_heartbeat_is_sent(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
-    members = [RecordingEndpoint(number) for number in range(2)]
     further = RecordingEndpoint(2)
     registering = threading.Thread(target=session.register, args=(further,))
 
-    class Endpoints(weakref.WeakSet[SessionEndpoint]):
-        """Endpoints of which another thread registers one while they are iterated."""
+    class Registering(RecordingEndpoint):
+        """An endpoint during whose report another thread registers one."""
 
-        def __iter__(self) -> Iterator[SessionEndpoint]:
-            for each in super().__iter__():
-                yield each
-                if registering.ident is None:
-                    registering.start()
-                    if not session._lock.locked():
-                        registering.join()
+        def report(self) -> dict[str, Any] | None:
+            if registering.ident is None:
+                registering.start()
+                registering.join(60)
+            return super().report()
 
-    session._endpoints = Endpoints()
+    members = [Registering(number) for number in range(2)]
     for member in members:
         session.register(member)
     script.response(200, {"next_ms": 700, "endpoints": [word(each) for each in members]})
     session.send(calls)
-    registering.join()
+    assert not registering.is_alive()
     assert {each["id"] for each in script.bodies[0]["endpoints"]} == {each.id for each in members}
     assert session.ids == {each.id for each in (*members, further)}
 
@@ -276,6 +270,7 @@ def test_an_endpoint_that_detaches_during_a_heartbeat_leaves_no_connection(
         made.append(connect(*where, **options))
         return made[-1]
 
+    # The system decides how long a connection takes.
     monkeypatch.setattr(socket, "create_connection", connecting)
     before = set(threading.enumerate())
     member = RecordingEndpoint(1)
@@ -343,6 +338,7 @@ def test_extensions_report_with_and_without_endpoints(
         (1, [1]),
         (1, None),
     ]
+    session.remove_extension(extension)
     assert extension.received == [response, response | {"endpoints": [word(member)]}]
     assert len(member.results) == 2
 
@@ -373,6 +369,7 @@ def test_an_extension_continues_during_a_gateway_outage(
     script.responses.clear()
     script.response(200, {"next_ms": 700, "endpoints": []})
     session.send(calls)
+    session.remove_extension(extension)
     assert (extension.refusals, len(extension.received)) == ([], 1)
 
 
@@ -388,22 +385,29 @@ def test_heartbeat_numbers_continue_above_the_last_accepted_one(
 
 
 def test_heartbeats_do_not_wait_for_the_ends_of_abandoned_endpoints(
-    script: Script, monkeypatch: pytest.MonkeyPatch
+    script: Script,
 ) -> None:
-    detaching, proceed = threading.Event(), threading.Event()
+    detaching, proceed, closed = threading.Event(), threading.Event(), threading.Event()
     beats: list[int] = []
 
-    def detach(*_: object, **__: object) -> None:
-        detaching.set()
-        assert proceed.wait(60)
+    class Calls(EndpointCalls):
+        """A gateway that takes long to detach endpoints."""
 
-    def heartbeat(_: object, session: str, number: int, *__: object, **___: object) -> Any:
-        beats.append(number)
-        return HeartbeatReply(next_ms=50, results={}, body=JsonNode({}))
+        def clone(self) -> EndpointCalls:
+            return self
 
-    monkeypatch.setattr(EndpointCalls, "detach", detach)
-    monkeypatch.setattr(EndpointCalls, "heartbeat", heartbeat)
-    session = HeartbeatSession(EndpointCalls(script.transport()), grace_s=60)
+        def detach(self, *_: object, **__: object) -> None:
+            detaching.set()
+            assert proceed.wait(60)
+
+        def heartbeat(self, *_: object, **__: object) -> HeartbeatReply:
+            beats.append(1)
+            return HeartbeatReply(next_ms=50, results={}, body=JsonNode({}))
+
+        def close(self) -> None:
+            closed.set()
+
+    session = HeartbeatSession(Calls(script.transport()), grace_s=60)
     member, abandoned = RecordingEndpoint(1), RecordingEndpoint(2)
     request = DetachRequest(name="it", channel="a", id=abandoned.id, uid="2" * 32, epoch=3)
     for each in (member, abandoned):
@@ -417,5 +421,6 @@ def test_heartbeats_do_not_wait_for_the_ends_of_abandoned_endpoints(
         until(lambda: len(beats) >= sent + 3)
     finally:
         proceed.set()
-    until(lambda: not session._abandoned.pending)
+    # Until then it goes on for the abandoned endpoint.
     session.unregister(member)
+    assert closed.wait(60)

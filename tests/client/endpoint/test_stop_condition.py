@@ -311,12 +311,8 @@ def test_an_end_that_was_unknown_in_an_outage_is_requested_again(committed: bool
     assert stop.ends() == {0: 10}
 
 
-def test_the_wait_for_writers_begins_when_one_of_them_has_failed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_wait_for_writers_begins_when_one_of_them_has_failed() -> None:
     now_s = 0.0
-    clock = SimpleNamespace(monotonic=lambda: now_s)
-    monkeypatch.setattr("sluiceway.endpoint.stop_condition.time", clock)
     handle = handle_of(writer(0, "started"), writer(1, "started"))
     stop = WhenFinished(
         handle,
@@ -325,6 +321,7 @@ def test_the_wait_for_writers_begins_when_one_of_them_has_failed(
         writers=2,
         on_lost_writer="raise",
         open_timeout_s=60.0,
+        monotonic=lambda: now_s,
     )
     assert stop.ends() is None
     # It reads for a long time, and is never idle.

@@ -214,20 +214,6 @@ def test_a_commit_that_never_arrived_holds_readers_back_no_longer_than_its_lease
     assert ledger.ids(channel) == list(range(10))
 
 
-def interrupt_commit(monkeypatch: pytest.MonkeyPatch, *, arrives: bool = False) -> None:
-    """Interrupt the next commit, before or after its request."""
-    commit, interrupted = LedgerCalls.commit, []
-
-    def commit_and_interrupt(*arguments: Any, **options: Any) -> Any:
-        result = commit(*arguments, **options) if interrupted or arrives else None
-        if not interrupted:
-            interrupted.append(arguments)
-            raise KeyboardInterrupt
-        return result
-
-    monkeypatch.setattr(LedgerCalls, "commit", commit_and_interrupt)
-
-
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_batch_whose_opening_is_interrupted_is_free_for_the_next_writer(
     channel: Channel, ledger: LedgerView, monkeypatch: pytest.MonkeyPatch, arrives: bool
@@ -241,6 +227,7 @@ def test_a_batch_whose_opening_is_interrupted_is_free_for_the_next_writer(
             raise KeyboardInterrupt
         return result
 
+    # Only the first of two calls in the block is interrupted.
     monkeypatch.setattr(LedgerCalls, "open", open_and_interrupt)
     with channel.writer() as writer:
         with pytest.raises(KeyboardInterrupt), writer.batch("day-1"):
@@ -253,13 +240,12 @@ def test_a_batch_whose_opening_is_interrupted_is_free_for_the_next_writer(
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_an_interrupted_flush_is_completed_before_later_records_are_written(
-    new_ledgered: NewChannel, ledger: LedgerView, monkeypatch: pytest.MonkeyPatch, *, arrives: bool
+    new_ledgered: NewChannel, ledger: LedgerView, *, arrives: bool
 ) -> None:
     channel = new_ledgered()
     with channel.writer() as writer:
         writer.write(readings(10))
-        interrupt_commit(monkeypatch, arrives=arrives)
-        with pytest.raises(KeyboardInterrupt):
+        with failing_call(LedgerCalls, "commit", KeyboardInterrupt(), arrives=arrives):
             writer.flush()
         writer.write(readings(10, 10))
         writer.flush()
@@ -273,13 +259,11 @@ def test_records_after_an_interrupted_flush_without_an_answer_are_not_lost_silen
     relay: Relay,
     new_ledgered: NewChannel,
     ledger: LedgerView,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     channel = new_ledgered()
     writer = relayed_gateway.channel(channel.name).writer()
     writer.write(readings(10))
-    interrupt_commit(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
+    with failing_call(LedgerCalls, "commit", KeyboardInterrupt(), arrives=False):
         writer.flush()
     relay.drop_at(LOST_COMMIT, forward=False)
     with pytest.raises(EndpointClosed, match="later records were not written"):

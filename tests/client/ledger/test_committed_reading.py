@@ -13,7 +13,7 @@ from ledger_view import LedgerView
 from sluiceway import Channel
 from sluiceway.errors import Conflict, OffsetOutOfRange, OptionError, WriterFailed
 from sluiceway.ports import InputPort, OutputPort
-from sluiceway.rest.endpoints import AttachResult, Position
+from sluiceway.rest.endpoints import Position
 from topics import Topics, readings
 from waiting import until
 
@@ -74,10 +74,8 @@ def test_reading_until_finished_ends_although_failed_records_are_last(
         assert reader.finished
 
 
-def test_a_failed_writer_is_raised_after_committed_records(
-    new_ledgered: NewChannel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(AttachResult, "replacement_timeout_s", 1.0)
+@pytest.mark.usefixtures("brief_replacement")
+def test_a_failed_writer_is_raised_after_committed_records(new_ledgered: NewChannel) -> None:
     channel = new_ledgered(partitions=1)
     with channel.reader() as reader:
         with suppress(ZeroDivisionError), channel.writer(group="failing") as writer:

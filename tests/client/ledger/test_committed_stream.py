@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reader_timeouts import set_timeout
+from reader_timeouts import open_patiently, read_patiently
 from sluiceway.errors import (
     KafkaUnavailable,
     OffsetOutOfRange,
@@ -157,21 +157,21 @@ def test_committed_records_that_do_not_arrive_are_looked_for_and_then_an_error(
     rig.visibility.commit({0: [(0, 10)]})
     replaced: list[bool] = []
     renew = OwnStream.renew
-    with rig.reader(until=None) as reader:
+    with open_patiently(lambda: rig.reader(until=None, timeout_s=1)) as reader:
         with monkeypatch.context() as patched:
-            # As librdkafka does while it fetches from a former leader.
             nothing = FetchedMessages(messages=[], ends={})
+            # As librdkafka does while it fetches from a former leader; one broker has no other.
             patched.setattr(OwnStream, "poll", lambda *_: nothing)
+            # What it looks for.
             patched.setattr(
                 OwnStream,
                 "renew",
                 lambda stream, **limit: replaced.append(renew(stream, **limit)) or replaced[-1],
             )
-            set_timeout(reader, 1.0)
             with pytest.raises(KafkaUnavailable, match="no messages arrived"):
                 reader.read(1, timeout=None)
         assert set(replaced) == {False}
-        assert [record["id"] for record in reader.read(10, timeout=None)] == [*range(10)]
+        assert read_patiently(reader, 10) == readings(10)
         # Nothing more is committed, so nothing more is awaited.
         assert reader.read(1, timeout=2.0) == []
 
@@ -227,6 +227,7 @@ def test_commits_while_reading_are_read_in_order_and_once(rig: Rig) -> None:
 def test_a_long_part_without_committed_records_is_skipped(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # More offsets would take long to write, and how far a reader jumps is no option.
     monkeypatch.setattr("sluiceway.ledger.committed_stream._JUMP_OFFSETS", 100)
     rig.write(3000)
     rig.visibility.commit({0: [(0, 10), (2500, 2600), (2990, 3000)]})
@@ -310,14 +311,14 @@ def test_a_batch_that_holds_back_the_end_for_too_long_is_named(rig: Rig) -> None
     rig.visibility.commit({0: [(0, 10)]})
     rig.visibility.commit({0: [(20, 40)]}, stable={0: 10})
     rig.visibility.holder = "the batch 'day-1' of 'job',"
-    with rig.reader() as reader:
-        assert len(reader.read(10, timeout=None)) == 10
-        set_timeout(reader, 1.0)
+    with open_patiently(lambda: rig.reader(timeout_s=1)) as reader:
+        assert len(read_patiently(reader, 10)) == 10
         with pytest.raises(SluicewayTimeout, match=r"the batch 'day-1' of 'job'.*snapshot=2"):
             next(iter(reader))
         assert reader.position() == {0: Position(offset=10)}
         rig.visibility.commit({0: [(20, 40)]})
-        assert len(list(reader)) == 20
+        assert len(read_patiently(reader, 20)) == 20
+        assert list(reader) == []
 
 
 def test_waiting_readers_fetch_nothing_and_see_a_commit_at_once(rig: Rig) -> None:

@@ -8,14 +8,13 @@ import pytest
 from sluiceway import Channel
 from sluiceway.errors import ReplayMismatch, WriterFailed
 from sluiceway.ports import InputPort
-from sluiceway.rest.endpoints import AttachResult
 from topics import readings
 
 
 @pytest.fixture
-def brief(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> Channel:
+def brief(channel: Channel, brief_replacement: None) -> Channel:
     """A channel whose readers wait briefly for a failed writer."""
-    monkeypatch.setattr(AttachResult, "replacement_timeout_s", 1.0)
+    del brief_replacement
     return channel
 
 

@@ -17,6 +17,7 @@ from sluiceway.errors import (
     OptionError,
     StaleGeneration,
 )
+from sluiceway.kafka.consumer import OwnStream
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.ledger import LedgerCalls
@@ -136,16 +137,11 @@ def test_an_interrupted_commit_is_committed_with_its_positions_or_not_at_all(
 
 
 def test_a_reader_interrupted_before_it_has_gone_back_reads_no_further(
-    gateway: Gateway, source: Channel, sink: Channel, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, source: Channel, sink: Channel
 ) -> None:
-    def interrupted(_: ChannelReader) -> None:
-        raise KeyboardInterrupt
-
     with source.reader(group="copy") as reader, sink.writer() as writer:
-        with monkeypatch.context() as patched:
-            patched.setattr(ChannelReader, "rewind", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                fail(gateway, reader, writer, 30)
+        with failing_call(ChannelReader, "rewind", KeyboardInterrupt(), arrives=False):
+            fail(gateway, reader, writer, 30)
         with pytest.raises(EndpointClosed, match="interrupted the return"):
             reader.read(1)
 
@@ -163,6 +159,7 @@ def test_a_second_interrupt_ends_the_writer_and_the_reader_still_goes_back(
     def be_interrupted_twice() -> None:
         with gateway.transaction(reader, writer):
             writer.write(reader.read(30, timeout=None))
+            # The second one comes at a certain call of the first one's handling.
             monkeypatch.setattr(IdempotentProducer, "flush", interrupted)
             raise KeyboardInterrupt
 
@@ -263,8 +260,9 @@ def test_a_reader_goes_back_once_kafka_is_available_again(
         def unavailable(*_: object) -> None:
             raise KafkaUnavailable("no broker")
 
-        with monkeypatch.context() as outage:
-            outage.setattr(reader._stream, "assign", unavailable)
+        with monkeypatch.context() as patched:
+            # An outage of Kafka for the reader only.
+            patched.setattr(OwnStream, "assign", unavailable)
             with pytest.raises(ZeroDivisionError):
                 fail(gateway, reader, writer, 30)
             for call in (lambda: reader.read(1), reader.position, reader.commit):

@@ -293,7 +293,7 @@ def test_an_outage_is_raised_to_waiting_readers_after_the_grace(
     found = CommittedRuns(calls, connection, grace_s=60.0, monotonic=lambda: now_s[0])
     script.problem(503, "unavailable")
     found.follow_once(calls)
-    assert not found._overdue
+    assert not found.wait(found.number, 0.0)
     now_s[0] = 1061.0
     with pytest.raises(GatewayUnavailable):
         found.wait(-1, 1.0)

@@ -1,7 +1,8 @@
 """Batches without a writer: several processes write parts, one commits."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -180,10 +181,14 @@ def test_leases_are_renewed_until_the_batch_ends(channel: Channel, ledger: Ledge
 
 
 @pytest.fixture
-def often_renewed(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Milliseconds of a long lease that is renewed soon."""
-    monkeypatch.setattr("sluiceway.ledger.leases._RENEWALS_PER_LEASE", 200)
-    return 60_000
+def often(channel: Channel, ledger: LedgerView) -> Iterator[LeaseKeeper]:
+    """Renews long leases soon."""
+    with closing(
+        LeaseKeeper(
+            ledger.calls, channel.name, channel.uid, lease_ms=60_000, renewals_per_lease=200
+        )
+    ) as leases:
+        yield leases
 
 
 def is_renewed(ledger: LedgerView, batch: WriteBatch) -> bool:
@@ -195,20 +200,19 @@ def is_renewed(ledger: LedgerView, batch: WriteBatch) -> bool:
 
 
 def test_a_lease_is_renewed_in_the_background(
-    channel: Channel, ledger: LedgerView, often_renewed: int
+    channel: Channel, ledger: LedgerView, often: LeaseKeeper
 ) -> None:
-    batch = WriteBatch(ledger.calls, request(channel, lease_ms=often_renewed))
+    batch = WriteBatch(ledger.calls, request(channel, lease_ms=often.lease_ms), leases=often)
     batch.open()
     until(lambda: is_renewed(ledger, batch))
     batch.abort(ZeroDivisionError())
 
 
 def test_after_a_failed_start_of_its_thread_the_next_batch_is_renewed(
-    channel: Channel, ledger: LedgerView, often_renewed: int
+    channel: Channel, ledger: LedgerView, often: LeaseKeeper
 ) -> None:
-    leases = LeaseKeeper(ledger.calls, channel.name, channel.uid, lease_ms=often_renewed)
     failed, batch = (
-        WriteBatch(ledger.calls, request(channel, key, lease_ms=often_renewed), leases=leases)
+        WriteBatch(ledger.calls, request(channel, key, lease_ms=often.lease_ms), leases=often)
         for key in ("q-1", "q-2")
     )
     with no_threads("sluiceway-leases"), pytest.raises(RuntimeError, match="new thread"):
@@ -217,7 +221,6 @@ def test_after_a_failed_start_of_its_thread_the_next_batch_is_renewed(
     batch.open()
     until(lambda: is_renewed(ledger, batch))
     batch.abort("done")
-    leases.close()
 
 
 def test_the_lease_of_a_dropped_batch_is_not_renewed(channel: Channel, ledger: LedgerView) -> None:

@@ -7,10 +7,10 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
+from faults import failing_call
 from ledger_view import LedgerView
 from sluiceway import Channel, ChannelWriter
 from sluiceway.errors import (
@@ -22,6 +22,7 @@ from sluiceway.errors import (
     ReplayMismatch,
 )
 from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import BatchRequest
 from topics import Topics, readings
 from waiting import until
 
@@ -90,10 +91,17 @@ def test_closing_raises_the_failure_of_a_timed_commit(channel: Channel, ledger: 
     with writer.sender.turn:
         writer.write(readings(10))
         writer.sender.send_accumulated()
-        batch = writer.batches._block.batch
-        assert batch is not None
-        # An operator aborts the batch; the writer does not know.
-        batch._abort("by an operator", None)
+        # Another instance of the same owner aborts the batch; the writer does not know.
+        (opened,) = ledger.calls.commits(channel.name).open
+        request = BatchRequest(
+            channel=channel.name,
+            uid=channel.uid,
+            key="another",
+            owner=opened.owner,
+            instance="another",
+            takeover=True,
+        )
+        ledger.calls.abort(request, ledger.calls.open(request).id, cause="a test")
     until(lambda: writer.sender.failure is not None)
     with pytest.raises(Conflict) as raised:
         writer.close()
@@ -420,12 +428,6 @@ def test_a_block_that_an_interrupt_has_ended_is_logged_by_its_outcome(
     committed: bool,
     answered: bool,
 ) -> None:
-    commit = LedgerCalls.commit
-
-    def commit_and_interrupt(*args: Any, **options: Any) -> None:
-        commit(*args, **options)
-        raise KeyboardInterrupt
-
     def fail(*_: object, **__: object) -> None:
         raise GatewayUnavailable("no response")
 
@@ -436,13 +438,13 @@ def test_a_block_that_an_interrupt_has_ended_is_logged_by_its_outcome(
         manager.__enter__()
         writer.write(readings(10))
         if committed:
-            with monkeypatch.context() as patched:
-                patched.setattr(LedgerCalls, "commit", commit_and_interrupt)
-                with pytest.raises(KeyboardInterrupt):
-                    writer.batches.commit(manager._block)
+            with failing_call(LedgerCalls, "commit", KeyboardInterrupt(), arrives=True):
+                # No name: only the statement that is interrupted has the block.
+                writer.batches.commit(manager._block)
         del statement
         with monkeypatch.context() as patched:
             if not answered:
+                # An outage of the gateway would take the 5 s of the request.
                 patched.setattr(LedgerCalls, "abort", fail)
             writer.flush()
 

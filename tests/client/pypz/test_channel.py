@@ -89,7 +89,7 @@ def test_round_robin_starts_at_the_first_partition_and_replicas_share_them(bench
     writer.stop_channel()
     for index, reader in enumerate(readers):
         wanted = [f"record_{number}" for number in range(8) if number % 3 == index]
-        assert [each["demoText"] for each in take(reader, len(wanted))] == wanted
+        assert [record["demoText"] for record in take(reader, len(wanted))] == wanted
 
 
 def test_in_group_mode_every_replica_reads_everything(bench: Bench) -> None:
@@ -101,7 +101,7 @@ def test_in_group_mode_every_replica_reads_everything(bench: Bench) -> None:
         until(channel.invoke_open_channel)
     assert bench.channel().partitions == 1
     writer.invoke_write_records(demo(5))
-    assert [take(each, 5) for each in readers] == [demo(5), demo(5)]
+    assert [take(port, 5) for port in readers] == [demo(5), demo(5)]
     readers[1].invoke_commit_current_read_offset()
     readers[0].set_initial_record_offset_auto()
     assert readers[0].get_read_record_offset() == 0, "each has positions of its own"
@@ -113,7 +113,7 @@ def test_a_call_returns_one_record_unless_more_are_configured(bench: Bench) -> N
     turns: list[list[dict[str, str]]] = []
     while sum(map(len, turns)) < 3:
         turns.append(reader.invoke_read_records())
-    assert [each for each in turns if each] == [demo(1, number) for number in range(3)]
+    assert [turn for turn in turns if turn] == [demo(1, number) for number in range(3)]
     reader.invoke_configure_channel({"max_poll_records": 7})
     assert reader.get_configuration()["max_poll_records"] == 7
 
@@ -123,6 +123,7 @@ def test_an_interrupted_call_loses_no_records(
 ) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(5))
+    # An interrupt between the client of Kafka and the reader.
     poll, polled = OwnStream._poll, list[Any]()
 
     def interrupted(stream: OwnStream, limit: int, wait_s: float) -> Any:
@@ -133,6 +134,7 @@ def test_an_interrupted_call_loses_no_records(
         return found
 
     with monkeypatch.context() as patched:
+        # See above.
         patched.setattr(OwnStream, "_poll", interrupted)
         with pytest.raises(KeyboardInterrupt):
             take(reader, 6)
@@ -440,8 +442,8 @@ def test_a_larger_group_grows_the_channel_and_a_smaller_one_reads_all_of_it(benc
     got: list[dict[str, str]] = []
     while len(got) < 18:
         got += alone.invoke_read_records()
-    assert sorted(each["demoText"] for each in got) == sorted(
-        each["demoText"] for each in demo(10) + demo(8)
+    assert sorted(record["demoText"] for record in got) == sorted(
+        record["demoText"] for record in demo(10) + demo(8)
     )
     # One number is ambiguous in four partitions: the commit covers whole calls only.
     alone.invoke_commit_offset(17)
@@ -462,14 +464,14 @@ def test_new_partitions_are_read_before_the_end(bench: Bench) -> None:
     later = bench.writer("pipeline.later.output_port")
     until(later.invoke_open_channel)
     later.invoke_write_records(demo(9, 2))
-    for each in (writer, later):
-        each.invoke_close_channel()
+    for channel in (writer, later):
+        channel.invoke_close_channel()
     reader.invoke_sync_status_update()
     got: list[dict[str, str]] = []
     while reader.has_records():
         got += reader.invoke_read_records()
-    assert sorted(each["demoText"] for each in got) == sorted(
-        each["demoText"] for each in demo(9, 2)
+    assert sorted(record["demoText"] for record in got) == sorted(
+        record["demoText"] for record in demo(9, 2)
     )
     reader.invoke_commit_current_read_offset()
     assert reader.get_read_record_offset() == 11
@@ -499,7 +501,7 @@ def test_an_unread_channel_is_kept_and_logged(
     reader.invoke_close_channel()
     assert reader.invoke_resource_deletion(), "to have enough is no error"
     assert reader.is_resource_deleted()
-    (reported,) = (text for each in caplog.records if "is kept" in (text := each.getMessage()))
+    (reported,) = (text for record in caplog.records if "is kept" in (text := record.getMessage()))
     assert f"the channel {bench.name!r} is kept" in reported
     assert "has not committed 2 messages of partition 0" in reported
     assert "deleteUnread=True" in reported
@@ -555,16 +557,16 @@ def test_a_union_of_several_types_is_carried(bench: Bench) -> None:
     schema = json.dumps({"type": "record", "name": "Mixed", "fields": [field]})
     reader, writer = bench.reader(schema=schema), bench.writer(schema=schema)
     assert reader.invoke_resource_creation()
-    for each in (reader, writer):
-        until(each.invoke_open_channel)
+    for channel in (reader, writer):
+        until(channel.invoke_open_channel)
     with pytest.raises(ValueError, match="the union's branches int, string, Point; it is float"):
         writer.invoke_write_records([{"value": 1}, {"value": 1.5}])
     writer.invoke_write_records([{"value": 1}, {"value": "a"}, {"value": None}])
     # As in pypz's encoder: missing nullable fields, and True for 1.
     writer.invoke_write_records([{}, {"value": True}, {"value": {}}])
-    found = take(reader, 6)
-    assert [each["value"] for each in found] == [1, "a", None, None, 1, {"x": None}]
-    assert type(found[4]["value"]) is int
+    records = take(reader, 6)
+    assert [record["value"] for record in records] == [1, "a", None, None, 1, {"x": None}]
+    assert type(records[4]["value"]) is int
 
 
 def test_an_invalid_record_rejects_the_whole_list(bench: Bench) -> None:
@@ -602,22 +604,22 @@ def test_a_missing_nullable_field_is_null_and_true_is_one(bench: Bench) -> None:
     schema = {"type": "record", "name": "Loose", "fields": fields}
     reader, writer = bench.reader(schema=schema), bench.writer(schema=schema)
     assert reader.invoke_resource_creation()
-    for each in (reader, writer):
-        until(each.invoke_open_channel)
-    given = {"count": True, "parts": [False, None], "more": {}}
-    writer.invoke_write_records([given])
-    writer.invoke_write_records([given] * 20)
-    assert given == {"count": True, "parts": [False, None], "more": {}}
+    for channel in (reader, writer):
+        until(channel.invoke_open_channel)
+    record = {"count": True, "parts": [False, None], "more": {}}
+    writer.invoke_write_records([record])
+    writer.invoke_write_records([record] * 20)
+    assert record == {"count": True, "parts": [False, None], "more": {}}
     with pytest.raises(InvalidRecordValue, match="record 1, field 'count': it is missing"):
-        writer.invoke_write_records([given, {"parts": [], "more": {}}])
+        writer.invoke_write_records([record, {"parts": [], "more": {}}])
     with pytest.raises(InvalidRecordValue, match="unknown"):
-        writer.invoke_write_records([given | {"unknown": 1}])
+        writer.invoke_write_records([record | {"unknown": 1}])
     assert writer.get_written_record_count() == 21
     writer.stop_channel()
     taken = {"count": 1, "note": None, "kind": None, "parts": [0, None], "more": {"share": None}}
-    found = take(reader, 21)
-    assert found == [taken] * 21
-    assert type(found[0]["count"]) is int
+    records = take(reader, 21)
+    assert records == [taken] * 21
+    assert type(records[0]["count"]) is int
 
 
 def test_a_writer_with_another_schema_registers_it_or_is_refused(bench: Bench) -> None:
@@ -631,7 +633,7 @@ def test_a_writer_with_another_schema_registers_it_or_is_refused(bench: Bench) -
     writer.stop_channel()
     newer.invoke_write_records([{"demoText": "new", "note": "read by the old"}])
     newer.stop_channel()
-    assert [each["demoText"] for each in take(reader, 2)] == ["record_0", "new"]
+    assert [record["demoText"] for record in take(reader, 2)] == ["record_0", "new"]
     other = bench.writer("pipeline.other.output_port", schema=SCHEMA.replace('"string"', '"long"'))
     with pytest.raises(Conflict) as raised:
         other.invoke_open_channel()
@@ -663,8 +665,8 @@ def test_session_timeout_is_the_readers_patience_within_the_channels(bench: Benc
         reader = bench.reader(config={"session_timeout_ms": asked_ms})
         assert reader.invoke_resource_creation()
         until(reader.invoke_open_channel)
-        live = [each for each in bench.channel().endpoints() if each.lives]
-        assert [each.patience_ms for each in live] == [has_ms]
+        live = [endpoint for endpoint in bench.channel().endpoints() if endpoint.lives]
+        assert [endpoint.patience_ms for endpoint in live] == [has_ms]
 
 
 def test_settings_without_effect_are_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

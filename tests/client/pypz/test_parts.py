@@ -41,7 +41,7 @@ WRITER = Endpoint(
 
 
 def statuses(peers: Peers, endpoint: Endpoint) -> list[str]:
-    return [each.status.name for each in peers.update([endpoint])]
+    return [message.status.name for message in peers.update([endpoint])]
 
 
 def connected(monitors: list[ChannelStatusMonitor] | None = None) -> Peers:
@@ -200,7 +200,7 @@ def test_a_history_of_many_calls_keeps_positions_from_its_first_to_its_last_reco
 
 
 @pytest.mark.parametrize(
-    ("given", "known"),
+    ("name", "valid"),
     [
         ("pipeline.reader.input_port", "pipeline.reader.input_port"),
         ("Pipeline.Reader_1", "Pipeline.Reader_1"),
@@ -212,11 +212,11 @@ def test_a_history_of_many_calls_keeps_positions_from_its_first_to_its_last_reco
         ("a" * 300, "a" * 180 + "-"),
     ],
 )
-def test_valid_names_stay_and_others_get_a_hash(given: str, known: str) -> None:
-    name = channel_name(given)
-    assert name == known or (name.startswith(known.lstrip("-")) and name != given)
-    assert channel_name(name) == name, "what was made fits"
-    assert group_name(group_name(given)) == group_name(given)
+def test_valid_names_stay_and_others_get_a_hash(name: str, valid: str) -> None:
+    made = channel_name(name)
+    assert made == valid or (made.startswith(valid.lstrip("-")) and made != name)
+    assert channel_name(made) == made, "what was made fits"
+    assert group_name(group_name(name)) == group_name(name)
     assert channel_name("A b") != channel_name("A-b")
     assert group_name("team a/größe") == "team a/größe"
     assert group_name("a" * 300).startswith("a" * 180 + "-")
@@ -224,7 +224,7 @@ def test_valid_names_stay_and_others_get_a_hash(given: str, known: str) -> None:
 
 def test_properties_of_kafka_python_are_translated() -> None:
     reported: list[str] = []
-    given = {
+    configuration = {
         "max_poll_records": 9,
         "fetch_max_wait_ms": 5,
         "linger_ms": 7,
@@ -233,8 +233,8 @@ def test_properties_of_kafka_python_are_translated() -> None:
         "metricsEnabled": True,
     }
     reading, writing = (
-        reader_settings(given, reported.append),
-        writer_properties(given, reported.append),
+        reader_settings(configuration, reported.append),
+        writer_properties(configuration, reported.append),
     )
     assert (reading.max_poll_records, reading.on_lost_writer) == (9, "raise")
     assert dict(reading.kafka) == {"fetch.wait.max.ms": 5, "sasl.username": "u"}
@@ -264,7 +264,7 @@ def test_metrics_are_averages_of_the_last_calls() -> None:
 
 
 def test_statuses_have_pypzs_members() -> None:
-    assert [each.name for each in ChannelStatus] == [
+    assert [status.name for status in ChannelStatus] == [
         *("Opened", "Started", "Stopped", "Closed"),
         *("HealthCheck", "Error", "WaitingForSchema", "Acknowledged"),
     ]

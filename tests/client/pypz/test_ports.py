@@ -91,7 +91,7 @@ def of_pypz(wish: Wish) -> Ports:
     """Create a pipeline of pypz's operators, and return their ports."""
     pipeline = pipeline_of_pypz(wish)
     readers, writers = replicas_of(pipeline.reader), replicas_of(pipeline.writer)
-    return [each.input_port for each in readers], [each.output_port for each in writers]
+    return [port.input_port for port in readers], [port.output_port for port in writers]
 
 
 def replicas_of(operator: Any) -> list[Any]:
@@ -99,7 +99,10 @@ def replicas_of(operator: Any) -> list[Any]:
     replicas = operator.get_replicas()
     return [
         operator,
-        *(each.materialize() if hasattr(each, "materialize") else each for each in replicas),
+        *(
+            replica.materialize() if hasattr(replica, "materialize") else replica
+            for replica in replicas
+        ),
     ]
 
 
@@ -236,8 +239,8 @@ def test_a_sequential_input_port_waits_until_all_have_finished(pipelines: Pipeli
     assert not reader.open()
     finished(writer_0)
     until(reader.open)
-    assert sorted(each["demoText"] for each in all_of(reader)) == sorted(
-        each["demoText"] for each in demo(30) * 2
+    assert sorted(record["demoText"] for record in all_of(reader)) == sorted(
+        record["demoText"] for record in demo(30) * 2
     )
 
 
@@ -246,7 +249,7 @@ def test_the_ports_of_group_mode_read_everything(pipelines: Pipelines) -> None:
     opened(*inputs, *outputs)
     outputs[0].send(demo(3))
     finished(*reversed(outputs))
-    assert [all_of(each) for each in inputs] == [demo(3), demo(3)]
+    assert [all_of(port) for port in inputs] == [demo(3), demo(3)]
 
 
 def test_a_restart_after_an_error_continues_at_the_last_commit(pipelines: Pipelines) -> None:
@@ -298,9 +301,9 @@ def test_the_executors_of_pypz_run_a_pipeline_to_its_end(
         *(pipeline.writer, *pipeline.writer.get_replicas()),
     ]
     with ThreadPoolExecutor() as threads:
-        executors = [OperatorExecutor(each, handle_interrupts=False) for each in operators]
-        ends = [threads.submit(each.execute) for each in executors]
-        assert [each.result(120) for each in ends] == [0, 0, 0, 0]
+        executors = [OperatorExecutor(operator, handle_interrupts=False) for operator in operators]
+        ends = [threads.submit(executor.execute) for executor in executors]
+        assert [end.result(120) for end in ends] == [0, 0, 0, 0]
     received = {name: got for name, got in RECEIVED.items() if name.startswith(wish.name)}
     assert {name: len(got) for name, got in received.items()} == {
         f"{wish.name}.reader": 100,
@@ -322,11 +325,11 @@ def test_an_operator_that_stops_early_succeeds_and_keeps_its_channel(
     pipeline = pipeline_of_pypz(wish, PipeOfFew)
     with ThreadPoolExecutor() as threads:
         executors = [
-            OperatorExecutor(each, handle_interrupts=False)
-            for each in (pipeline.reader, pipeline.writer)
+            OperatorExecutor(operator, handle_interrupts=False)
+            for operator in (pipeline.reader, pipeline.writer)
         ]
-        ends = [threads.submit(each.execute) for each in executors]
-        assert [each.result(120) for each in ends] == [0, 0]
+        ends = [threads.submit(executor.execute) for executor in executors]
+        assert [end.result(120) for end in ends] == [0, 0]
     with Gateway(gateway_url) as gateway:
         channel = gateway.channel(f"{wish.name}.reader.input_port")
         group = f"{wish.name}.reader.input_port"

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 CLASSES = (KafkaChannelReader, KafkaChannelWriter, ChannelStatusMonitor, ChannelStatusMessage)
 #: Names for the package's own use.
 OWN = {"set_health"}
-NAMES = {name for each in CLASSES for name in dir(each) if not name.startswith("_")} - OWN
+NAMES = {name for kind in CLASSES for name in dir(kind) if not name.startswith("_")} - OWN
 #: The part that the page abbreviates as `…`, as in `…_and_not_closed`.
 PREFIX = "is_any_connected_channel_healthy"
 
@@ -31,8 +31,8 @@ def section() -> list[str]:
 
 def named(row: str) -> set[str]:
     quoted = re.findall(r"`([^`]+)`", row.rpartition(" | `tests/")[0])
-    words = [each.replace("…", PREFIX) if each.startswith("…_and") else each for each in quoted]
-    return {word for each in words for word in re.findall(r"\w+", each)} & NAMES
+    words = [text.replace("…", PREFIX) if text.startswith("…_and") else text for text in quoted]
+    return {word for text in words for word in re.findall(r"\w+", text)} & NAMES
 
 
 def test_every_public_name_has_a_row() -> None:
@@ -60,4 +60,4 @@ def test_every_public_name_of_pypz_exists(monkeypatch: pytest.MonkeyPatch) -> No
         (ChannelWriter, KafkaChannelWriter),
         (TheirMonitor, ChannelStatusMonitor),
     ):
-        assert {each for each in dir(theirs) if not each.startswith("_")} <= set(dir(ours))
+        assert {name for name in dir(theirs) if not name.startswith("_")} <= set(dir(ours))

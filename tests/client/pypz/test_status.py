@@ -36,8 +36,8 @@ def test_both_sides_receive_each_others_states_in_order(bench: Bench) -> None:
     received: queue.Queue[ChannelStatusMessage] = queue.Queue()
 
     def note(messages: list[ChannelStatusMessage]) -> None:
-        for each in messages:
-            received.put(each)
+        for message in messages:
+            received.put(message)
 
     reader.on_status_message_received(note)
     assert reader.invoke_resource_creation()
@@ -49,7 +49,7 @@ def test_both_sides_receive_each_others_states_in_order(bench: Bench) -> None:
     until(lambda: reader.is_any_connected_channels_healthy())
 
     def states() -> list[str]:
-        return [each.status.name for each in list(received.queue)]
+        return [message.status.name for message in list(received.queue)]
 
     until(lambda: "Started" in states())
     assert reader.retrieve_connected_channel_unique_names() == {f"{bench.name}@{WRITER}"}
@@ -88,9 +88,9 @@ def test_a_filter_selects_monitors(bench: Bench) -> None:
     (monitor,) = seen
     assert not monitor.is_channel_not_initialised()
     named = watching.retrieve_connected_channel_unique_names
-    assert named(lambda each: each.is_channel_opened())
-    assert not named(lambda each: each.is_channel_closed() or each.is_channel_error())
-    assert named(lambda each: each.get_channel_context_name() == WRITER)
+    assert named(lambda monitor: monitor.is_channel_opened())
+    assert not named(lambda monitor: monitor.is_channel_closed() or monitor.is_channel_error())
+    assert named(lambda monitor: monitor.get_channel_context_name() == WRITER)
     messages: list[ChannelStatusMessage] = []
     monitor.on_status_update(messages.append)
     writer.start_channel()
@@ -138,7 +138,7 @@ def test_heartbeats_carry_payloads_and_metrics(bench: Bench) -> None:
     assert reader.invoke_resource_creation()
     received: queue.Queue[ChannelStatusMessage] = queue.Queue()
     writer.on_status_message_received(
-        lambda reported: [received.put(each) for each in reported] and None
+        lambda reported: [received.put(message) for message in reported] and None
     )
     until(reader.invoke_open_channel)
     until(writer.invoke_open_channel)
@@ -173,12 +173,12 @@ def test_health_checks_have_the_record_counts_without_metrics(bench: Bench) -> N
     reader, writer = bench.reader(), bench.writer()
     assert reader.invoke_resource_creation()
     received: dict[str, queue.Queue[ChannelStatusMessage]] = {}
-    for each in (reader, writer):
-        reported = received[each.get_unique_name()] = queue.Queue()
-        each.on_status_message_received(
+    for channel in (reader, writer):
+        reported = received[channel.get_unique_name()] = queue.Queue()
+        channel.on_status_message_received(
             lambda messages, reported=reported: [reported.put(one) for one in messages] and None
         )
-        until(each.invoke_open_channel)
+        until(channel.invoke_open_channel)
     writer.invoke_write_records(demo(5))
     assert len(take(reader, 5)) == 5
     wanted = {
@@ -255,8 +255,8 @@ def test_a_principal_closes_after_its_replicas(bench: Bench) -> None:
     group = {"group": bench.name, "size": 2}
     principal, replica = (bench.reader(index=index, **group) for index in range(2))
     assert principal.invoke_resource_creation()
-    for each in (principal, replica):
-        until(each.invoke_open_channel)
+    for channel in (principal, replica):
+        until(channel.invoke_open_channel)
     until(lambda: not principal.can_close() and principal.retrieve_all_connected_channel_count())
     assert replica.can_close()
     assert not principal.invoke_close_channel()
@@ -328,10 +328,10 @@ def test_a_writer_that_sent_error_has_not_finished(bench: Bench) -> None:
     writer.invoke_sync_send_status_message(ChannelStatus.Error)
     reader.invoke_sync_status_update()
     errors = reader.retrieve_connected_channel_unique_names
-    until(lambda: errors(lambda each: each.is_channel_error()))
+    until(lambda: errors(lambda monitor: monitor.is_channel_error()))
     assert writer.invoke_close_channel()
     reader.invoke_sync_status_update()
-    assert errors(lambda each: each.is_channel_error() and not each.is_channel_healthy())
+    assert errors(lambda monitor: monitor.is_channel_error() and not monitor.is_channel_healthy())
     assert reader.is_any_connected_channels_unhealthy()
     assert reader.has_records()
     assert take(reader, 2) == demo(2), "all that it wrote is read"
@@ -431,8 +431,12 @@ def test_a_delivery_failure_is_raised_and_fails_the_writer(bench: Bench, topics:
     with pytest.raises(DeliveryFailed):
         writer.invoke_close_channel()
     assert not writer.is_channel_open()
-    until(lambda: [each.state for each in bench.channel().endpoints() if each.role == "writer"])
-    (writing,) = (each for each in bench.channel().endpoints() if each.role == "writer")
+    until(
+        lambda: [
+            endpoint.state for endpoint in bench.channel().endpoints() if endpoint.role == "writer"
+        ]
+    )
+    (writing,) = (endpoint for endpoint in bench.channel().endpoints() if endpoint.role == "writer")
     assert writing.state == "error"
     assert "MSG_SIZE_TOO_LARGE" in (writing.cause or "")
     until(reader.is_any_connected_channels_unhealthy)

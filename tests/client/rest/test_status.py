@@ -1,6 +1,5 @@
 """Status reports of channels, with a real broker."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,19 +10,21 @@ from sluiceway import Channel, Gateway, StatusReport
 from sluiceway.errors import Conflict, IncompatibleGateway
 from sluiceway.rest.status import GroupReport
 from topics import readings
+from waiting import until
 
 NewChannel = Callable[..., Channel]
 
 
 def until_report(channel: Channel, holds: Callable[[StatusReport], bool]) -> StatusReport:
-    """Wait, like the command, until the status satisfies a condition."""
-    deadline_s = time.monotonic() + 180
-    report = channel.report()
-    while not holds(report):
-        assert time.monotonic() < deadline_s, report
-        found = channel._control.status(channel.name, seen=report.etag, wait_s=20)
-        report = report if found is None else found
-    return report
+    """Wait until the status satisfies a condition."""
+    reports: list[StatusReport] = []
+
+    def is_reached() -> bool:
+        reports.append(channel.report())
+        return holds(reports[-1])
+
+    until(is_reached)
+    return reports[-1]
 
 
 def group_of(report: StatusReport, name: str = "delays") -> GroupReport:
@@ -104,11 +105,12 @@ def test_watchers_and_untracked_readers_are_not_reported(
     assert after.document["writers"] == before.document["writers"]
 
 
-def test_a_report_covers_one_incarnation_of_the_channel(new_channel: NewChannel) -> None:
+def test_a_report_covers_one_incarnation_of_the_channel(
+    new_channel: NewChannel, gateway: Gateway
+) -> None:
     old = new_channel()
     old.delete()
-    with Gateway(old._control._transport.url) as gateway:
-        gateway.channel(old.name, schema=old.schema)
+    gateway.channel(old.name, schema=old.schema)
     with pytest.raises(Conflict) as raised:
         old.report()
     assert raised.value.code == "uid_mismatch"

@@ -79,6 +79,7 @@ def spark_session(
         session = builder.getOrCreate()
     yield session
     session.stop()
+    # PySpark keeps its JVM for the next session.
     jvm = SparkContext._gateway
     assert jvm is not None
     jvm.shutdown()
@@ -103,12 +104,14 @@ def _patient_requests(monkeypatch: pytest.MonkeyPatch) -> None:
         "sluiceway.spark.ledger_batches._ABORT_TIMEOUT_S",
         "sluiceway.ledger.write_batch._ABORT_TIMEOUT_S",
     ):
+        # There are no options for them.
         monkeypatch.setattr(constant, 60.0)
 
 
 @pytest.fixture
 def patient_planning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait longer for Kafka than the option `pollTimeoutMs` says, but not for open batches."""
+    # The option would also limit the wait for open batches.
     monkeypatch.setattr(
         "sluiceway.spark.readable_offsets.OwnStream",
         lambda *arguments, **named: OwnStream(*arguments, **{**named, "timeout_s": 60.0}),

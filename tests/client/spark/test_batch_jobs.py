@@ -242,6 +242,7 @@ def test_a_commit_without_an_answer_names_the_key_of_the_next_run(
         return response
 
     with monkeypatch.context() as patch:
+        # The driver of Spark has no address of its own to put a relay before.
         patch.setattr(Transport, "request", unanswered)
         with pytest.raises(CommitUnknown) as caught:
             job.writer.commit([message])

@@ -16,6 +16,7 @@ JOB = Path(__file__).with_name("connect_job.py")
 
 def connect_url(session: SparkSession) -> str:
     """Return the URL of the Spark Connect server that the session's plugin started."""
+    # PySpark has no other access to the port of the server.
     jvm = session.sparkContext._jvm
     assert jvm is not None
     service = getattr(jvm.org.apache.spark.sql.connect.service, "SparkConnectService$")

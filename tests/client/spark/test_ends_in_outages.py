@@ -1,19 +1,21 @@
 """Batch writes that end while the gateway is silent: the driver reports their end later."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from pyspark.sql import SparkSession
 
 from micro_batches import BatchJob, Tasks, pickled_copy
 from relay import Relay
 from sluiceway import Gateway, Heartbeat
 from sluiceway.channel import Channel
+from sluiceway.errors import GatewayError
+from sluiceway.rest.parsing import JsonNode
 from sluiceway.spark.driver import Application
-from spark_tasks import SCHEMA
+from spark_tasks import SCHEMA, SparkParts
 from waiting import until
 
 OFTEN = Heartbeat(interval_ms=200, timeout_ms=60_000)
@@ -30,13 +32,42 @@ def relay(gateway_url: str) -> Iterator[Relay]:
 
 
 @pytest.fixture
-def application(spark_session: SparkSession, relay: Relay) -> Iterator[Application]:
-    application = Application(spark_session, relay.url)
+def spark() -> SparkParts:
+    return SparkParts([7])
+
+
+@pytest.fixture
+def application(spark: SparkParts, relay: Relay) -> Iterator[Application]:
+    application = Application(spark, relay.url)  # type: ignore[arg-type]
     application.start()
     yield application
     relay.restore()
     application.end()
-    until(lambda: application._closed)
+    until(lambda: not left_ends(application).exists())
+
+
+def left_ends(application: Application) -> Path:
+    """Return the directory of ends to report, which is there until the application has ended."""
+    unreported = application.job.unreported
+    assert unreported is not None
+    return unreported.directory
+
+
+class Heartbeats:
+    """A part of each heartbeat that counts them."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def fields(self) -> Mapping[str, Any]:
+        self.number += 1
+        return {}
+
+    def on_response(self, response: JsonNode) -> None:
+        """Do nothing."""
+
+    def on_rejected(self, error: GatewayError) -> None:
+        """Do nothing."""
 
 
 @pytest.fixture
@@ -107,16 +138,19 @@ def test_a_program_that_ends_reports_the_ends_of_its_writes_as_they_were(
 
 def test_ends_wait_for_the_gateway_also_after_spark_was_stopped(
     application: Application,
+    spark: SparkParts,
     relay: Relay,
     make: Callable[..., Channel],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     channel = make(heartbeat=OFTEN)
     end_in_an_outage(application, relay, channel, monkeypatch)
-    application._ending = True
-    until(lambda: application._final_heartbeats > 5)
+    spark.stop()
+    heartbeats = Heartbeats()
+    application.session.add_extension(heartbeats)
+    until(lambda: heartbeats.number > 5)
+    application.session.remove_extension(heartbeats)
+    assert left_ends(application).exists()
     relay.restore()
     until(lambda: writers(channel) == [COMMITTED])
-    until(lambda: application._closed)
-    assert application._unreported is not None
-    assert not application._unreported.directory.exists()
+    until(lambda: not left_ends(application).exists())

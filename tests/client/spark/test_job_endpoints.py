@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -23,9 +24,9 @@ from sluiceway.channel import Channel
 from sluiceway.errors import GatewayError
 from sluiceway.rest.endpoints import Endpoint
 from sluiceway.spark.driver import Application
-from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint
-from sluiceway.spark.queries import _QueryRun, public_cause
-from spark_tasks import SCHEMA, fill, ids_in
+from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint, control
+from sluiceway.spark.queries import public_cause
+from spark_tasks import SCHEMA, SparkParts, fill, ids_in, progressed, started
 from waiting import until
 
 SHORT = Heartbeat(interval_ms=100, timeout_ms=30_000)
@@ -411,27 +412,24 @@ def test_the_end_of_a_query_covers_partitions_that_were_added_while_it_ran(
     spec = EndpointSpec(
         channel=channel.name, uid=channel.uid, role="writer", group="g", job=application.job
     )
-    endpoint = QueryEndpoint(spec, application.session, application._control.endpoints)
-    endpoint.attach()
-    channel.update(partitions=4)
-    fill(channel, range(5), partition=3)
+    with closing(control(gateway_url).endpoints) as calls:
+        endpoint = QueryEndpoint(spec, application.session, calls)
+        endpoint.attach()
+        channel.update(partitions=4)
+        fill(channel, range(5), partition=3)
 
-    endpoint.close(cause=None, kafka={})
-    application._close()
+        endpoint.close(cause=None, kafka={})
     assert [each.ends for each in channel.endpoints() if each.id == endpoint.id] == [{3: 5}]
 
 
 def test_an_application_rejected_by_the_gateway_keeps_no_query_alive(
-    spark_session: SparkSession, gateway_url: str, channel: Channel
+    gateway_url: str, channel: Channel
 ) -> None:
-    application = Application(spark_session, gateway_url)
-    spec = EndpointSpec(
-        channel=channel.name, uid=channel.uid, role="writer", group="g", job=application.job
-    )
-    endpoint = QueryEndpoint(spec, application.session, application._control.endpoints)
-    endpoint.attach()
-    run = _QueryRun(id="query", name=None, query=None, endpoints={spec: endpoint})
-    application.queries._runs["run"] = run
+    application = Application(SparkParts([]), gateway_url)  # type: ignore[arg-type]
+    application.queries.onQueryStarted(started("run"))
+    application.queries.onQueryProgress(progressed("run", channel))
+    application.fields()
+    (endpoint,) = until(channel.endpoints)
     assert endpoint.id in application.session.ids
 
     application.on_rejected(GatewayError("it is refused", status=403))

@@ -303,8 +303,10 @@ def test_a_commit_needs_no_connection_to_the_channel(
     # Spark runs the module only in a worker that it starts itself.
     worker = "pyspark.sql.worker.python_streaming_sink_runner"
     if daemon:
+        # As in such a worker.
         monkeypatch.setitem(sys.modules, worker, pyspark)
     else:
+        # As in such a worker.
         monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec(worker, None))
     with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
         # A sink of this address is not known yet.

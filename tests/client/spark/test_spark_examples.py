@@ -18,6 +18,7 @@ def run(
 ) -> Iterator[Callable[[str], list[str]]]:
     """Run an example and return the printed lines; restores the session's configuration."""
     monkeypatch.setenv("SLUICEWAY_URL", gateway_url)
+    # The examples stop the session that all tests share.
     monkeypatch.setattr(SparkSession, "stop", lambda _session: None)
     before = spark.conf.getAll
 

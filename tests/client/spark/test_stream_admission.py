@@ -44,6 +44,7 @@ def test_a_batch_advances_within_the_limit_and_the_end(
 def test_a_limit_before_spark_4_2_is_an_error_with_the_needed_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # As with an older PySpark, which `make test-pythons` has not.
     monkeypatch.setattr(microbatch, "limits", None)
     options = ReadOptions.parse({"path": "c", "maxOffsetsPerTrigger": "5"})
     source: RefreshableConnection = object()  # type: ignore[assignment]

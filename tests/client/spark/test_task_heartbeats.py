@@ -9,7 +9,6 @@ import pytest
 from scripted_gateway import Script
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.rest.endpoints import EndpointCalls
-from sluiceway.spark import endpoints
 from sluiceway.spark.endpoints import (
     EndpointSpec,
     Job,
@@ -42,10 +41,8 @@ def reports(
     script: Script, task: TaskSlice, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[TaskReports, EndpointCalls]:
     """The reports of this process; the test sends their heartbeats."""
+    # Spark's tasks have the session of their process, whose heartbeats would come in between.
     monkeypatch.setattr(HeartbeatSession, "_run", lambda *_: None)
-    # The timeout of a heartbeat, too.
-    monkeypatch.setattr("sluiceway.endpoint.heartbeat._INITIAL_INTERVAL_S", 60.0)
-    monkeypatch.setattr(endpoints, "_REPORTS", {})
     return TaskReports.of(task.endpoint.gateway_url), EndpointCalls(script.transport())
 
 

@@ -269,6 +269,7 @@ def test_a_part_of_a_folder_that_is_not_read_is_refused(
             raise PermissionError(13, "Permission denied", path)
         return scandir(path)
 
+    # Root reads every directory.
     monkeypatch.setattr(os, "scandir", scan)
     run = sluiceway("apply", "-f", str(folder), url=UNREACHABLE)
     assert run.status == 1

@@ -3,7 +3,6 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -12,7 +11,7 @@ from sqlalchemy import text
 from databases import Postgres, SQLite
 from gateways import SCHEMA, Rig, code, running
 from sluiceway_gateway.db.engine import FULL_S, Database
-from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
+from sluiceway_gateway.errors import DatabaseUnavailable
 from waiting import until
 
 BODY = {"spec": {"schema": SCHEMA}}
@@ -93,8 +92,7 @@ def test_a_gateway_whose_file_another_process_locks_is_not_ready(sqlite: SQLite)
         closing(sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)) as other,
         running(database, url, database_wait_ms=50) as rig,
     ):
-        # A check of Kafka would wait for it.
-        rig.replace(kafka=Mock(**{"require_cluster.side_effect": KafkaUnavailable("away")}))
+        rig.fail_checks_of_kafka()
         assert rig.http.get("/readyz").json()["database"] is True
         other.execute("BEGIN EXCLUSIVE")
         ready = rig.http.get("/readyz").json()

@@ -17,7 +17,6 @@ from endpoints import Site, report, site
 from gateways import SCHEMA, Rig, code, running
 from relay import Relay
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.http import health
 from waiting import until
 
 #: Every call is answered by then.
@@ -26,17 +25,12 @@ ANSWERED_S = 30
 COMMIT = b"COMMIT\0"
 
 
-@pytest.fixture(autouse=True)
-def _kafka_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the check of Kafka in `/readyz`, which is unavailable in these tests."""
-    monkeypatch.setattr(health, "_TIMEOUT_S", 0.1)
-
-
 @contextmanager
 def gateway(url: str, **options: Any) -> Iterator[Rig]:
     database = Database(url)
     try:
         with running(database, url, **{"database_wait_ms": 500, **options}) as rig:
+            rig.fail_checks_of_kafka()
             yield rig
     finally:
         database.close()
