@@ -140,11 +140,11 @@ class _Release(functools.partial[None]):
 
 
 class _LockExit:
-    """The `__exit__` of a FairLock, or of a request for it."""
+    """The `__exit__` of a FairLock, or of a request for it: a new one for each statement."""
 
     def __get__(self, manager: Any, owner: type) -> Callable[..., None]:
         lock = manager if owner is FairLock else manager.lock
-        release = _Release(FairLock.leave, lock)
+        release = _Release(FairLock.release, lock)
         release.lock, release.depth = lock, lock.depth
         return release
 
@@ -198,7 +198,7 @@ class FairLock:
 
     @property
     def depth(self) -> int:
-        """How often the calling thread holds it."""
+        """The number of times that the calling thread has acquired it and not released it."""
         return self._depth if self._owner == threading.get_ident() else 0
 
     @property
@@ -243,8 +243,11 @@ class FairLock:
             self._withdraw(waiter)
             raise
 
-    def release(self) -> None:
-        """Hand the lock to the next thread. Raises RuntimeError if this thread does not hold it."""
+    def release(self, *_: object) -> None:
+        """Hand the lock to the next thread; the arguments are those of `__exit__`.
+
+        Raises RuntimeError if this thread does not hold it.
+        """
         if self._owner != threading.get_ident():
             raise RuntimeError("this thread does not hold the lock")
         if self._depth > 1:
@@ -266,10 +269,6 @@ class FairLock:
     # Not a method that calls it: an interrupt between the two would leave the lock taken.
     __enter__ = acquire
     __exit__ = _LockExit()
-
-    def leave(self, *_: object) -> None:
-        """Release it at the end of a `with` statement."""
-        self.release()
 
     @contextmanager
     def released(self) -> Iterator[None]:

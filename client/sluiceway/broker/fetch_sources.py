@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,7 +104,7 @@ class Source(ABC):
     def __init__(self) -> None:
         self._partitions: dict[tuple[str, int], FetchedPartition] = {}
         # Whether the consumer has the partitions, and continues after their buffers. False after an
-        # exception in between.
+        # exception in between; the next `assign` then begins with none.
         self._in_step = True
 
     def assign(
@@ -112,34 +112,37 @@ class Source(ABC):
     ) -> Mapping[tuple[str, int], FetchedPartition]:
         """Fetch these partitions from these offsets; return their buffers."""
         if not self._in_step:
-            self._drop_all()
+            self._unassign_all()
             self._partitions = {}
         self._in_step = False
-        found: dict[tuple[str, int], FetchedPartition] = {}
+        buffers: dict[tuple[str, int], FetchedPartition] = {}
         moved: dict[tuple[str, int], FetchedPartition] = {}
         for key, (connection, offset) in offsets.items():
-            known = self._partitions.get(key)
-            same = known and known.connection == connection
-            if known and same and known.start <= offset <= known.next:
-                known.skip_to(offset)
+            buffer = self._partitions.get(key)
+            same = buffer and buffer.connection == connection
+            if buffer and same and buffer.start <= offset <= buffer.next:
+                buffer.skip_to(offset)
             else:
-                known = moved[key] = FetchedPartition(connection, key[1], offset, offset)
-            found[key] = known
+                buffer = moved[key] = FetchedPartition(connection, key[1], offset, offset)
+            buffers[key] = buffer
         idle = [
             key
             for key, partition in self._partitions.items()
             if key not in offsets and partition.size > _MAX_BUFFER_BYTES
         ]
-        self.drop([*moved, *idle])
+        self._drop([*moved, *idle])
         if moved:
-            self._add(moved)
+            self._assign(moved)
             self._partitions |= moved
         self._in_step = True
-        return found
+        return buffers
 
-    @abstractmethod
     def drop(self, keys: Collection[tuple[str, int]]) -> None:
         """Stop fetching partitions, and forget their messages."""
+        if self._in_step:
+            self._in_step = False
+            self._drop(keys)
+            self._in_step = True
 
     def poll(self, timeout_s: float) -> bool:
         """Buffer the messages of any partition that arrive in time; return whether some did."""
@@ -147,6 +150,10 @@ class Source(ABC):
         arrived = self._poll(min(_SLICE_S, max(0.0, timeout_s)))
         self._in_step = True
         return arrived
+
+    def _drop(self, keys: Iterable[tuple[str, int]]) -> None:
+        if dropped := [key for key in keys if self._partitions.pop(key, None) is not None]:
+            self._unassign(dropped)
 
     @abstractmethod
     def _poll(self, wait_s: float) -> bool:
@@ -161,12 +168,16 @@ class Source(ABC):
         """Disconnect from Kafka."""
 
     @abstractmethod
-    def _add(self, partitions: Mapping[tuple[str, int], FetchedPartition]) -> None:
-        """Fetch partitions that were not fetched before."""
+    def _assign(self, partitions: Mapping[tuple[str, int], FetchedPartition]) -> None:
+        """Let the consumer fetch partitions that it does not have."""
 
     @abstractmethod
-    def _drop_all(self) -> None:
-        """Stop fetching all partitions that the consumer has."""
+    def _unassign(self, keys: Sequence[tuple[str, int]]) -> None:
+        """Let the consumer stop fetching partitions that it has."""
+
+    @abstractmethod
+    def _unassign_all(self) -> None:
+        """Let the consumer stop fetching."""
 
 
 class KafkaSource(Source):
@@ -176,11 +187,6 @@ class KafkaSource(Source):
         super().__init__()
         self._guard = ForkGuard()
         self._consumer = create_client(Consumer, properties)
-
-    def drop(self, keys: Collection[tuple[str, int]]) -> None:
-        """Stop fetching partitions, and forget their messages."""
-        if known := [key for key in keys if self._partitions.pop(key, None) is not None]:
-            self._consumer.incremental_unassign([TopicPartition(*key) for key in known])
 
     def _poll(self, wait_s: float) -> bool:
         """Buffer messages that arrive in time; return whether some did."""
@@ -209,10 +215,13 @@ class KafkaSource(Source):
         if not self._guard.forked:
             self._consumer.close()
 
-    def _add(self, partitions: Mapping[tuple[str, int], FetchedPartition]) -> None:
-        self._consumer.incremental_assign([each.place for each in partitions.values()])
+    def _assign(self, partitions: Mapping[tuple[str, int], FetchedPartition]) -> None:
+        self._consumer.incremental_assign([partition.place for partition in partitions.values()])
 
-    def _drop_all(self) -> None:
+    def _unassign(self, keys: Sequence[tuple[str, int]]) -> None:
+        self._consumer.incremental_unassign([TopicPartition(*key) for key in keys])
+
+    def _unassign_all(self) -> None:
         if assigned := self._consumer.assignment():
             self._consumer.incremental_unassign(assigned)
 
@@ -276,12 +285,6 @@ class CommittedSource(Source):
         self._update_ends()
         return found
 
-    def drop(self, keys: Collection[tuple[str, int]]) -> None:
-        """Stop fetching partitions, and forget their messages."""
-        known = [key for key in keys if self._partitions.pop(key, None) is not None]
-        if known:
-            self._stream.drop([number for _, number in known])
-
     def _poll(self, wait_s: float) -> bool:
         """Buffer committed messages that arrive in time; return whether some did."""
         partitions = {key[1]: each for key, each in self._partitions.items()}
@@ -313,10 +316,13 @@ class CommittedSource(Source):
         """Close the consumer."""
         self._stream.close()
 
-    def _add(self, partitions: Mapping[tuple[str, int], FetchedPartition]) -> None:
-        self._stream.add({key[1]: each.next for key, each in partitions.items()})
+    def _assign(self, partitions: Mapping[tuple[str, int], FetchedPartition]) -> None:
+        self._stream.add({key[1]: partition.next for key, partition in partitions.items()})
 
-    def _drop_all(self) -> None:
+    def _unassign(self, keys: Sequence[tuple[str, int]]) -> None:
+        self._stream.drop([number for _, number in keys])
+
+    def _unassign_all(self) -> None:
         self._stream.assign({})
 
     def _update_ends(self) -> None:

@@ -166,7 +166,7 @@ class CommittedMessages:
 
     @contextmanager
     def _stream_change(self) -> Iterator[None]:
-        """Change the stream with the other fields; after an exception, first assign it again."""
+        """Change the stream and other fields. After an exception, the next change assigns anew."""
         if not self._in_step:
             # From the next offsets to return, which are before the buffer.
             self._buffer.clear()

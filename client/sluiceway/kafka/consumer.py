@@ -122,7 +122,7 @@ class PartitionStream(Protocol):
 
     @property
     def awaits_messages(self) -> bool:
-        """Whether the reader waits for messages that Kafka has."""
+        """True while Kafka has messages that the reader has not received."""
         return False
 
     def idle_error(self, idle_s: float) -> SluicewayError:

@@ -82,7 +82,7 @@ class Fetcher:
         self._taken_from: int | None = None
         self._positions_before: dict[int, Position] = {}
         self.reading = False
-        """Whether a `read` that waits for more has taken records."""
+        """True while a `read` that has taken records waits for more."""
         # Whether the stream continues at `_next`. It does not after an interrupt of a poll, which
         # loses the polled messages, or between `_reset` and `assign`.
         self._in_step = False
@@ -169,12 +169,9 @@ class Fetcher:
                 self._taker, self.reading = None, False
 
     def _begin_taking(self) -> None:
-        returned = self._current.returned_records
-        self._taker, self._taken_from, self._positions_before = (
-            threading.get_ident(),
-            returned,
-            {},
-        )
+        # All at once: no interrupt comes in between.
+        thread, returned = threading.get_ident(), self._current.returned_records
+        self._taker, self._taken_from, self._positions_before = thread, returned, {}
 
     def reclaim(self) -> None:
         """Take the remaining records back from the iterators of `records`, for later calls."""

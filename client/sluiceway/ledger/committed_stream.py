@@ -169,7 +169,7 @@ class CommittedStream:
 
     @property
     def awaits_messages(self) -> bool:
-        """Whether the reader waits for messages below `stable`, which Kafka has."""
+        """True while Kafka has messages below `stable` that the reader has not received."""
         return bool(self._fetched)
 
     def idle_error(self, idle_s: float) -> SluicewayError:

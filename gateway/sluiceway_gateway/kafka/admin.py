@@ -81,8 +81,8 @@ GroupOffsets = Mapping[tuple[str, int], int]
 
 _LATEST_MS = 253_402_300_799_000
 """The last second of the year 9999 in Unix time."""
-#: Timeout of a repeated check of the cluster. One broker that hangs must not hold up requests to
-#: others.
+#: Timeout of a repeated check of the cluster, and of requests for racks. One broker that hangs must
+#: not hold up requests to others.
 _CHECK_S = 1.0
 _NOT_THERE = (Cause.TOPIC_ABSENT, Cause.INVALID_NAME)
 
@@ -136,12 +136,8 @@ class KafkaAdmin:
             described = self._client.admin.describe_configs([resource], request_timeout=timeout_s)
             futures[broker.id] = described[resource]
         settings = accepted(self._client.settled("DescribeConfigs", futures, timeout_s))
-        return tuple(
-            replace(each, rack=settings[each.id]["broker.rack"].value)
-            if each.id in settings
-            else each
-            for each in brokers
-        )
+        racks = {id_: entries["broker.rack"].value for id_, entries in settings.items()}
+        return tuple(replace(broker, rack=racks.get(broker.id)) for broker in brokers)
 
     def require_cluster(self, timeout_s: float | None = None, *, reread: bool = True) -> None:
         """Raise KafkaUnavailable if Kafka does not answer, or is another cluster than expected.

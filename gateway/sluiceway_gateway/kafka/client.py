@@ -178,11 +178,13 @@ class Client:
             return rejection(error.args[0])
         if not metadata.brokers:
             return Rejection(cause=Cause.UNAVAILABLE, message="it has no brokers at the moment")
-        brokers = sorted(metadata.brokers.values(), key=lambda broker: broker.id)
         return Cluster(
             cluster_id=metadata.cluster_id,
             controller_id=metadata.controller_id if metadata.controller_id >= 0 else None,
-            brokers=tuple(Broker(id=each.id, host=each.host, port=each.port) for each in brokers),
+            brokers=tuple(
+                Broker(id=broker.id, host=broker.host, port=broker.port)
+                for _, broker in sorted(metadata.brokers.items())
+            ),
         )
 
     def consumer(self, properties: Mapping[str, Any]) -> Consumer:

@@ -245,6 +245,12 @@ def test_an_interrupt_of_any_call_of_a_fetch_loses_no_message(
         assert fetch_all(offset) == sent[offset:]
         number += 23
     assert number > 100
+    # A refused partition is dropped.
+    number = 1
+    while interrupted_at_call(number, partial(fetch, broker, channel, 99), returns=False):
+        assert fetch_all(0) == sent
+        number += 7
+    assert number > 50
 
 
 def test_new_partitions_of_a_channel_are_found(broker: Broker, channel: Channel) -> None:

@@ -182,17 +182,17 @@ def test_after_an_interrupt_each_partition_continues_after_its_returned_messages
 def test_messages_are_taken_without_requests_for_positions(
     consumer: Callable[..., Consumer], site: Facade
 ) -> None:
-    name = site.channel(partitions=1, filled=300)
+    name = site.channel(partitions=1, filled=301)
     reader = consumer(**{"group.id": "many"})
     reader.assign([at(name, 0, 0)])
     messages = reader.consume(1, 20)
 
     def read() -> None:
-        while len(messages) < 300:
+        while len(messages) < 301:
             messages.extend([*reader.consume(1, 20), *filter(None, [reader.poll(20)])])
 
     counts = count_c_calls(read)
-    assert [message.offset() for message in messages] == [*range(300)]
+    assert [message.offset() for message in messages] == [*range(301)]
     # Twice a second, a poll records the positions for commits.
     assert counts["position"] < 50 < counts["consume"]
 

@@ -1,12 +1,13 @@
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
 
 from relay import reserve_port
-from shared_kafka import SharedKafka
+from shared_kafka import RACK, SharedKafka
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Cause, NewMessage, ObservedTopic, Rejection, Watermarks
@@ -78,7 +79,13 @@ def test_the_cluster_has_one_broker_that_is_its_controller(
     assert cluster.cluster_id
     assert cluster.controller_id == 1
     (broker,) = cluster.brokers
-    assert (broker.id, broker.port) == (1, kafka.port)
+    assert (broker.id, broker.port, broker.rack) == (1, kafka.port, None)
+
+
+def test_a_broker_that_does_not_answer_has_no_rack(admin: KafkaAdmin) -> None:
+    (broker,) = admin.describe_cluster().brokers
+    present, absent = admin.with_racks([broker, replace(broker, id=9)])
+    assert (present.rack, absent.rack) == (RACK, None)
 
 
 def test_a_topic_is_observed_as_created(admin: KafkaAdmin, name: str) -> None:
