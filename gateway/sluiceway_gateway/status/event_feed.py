@@ -26,12 +26,6 @@ from sluiceway_gateway.status.service import FeedUpdate, Statuses
 from sluiceway_gateway.status.store import StatusReport
 from sluiceway_gateway.status.wire import status_body, status_rest, summary_json
 
-PACE_S = 1.0
-"""Minimum time between two reads, and so between two events of a stream."""
-MAX_PAUSE_S = 5.0
-"""Maximum time between two reads, and so between the end of a token and of its streams."""
-HEARTBEAT_S = 15.0
-"""Time without an event after which a stream has a comment."""
 RETRY_MS = 2000
 """Pause before a reconnect that is recommended to clients."""
 
@@ -236,7 +230,7 @@ class StatusFeed:
     """Streams of one gateway: of the list, and of single channels. Lives in one event loop.
 
     While there are watchers, one task reads the database: after each change, at most once per
-    `PACE_S`, and at once for the first watcher of a subject. The same read checks all tokens. A
+    `pace_s`, and at once for the first watcher of a subject. The same read checks all tokens. A
     read that fails is recorded (`PassRecord`) and repeated. An event is encoded once for all
     watchers with the same state and permissions. A watcher has no queue: a slow one gets the
     difference between its state and the current one, or the whole state.
@@ -250,7 +244,18 @@ class StatusFeed:
         fragments: JsonCache,
         clock: Clock,
         on_pass: OnPass = unobserved,
+        pace_s: float = 1.0,
+        max_pause_s: float = 5.0,
+        heartbeat_s: float = 15.0,
     ) -> None:
+        """`pace_s` is the minimum time between two reads, and so between two events of a stream.
+
+        `max_pause_s` is the maximum, and so the time between the end of a token and of its
+        streams. After `heartbeat_s` without an event, a stream has a comment.
+        """
+        self._pace_s = pace_s
+        self._max_pause_s = max_pause_s
+        self._heartbeat_s = heartbeat_s
         self._passes = PassRecord("status-feed", on_pass=on_pass)
         self._statuses = statuses
         self._watch = watch
@@ -280,7 +285,7 @@ class StatusFeed:
         with self._watching(watcher) as subject:
             yield start
             position = last_id
-            due_s = time.monotonic() + HEARTBEAT_S
+            due_s = time.monotonic() + self._heartbeat_s
             while not self._has_ended(watcher, subject):
                 changed = subject.changed
                 update = await self._update(watcher, subject, position)
@@ -290,14 +295,14 @@ class StatusFeed:
                     position = update.position
                     if update.body:
                         yield update.data(self._clock(), compress=compress)
-                        due_s = time.monotonic() + HEARTBEAT_S
+                        due_s = time.monotonic() + self._heartbeat_s
                         continue
                 with suppress(TimeoutError):
                     async with asyncio.timeout(due_s - time.monotonic()):
                         await changed.wait()
                 if time.monotonic() >= due_s and not self._has_ended(watcher, subject):
                     yield comment
-                    due_s = time.monotonic() + HEARTBEAT_S
+                    due_s = time.monotonic() + self._heartbeat_s
 
     @contextmanager
     def _watching(self, watcher: _Watcher) -> Iterator[_List | _OneChannel]:
@@ -388,7 +393,7 @@ class StatusFeed:
                 self._passes.fail(error)
             else:
                 self._passes.succeed()
-            pause_s = max(PACE_S, (time.monotonic() - begun_s) / _SHARE)
+            pause_s = max(self._pace_s, (time.monotonic() - begun_s) / _SHARE)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._urgent.wait()
@@ -398,7 +403,7 @@ class StatusFeed:
     async def _change(self, overall: Tag) -> None:
         """Wait for a change of any channel, or for the first watcher of a subject."""
         waits = (
-            self._watch.anything_changed(overall, timeout_s=MAX_PAUSE_S, has_slot=True),
+            self._watch.anything_changed(overall, timeout_s=self._max_pause_s, has_slot=True),
             self._urgent.wait(),
         )
         tasks = [asyncio.ensure_future(each) for each in waits]

@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -26,20 +26,78 @@ from sluiceway_gateway.http.json import JsonCache
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.provisioning.store import remove
 from sluiceway_gateway.settings import Settings
-from sluiceway_gateway.status import event_feed
-from sluiceway_gateway.status.service import Statuses
+from sluiceway_gateway.status.event_feed import StatusFeed
+from sluiceway_gateway.status.service import FeedUpdate, Statuses
 from waiting import until
 
 PATH = "/v1/channels/flights/status"
 LIST = "/v1/status"
 BOTH = [PATH, LIST]
+START, COMMENT = b"retry: 2000\n\n", b": \n\n"
 
 
-@pytest.fixture(autouse=True)
-def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_feed, "PACE_S", 0.01)
-    monkeypatch.setattr(event_feed, "MAX_PAUSE_S", 0.1)
-    monkeypatch.setattr(event_feed, "HEARTBEAT_S", 0.1)
+class Name(str):
+    """A channel's name that notes the prefixes of each event for which it is looked at."""
+
+    encoded_for: ClassVar[list[Any]] = []
+
+    def startswith(self, prefix: str | tuple[str, ...], *bounds: Any) -> bool:
+        self.encoded_for.append(prefix)
+        return super().startswith(prefix, *bounds)
+
+
+class ObservedStatuses(Statuses):
+    """Statuses that note and disturb the feed's reads."""
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(rig.database, rig.tokens, clock=rig.clock)
+        self.failure: Exception | None = None
+        """Raised by reads of the feed, as long as it is set."""
+        self.failed = threading.Event()
+        self.partial_failure: Exception | None = None
+        """Raised once, after a line of the list was read."""
+        self.read_lines: list[str] = []
+
+    def feed_update(self, **arguments: Any) -> FeedUpdate:
+        if self.failure is not None:
+            self.failed.set()
+            raise self.failure
+        return super().feed_update(**arguments)
+
+    def summaries(self, names: Sequence[str]) -> Any:
+        for summary in super().summaries(names):
+            channel = summary.version.channel
+            self.read_lines.append(channel.name)
+            named = replace(channel, name=Name(channel.name))
+            yield replace(summary, version=replace(summary.version, channel=named))
+            failure, self.partial_failure = self.partial_failure, None
+            if failure is not None:
+                raise failure
+
+
+@pytest.fixture
+def statuses(rig: Rig) -> ObservedStatuses:
+    return ObservedStatuses(rig)
+
+
+@pytest.fixture
+def rig(rig: Rig, statuses: ObservedStatuses) -> Rig:
+    """A gateway whose feed has short times."""
+    rig.replace(feed=short_feed(rig, statuses, rig.app.state.parts.watch))
+    return rig
+
+
+def short_feed(rig: Rig, statuses: Statuses, watch: Watch) -> StatusFeed:
+    return StatusFeed(
+        statuses,
+        watch,
+        fragments=JsonCache(),
+        clock=rig.clock,
+        on_pass=rig.app.state.parts.metrics.set_loop_failures,
+        pace_s=0.01,
+        max_pause_s=0.1,
+        heartbeat_s=0.1,
+    )
 
 
 @pytest.fixture
@@ -74,10 +132,10 @@ class Events:
 
     def event(self) -> tuple[str, Any]:
         """Return the id and the data of the next event."""
-        while (found := self.block()) is not None:
-            if "data" in found:
-                self.last_id, self.kind = found["id"], found.get("event")
-                return self.last_id, json.loads(found["data"])
+        while (fields := self.block()) is not None:
+            if "data" in fields:
+                self.last_id, self.kind = fields["id"], fields.get("event")
+                return self.last_id, json.loads(fields["data"])
         raise AssertionError("the stream ended")
 
     def data(self) -> Any:
@@ -180,14 +238,9 @@ def test_a_stream_is_compressed_for_clients_that_accept_it(flights: Site, path: 
         assert compressed.data() == plain.data() != first
 
 
-def separate_feed(rig: Rig) -> event_feed.StatusFeed:
+def separate_feed(rig: Rig) -> StatusFeed:
     """Return a feed that the gateway does not use."""
-    return event_feed.StatusFeed(
-        rig.app.state.parts.statuses,
-        Watch(rig.database, limit=1, poll_s=0.01),
-        fragments=JsonCache(),
-        clock=rig.clock,
-    )
+    return short_feed(rig, rig.app.state.parts.statuses, Watch(rig.database, limit=1, poll_s=0.01))
 
 
 async def stream_pieces(
@@ -200,7 +253,7 @@ async def stream_pieces(
     other = own.events(LOOPBACK, channel=channel, last_id=None, compress=False)
 
     async def event(of: AsyncGenerator[bytes]) -> bytes:
-        while (piece := await anext(of)) == event_feed._COMMENT:
+        while (piece := await anext(of)) == COMMENT:
             pass
         return piece
 
@@ -242,8 +295,8 @@ def test_a_slow_client_gets_changes_of_the_list_merged(flights: Site) -> None:
 
     _, first, second, third = asyncio.run(stream_pieces(flights.rig, None, change))
     assert b"event: state\n" in first
-    found = json.loads(second.partition(b"data: ")[2])
-    merged = {each["channel"]["name"]: each["readers"]["live"] for each in found["changed"]}
+    change_event = json.loads(second.partition(b"data: ")[2])
+    merged = {each["channel"]["name"]: each["readers"]["live"] for each in change_event["changed"]}
     assert merged == {"c0": 0, "c1": 0, "c2": 0, "flights": 3, "weather": 0}
     assert third == b": \n\n"
 
@@ -262,37 +315,24 @@ def test_a_client_that_missed_more_than_the_list_has_gets_all_of_it(flights: Sit
 
 
 def test_one_read_and_one_encoding_serve_all_watchers_with_the_same_scopes(
-    flights: Site, monkeypatch: pytest.MonkeyPatch
+    flights: Site, statuses: ObservedStatuses
 ) -> None:
     rig = flights.rig
     site(rig, "other")
     rig.http.headers.update(rig.token("admin"))
     mine = [rig.token("read:fl") for _ in range(3)]
-    summaries: list[int] = []
-    encoded: list[tuple[str, ...]] = []
-    read, changes = Statuses.summaries, event_feed._changes
-
-    def counted(self: Statuses, some: Sequence[str]) -> Any:
-        summaries.append(len(some))
-        return read(self, some)
-
-    def encode(lines: Any, prefixes: tuple[str, ...], changed: set[str]) -> bytes:
-        encoded.append(prefixes)
-        return changes(lines, prefixes, changed)
-
-    monkeypatch.setattr(Statuses, "summaries", counted)
-    monkeypatch.setattr(event_feed, "_changes", encode)
     with ExitStack() as stack:
         tokens = [*mine, {}, {}]
         streams = [stack.enter_context(watched(rig, LIST, **each)) for each in tokens]
         first = [names(each.next("state")["items"]) for each in streams]
         assert first == [["flights"]] * 3 + [["flights", "other"]] * 2
-        before = sum(summaries)
+        statuses.read_lines.clear()
+        Name.encoded_for.clear()
         flights.member()
         assert [names(each.next("change")["changed"]) for each in streams] == [["flights"]] * 5
     # The line was read once, and encoded once for each permission.
-    assert sum(summaries) - before == 1
-    assert sorted(encoded) == [("",), ("fl",)]
+    assert statuses.read_lines == ["flights"]
+    assert sorted(Name.encoded_for) == [("",), ("fl",)]
 
 
 def test_several_gateways_on_one_database_send_the_same(
@@ -375,18 +415,18 @@ def test_a_slow_stream_of_a_deleted_channel_does_not_end_those_of_its_successor(
             own.events(LOOPBACK, channel="flights", last_id=None, compress=False) for _ in range(3)
         )
         for each in (slow, ended):
-            assert await anext(each) == event_feed._START
-            while await anext(each) == event_feed._COMMENT:
+            assert await anext(each) == START
+            while await anext(each) == COMMENT:
                 pass
         await asyncio.to_thread(delete)
-        assert {piece async for piece in ended} <= {event_feed._COMMENT}
+        assert {piece async for piece in ended} <= {COMMENT}
         await asyncio.to_thread(site, rig)
-        assert await anext(successor) == event_feed._START
-        while await anext(successor) == event_feed._COMMENT:
+        assert await anext(successor) == START
+        while await anext(successor) == COMMENT:
             pass
         # The new channel's stream does not end with the last one of the deleted channel.
         await slow.aclose()
-        assert await anext(successor) == event_feed._COMMENT
+        assert await anext(successor) == COMMENT
         await successor.aclose()
 
     asyncio.run(run())
@@ -429,45 +469,24 @@ def test_streams_count_as_waiting_requests(database: Database, database_url: str
             events.event()
 
 
-def test_a_stream_survives_a_database_outage(
-    flights: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failed = threading.Event()
-    was = Statuses.feed_update
-
-    def read(self: Statuses, **arguments: Any) -> Any:
-        if away:
-            failed.set()
-            raise DatabaseUnavailable("away")
-        return was(self, **arguments)
-
-    away = False
-    monkeypatch.setattr(Statuses, "feed_update", read)
+def test_a_stream_survives_a_database_outage(flights: Site, statuses: ObservedStatuses) -> None:
     with watched(flights.rig) as events:
         events.event()
-        away = True
-        assert failed.wait(60)
-        away = False
+        statuses.failure = DatabaseUnavailable("away")
+        assert statuses.failed.wait(60)
+        statuses.failure = None
         flights.member()
         assert len(events.event()[1]["readers"]) == 1
 
 
 def test_a_failed_read_is_repeated_and_shows_in_the_log_and_in_a_metric(
-    flights: Site, monkeypatch: pytest.MonkeyPatch
+    flights: Site, statuses: ObservedStatuses
 ) -> None:
-    failures = threading.Semaphore(0)
-
-    def fail(_self: Statuses, **_arguments: Any) -> Any:
-        failures.release()
-        raise RuntimeError("a defect")
-
     with watched(flights.rig) as events, capture_logs() as logs:
         events.event()
-        with monkeypatch.context() as broken:
-            broken.setattr(Statuses, "feed_update", fail)
-            for _ in range(3):
-                assert failures.acquire(timeout=60)
-            until(lambda: failed_passes(flights.rig) >= 2)
+        statuses.failure = RuntimeError("a defect")
+        until(lambda: failed_passes(flights.rig) >= 2)
+        statuses.failure = None
         flights.member()
         assert len(events.event()[1]["readers"]) == 1
         assert failed_passes(flights.rig) == 0
@@ -483,23 +502,13 @@ def failed_passes(rig: Rig) -> float:
 
 
 def test_a_list_that_was_read_in_part_is_continued(
-    flights: Site, monkeypatch: pytest.MonkeyPatch
+    flights: Site, statuses: ObservedStatuses
 ) -> None:
-    monkeypatch.setattr("sluiceway_gateway.db.statements.KEYS_AT_ONCE", 1)
-    rig, read = flights.rig, Statuses.summaries
-    site(rig, "other")
-    reads: list[tuple[str, ...]] = []
-
-    def fail_once(self: Statuses, some: Sequence[str]) -> Any:
-        reads.append(tuple(some))
-        if reads.count(("flights",)) == 1 and some == ("flights",):
-            raise DatabaseUnavailable("the transaction was idle for too long")
-        return read(self, some)
-
-    monkeypatch.setattr(Statuses, "summaries", fail_once)
-    with watched(rig, LIST) as events:
+    site(flights.rig, "other")
+    statuses.partial_failure = DatabaseUnavailable("the transaction was idle for too long")
+    with watched(flights.rig, LIST) as events:
         assert names(events.next("state")["items"]) == ["flights", "other"]
-    assert sorted(reads) == [("flights",), ("flights",), ("other",)]
+    assert sorted(statuses.read_lines) == ["flights", "other"]
 
 
 def test_watching_leaves_no_trace(flights: Site) -> None:
