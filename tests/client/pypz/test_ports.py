@@ -1,10 +1,11 @@
-"""Ports that run the channel classes: stand-ins, and pypz's."""
+"""pypz's ports and executors, which run the channel classes."""
 
 import os
 import subprocess
 import sys
+import types
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,20 +13,127 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pypz.abstracts import channel_ports
+from pypz.abstracts.channel_ports import ChannelInputPort, ChannelOutputPort
+from pypz.core.specs.misc import BlankOperator
+from pypz.core.specs.pipeline import Pipeline
+from pypz.executors.operator.executor import OperatorExecutor
+from pypz.executors.operator.states import StateOperationRunning
 
-from pypz_rig import (
-    SCHEMA,
-    QuickReader,
-    QuickWriter,
-    StandinInputPort,
-    StandinOutputPort,
-    demo,
-    without_sleeps,
-)
+from pypz_rig import SCHEMA, QuickReader, QuickWriter, demo
 from sluiceway import Gateway, Heartbeat
 from sluiceway.errors import ChannelNotFound, WriterFailed
 from sluiceway.pypz import KafkaChannelReader, KafkaChannelWriter
 from waiting import until
+
+
+@pytest.fixture(autouse=True)
+def _without_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the sleep of five seconds before pypz's ports close."""
+    # It has no parameter.
+    monkeypatch.setattr(channel_ports, "time", types.SimpleNamespace(sleep=lambda _s: None))
+
+
+RECEIVED: dict[str, list[dict[str, str]]] = {}
+
+
+class Steps:
+    """The steps of a port by public names; pypz's executor takes them through its hooks."""
+
+    _pre_execution: Any
+    _on_resource_creation: Any
+    _on_port_open: Any
+    _on_port_close: Any
+    _on_resource_deletion: Any
+    _on_error: Any
+
+    def prepare(self) -> None:
+        self._pre_execution()
+
+    def create_resource(self) -> bool:
+        return bool(self._on_resource_creation())
+
+    def open(self) -> bool:
+        return bool(self._on_port_open())
+
+    def close(self) -> bool:
+        return bool(self._on_port_close())
+
+    def delete_resource(self) -> bool:
+        return bool(self._on_resource_deletion())
+
+    def fail(self) -> None:
+        self._on_error(StateOperationRunning, RuntimeError("on purpose"))
+
+
+class SteppedInputPort(ChannelInputPort, Steps):  # type: ignore[misc]
+    """An input port of pypz."""
+
+
+class SteppedOutputPort(ChannelOutputPort, Steps):  # type: ignore[misc]
+    """An output port of pypz."""
+
+
+class Reads(BlankOperator):  # type: ignore[misc]
+    """An operator that reads until its port has no more records."""
+
+    GROUP_MODE = False
+
+    def __init__(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(name, *args, **kwargs)
+        self.input_port = SteppedInputPort(
+            schema=SCHEMA, group_mode=self.GROUP_MODE, channel_reader_type=QuickReader
+        )
+
+    def _on_running(self) -> bool | None:
+        RECEIVED.setdefault(self.get_full_name(), []).extend(self.input_port.retrieve())
+        return None
+
+
+class ReadsAll(Reads):
+    GROUP_MODE = True
+
+
+class ReadsFew(Reads):
+    """An operator that stops after the first record."""
+
+    def _on_running(self) -> bool:
+        if not self.input_port.retrieve():
+            return False
+        self.input_port.commit_current_read_offset()
+        return True
+
+
+class Writes(BlankOperator):  # type: ignore[misc]
+    """An operator that writes a hundred records."""
+
+    def __init__(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(name, *args, **kwargs)
+        self.output_port = SteppedOutputPort(schema=SCHEMA, channel_writer_type=QuickWriter)
+
+    def _on_running(self) -> bool:
+        self.output_port.send(demo(100))
+        return True
+
+
+class Pipe(Pipeline):  # type: ignore[misc]
+    """A writer connected to a reader."""
+
+    READS = Reads
+
+    def __init__(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
+        super().__init__(name, *args, **kwargs)
+        self.reader = self.READS("reader")
+        self.writer = Writes("writer")
+        self.reader.input_port.connect(self.writer.output_port)
+
+
+class PipeToAll(Pipe):
+    READS = ReadsAll
+
+
+class PipeOfFew(Pipe):
+    READS = ReadsFew
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,59 +149,6 @@ class Wish:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
-Ports = tuple[list[Any], list[Any]]
-MakePorts = Callable[[Wish], Ports]
-
-_STANDIN = {
-    "syncConnectionsOpen": "sync_connections_open",
-    "sequentialModeEnabled": "sequential_mode_enabled",
-}
-
-
-def standins(wish: Wish) -> Ports:
-    """Create stand-in ports."""
-
-    def place(operator: str, port: str, index: int, size: int) -> dict[str, Any]:
-        replica = f"{operator}_{index - 1}" if index else operator
-        group = f"{wish.name}.{operator}.{port}" if size > 1 else None
-        return {
-            "name": f"{wish.name}.{replica}.{port}",
-            "schema": SCHEMA,
-            "group": group,
-            "index": index,
-            "size": size,
-            "location": wish.url,
-            "config": dict(wish.config),
-        }
-
-    inputs = [
-        StandinInputPort(
-            **place("reader", "input_port", index, wish.readers),
-            writers=wish.writers,
-            group_mode=wish.group_mode,
-            channel_reader_type=QuickReader,
-            **{_STANDIN[key]: value for key, value in wish.parameters.items()},
-        )
-        for index in range(wish.readers)
-    ]
-    outputs = [
-        StandinOutputPort(
-            **place("writer", "output_port", index, wish.writers),
-            inputs=[f"{wish.name}.reader.input_port"],
-            channel_writer_type=QuickWriter,
-        )
-        for index in range(wish.writers)
-    ]
-    return inputs, outputs
-
-
-def of_pypz(wish: Wish) -> Ports:
-    """Create a pipeline of pypz's operators, and return their ports."""
-    pipeline = pipeline_of_pypz(wish)
-    readers, writers = replicas_of(pipeline.reader), replicas_of(pipeline.writer)
-    return [port.input_port for port in readers], [port.output_port for port in writers]
-
-
 def replicas_of(operator: Any) -> list[Any]:
     """Return an operator and its replicas; those of pypz 0.10 are materialized by its executor."""
     replicas = operator.get_replicas()
@@ -106,10 +161,8 @@ def replicas_of(operator: Any) -> list[Any]:
     ]
 
 
-def pipeline_of_pypz(wish: Wish, kind: Any = None) -> Any:
+def pipeline_of(wish: Wish, kind: Any = None) -> Any:
     """Create a pipeline of two operators, with their replicas."""
-    from pypz_operators import Pipe, PipeToAll
-
     pipeline = (kind or (PipeToAll if wish.group_mode else Pipe))(wish.name)
     pipeline.set_parameter("##channelLocation", wish.url)
     pipeline.set_parameter("##channelConfig", dict(wish.config))
@@ -123,13 +176,15 @@ def pipeline_of_pypz(wish: Wish, kind: Any = None) -> Any:
 class Pipelines:
     """Creates ports, and closes them at the end of the test."""
 
-    def __init__(self, make: MakePorts, url: str) -> None:
-        self.make, self.url = make, url
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.name = f"pipeline-{uuid.uuid4().hex[:8]}"
         self.made: list[Any] = []
 
     def __call__(self, **wishes: Any) -> tuple[list[Any], list[Any]]:
-        inputs, outputs = self.make(Wish(name=self.name, url=self.url, **wishes))
+        pipeline = pipeline_of(Wish(name=self.name, url=self.url, **wishes))
+        inputs = [operator.input_port for operator in replicas_of(pipeline.reader)]
+        outputs = [operator.output_port for operator in replicas_of(pipeline.writer)]
         self.made += [*reversed(outputs), *reversed(inputs)]
         for port in (*inputs, *outputs):
             port.prepare()
@@ -141,13 +196,9 @@ class Pipelines:
                 port.close()
 
 
-@pytest.fixture(params=["stand-in", "pypz"])
-def pipelines(
-    request: pytest.FixtureRequest, gateway_url: str, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Pipelines]:
-    if request.param == "pypz":
-        without_sleeps(monkeypatch)
-    made = Pipelines(of_pypz if request.param == "pypz" else standins, gateway_url)
+@pytest.fixture
+def pipelines(gateway_url: str) -> Iterator[Pipelines]:
+    made = Pipelines(gateway_url)
     yield made
     made.end()
 
@@ -284,18 +335,11 @@ def test_a_restart_after_an_error_continues_at_the_last_commit(pipelines: Pipeli
     assert again.delete_resource()
 
 
-def test_the_executors_of_pypz_run_a_pipeline_to_its_end(
-    gateway_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_sleeps(monkeypatch)
-    from pypz.executors.operator.executor import OperatorExecutor
-
-    from pypz_operators import RECEIVED
-
+def test_the_executors_of_pypz_run_a_pipeline_to_its_end(gateway_url: str) -> None:
     wish = Wish(
         name=f"pipeline-{uuid.uuid4().hex[:8]}", url=gateway_url, config={"max_poll_records": 50}
     )
-    pipeline = pipeline_of_pypz(wish)
+    pipeline = pipeline_of(wish)
     operators = [
         *(pipeline.reader, *pipeline.reader.get_replicas()),
         *(pipeline.writer, *pipeline.writer.get_replicas()),
@@ -313,16 +357,9 @@ def test_the_executors_of_pypz_run_a_pipeline_to_its_end(
         gateway.channel(f"{wish.name}.reader.input_port")
 
 
-def test_an_operator_that_stops_early_succeeds_and_keeps_its_channel(
-    gateway_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_sleeps(monkeypatch)
-    from pypz.executors.operator.executor import OperatorExecutor
-
-    from pypz_operators import PipeOfFew
-
+def test_an_operator_that_stops_early_succeeds_and_keeps_its_channel(gateway_url: str) -> None:
     wish = Wish(name=f"pipeline-{uuid.uuid4().hex[:8]}", url=gateway_url, readers=1, writers=1)
-    pipeline = pipeline_of_pypz(wish, PipeOfFew)
+    pipeline = pipeline_of(wish, PipeOfFew)
     with ThreadPoolExecutor() as threads:
         executors = [
             OperatorExecutor(operator, handle_interrupts=False)
@@ -339,8 +376,7 @@ def test_an_operator_that_stops_early_succeeds_and_keeps_its_channel(
         channel.delete(force=True)
 
 
-def test_pypzs_classes_accept_sluiceways(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_sleeps(monkeypatch)
+def test_pypzs_classes_accept_sluiceways() -> None:
     from pypz.core.channels.io import ChannelReader, ChannelWriter
     from pypz.core.channels.status import ChannelStatus as TheirStatus
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from pypz_rig import without_sleeps
 from sluiceway.pypz import (
     ChannelStatusMessage,
     ChannelStatusMonitor,
@@ -50,8 +49,7 @@ def test_the_test_of_a_row_uses_its_names(row: str) -> None:
     assert {name for name in named(row) - indirect if name not in used} == set()
 
 
-def test_every_public_name_of_pypz_exists(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_sleeps(monkeypatch)
+def test_every_public_name_of_pypz_exists() -> None:
     from pypz.core.channels.io import ChannelReader, ChannelWriter
     from pypz.core.channels.status import ChannelStatusMonitor as TheirMonitor
 

@@ -3,6 +3,7 @@
 import queue
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,6 +30,21 @@ class ElsewhereWriter(QuickWriter):
     """A writer with another gateway timeout, and so with its own heartbeat session."""
 
     ControlLoopExceptionTimeoutInMs = 50_000
+
+
+def impatient_reader(bench: Bench) -> KafkaChannelReader:
+    """Return an open reader that waits a second for successors of failed writers.
+
+    It takes the time from the channel when it opens. Afterwards the channel's heartbeat timeout
+    is long again, so that nothing is lost which only a busy machine delays.
+    """
+    channel = bench.create_channel()
+    usual = channel.heartbeat
+    channel.update(heartbeat=replace(usual, timeout_ms=1000))
+    reader = bench.reader()
+    until(reader.invoke_open_channel)
+    channel.update(heartbeat=usual)
+    return reader
 
 
 def test_both_sides_receive_each_others_states_in_order(bench: Bench) -> None:
@@ -91,6 +107,7 @@ def test_a_filter_selects_monitors(bench: Bench) -> None:
     assert named(lambda monitor: monitor.is_channel_opened())
     assert not named(lambda monitor: monitor.is_channel_closed() or monitor.is_channel_error())
     assert named(lambda monitor: monitor.get_channel_context_name() == WRITER)
+    assert named(lambda monitor: monitor.get_channel_group_name() is None)
     messages: list[ChannelStatusMessage] = []
     monitor.on_status_update(messages.append)
     writer.start_channel()
@@ -321,7 +338,7 @@ def test_heartbeats_that_arrive_after_the_close_are_no_warning(
 
 
 def test_a_writer_that_sent_error_has_not_finished(bench: Bench) -> None:
-    reader, writer = bench.impatient_reader(), bench.writer()
+    reader, writer = impatient_reader(bench), bench.writer()
     until(writer.invoke_open_channel)
     writer.start_channel()
     writer.invoke_write_records(demo(2))
@@ -371,7 +388,7 @@ def test_a_writer_that_is_restarted_in_time_is_read_to_the_end(bench: Bench, wri
 
 
 def test_a_writer_that_failed_before_writing_ends_a_reader_without_an_error(bench: Bench) -> None:
-    reader, writer = bench.impatient_reader(), bench.writer()
+    reader, writer = impatient_reader(bench), bench.writer()
     until(writer.invoke_open_channel)
     writer.invoke_sync_send_status_message(ChannelStatus.Error)
     assert writer.invoke_close_channel()
@@ -415,7 +432,7 @@ def test_a_writer_that_failed_before_may_be_restarted_with_its_reader(
     assert len(take(patient, 2)) == 2
     assert patient.has_records(), "it is waited for, for the channel's heartbeat timeout"
     assert patient.invoke_close_channel()
-    later = bench.impatient_reader()
+    later = impatient_reader(bench)
     until(later.is_any_connected_channels_unhealthy)
     assert len(take(later, 2)) == 2
     with pytest.raises(WriterFailed):
@@ -423,7 +440,7 @@ def test_a_writer_that_failed_before_may_be_restarted_with_its_reader(
 
 
 def test_a_delivery_failure_is_raised_and_fails_the_writer(bench: Bench, topics: Topics) -> None:
-    reader, writer = bench.impatient_reader(), bench.writer()
+    reader, writer = impatient_reader(bench), bench.writer()
     until(writer.invoke_open_channel)
     writer.start_channel()
     topics.limit_messages(bench.channel().status.topic.name)
