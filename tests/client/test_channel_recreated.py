@@ -2,12 +2,13 @@
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from faults import at_call
 from sluiceway import Channel, Gateway
 from sluiceway.errors import (
     ChannelNotFound,
@@ -152,21 +153,21 @@ def test_records_in_a_topic_that_was_created_again_are_not_acknowledged(
 
 
 def test_a_flush_asks_for_the_topic_once_after_each_delivery(
-    topics: Topics, monkeypatch: pytest.MonkeyPatch
+    topics: Topics,
 ) -> None:
     requests: list[str] = []
-    describe = AdminClient.describe_topics
     answers = True
 
-    def counted(admin: AdminClient, *arguments: Any, **options: Any) -> Any:
+    def count(*_: object, **__: object) -> None:
         requests.append("describe")
         if not answers:
             raise KafkaException(KafkaError(KafkaError.BROKER_NOT_AVAILABLE))
-        return describe(admin, *arguments, **options)
 
-    with ChannelWriter(topics.connect()) as writer:
-        # Requests over one connection cannot be told apart outside.
-        monkeypatch.setattr(AdminClient, "describe_topics", counted)
+    # Requests over one connection cannot be told apart outside.
+    with (
+        ChannelWriter(topics.connect()) as writer,
+        at_call(AdminClient, "describe_topics", count),
+    ):
         writer.flush()
         assert len(requests) == 0
         writer.write(readings(3))

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from broker_calls import broker_at, encode, produce_values
+from faults import at_call
 from relay import Relay
 from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.confluent import KafkaException, Producer
@@ -122,23 +123,19 @@ def test_records_that_closing_has_lost_in_an_outage_are_an_error_of_each_close(
 
 
 def test_a_writer_whose_closing_was_interrupted_before_its_report_is_closed_by_the_next_call(
-    make: Callable[..., Channel], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Channel],
 ) -> None:
     channel, heartbeats = make(), 0
-    fields = EndpointMetrics.heartbeat_fields
 
-    def interrupted(metrics: EndpointMetrics, *arguments: Any, final: bool = False) -> Any:
+    def interrupt(*_: object, final: bool = False) -> None:
         nonlocal heartbeats
         if final:
             raise KeyboardInterrupt
         heartbeats += 1
-        return fields(metrics, *arguments)
 
     writer = channel.writer()
     writer.write(readings(3))
-    with monkeypatch.context() as patched:
-        # The moment at which the report is made.
-        patched.setattr(EndpointMetrics, "heartbeat_fields", interrupted)
+    with at_call(EndpointMetrics, "heartbeat_fields", interrupt):
         with pytest.raises(KeyboardInterrupt):
             writer.close()
         before = heartbeats

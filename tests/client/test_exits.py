@@ -14,12 +14,11 @@ import pyarrow as pa
 import pytest
 
 from broker_calls import broker_at, encode, produce_values
+from faults import at_call
 from sluiceway import Channel, Gateway, Heartbeat, OutputPort
 from sluiceway.confluent import Producer
 from sluiceway.errors import DeliveryFailed, WriterFailed
-from sluiceway.kafka.accumulator import Messages
 from sluiceway.kafka.producer import IdempotentProducer
-from sluiceway.rest.endpoints import AttachResult
 from topics import DEFINITION, readings
 from waiting import until
 
@@ -87,12 +86,11 @@ def test_a_successful_exit_commits_the_records_of_an_exactly_once_channel(
     assert list(channel.reader()) == readings(3)
 
 
+@pytest.mark.usefixtures("brief_replacement")
 @pytest.mark.parametrize("block", ["batch", "transaction"])
 def test_an_exit_within_a_batch_aborts_it_and_is_a_failure(
-    make: Callable[..., Channel], gateway: Gateway, monkeypatch: pytest.MonkeyPatch, block: str
+    make: Callable[..., Channel], gateway: Gateway, block: str
 ) -> None:
-    # With so short a heartbeat timeout, a busy machine would lose endpoints.
-    monkeypatch.setattr(AttachResult, "replacement_timeout_s", 0.0)
     channel, source = make(delivery="exactly_once"), make()
 
     def run() -> None:
@@ -206,7 +204,7 @@ def on_signal() -> Iterator[Callable[[BaseException], None]]:
     signal.signal(signal.SIGTERM, before)
 
 
-def send_signal() -> None:
+def send_signal(*_: object) -> None:
     ident = threading.main_thread().ident
     assert ident is not None
     signal.pthread_kill(ident, signal.SIGTERM)
@@ -216,29 +214,22 @@ def send_signal() -> None:
 @pytest.mark.parametrize("call", ["write", "flush"])
 def test_an_exit_while_records_are_sent_finishes_the_writer_with_all_of_them(
     make: Callable[..., Channel],
-    monkeypatch: pytest.MonkeyPatch,
     on_signal: Callable[[BaseException], None],
     delivery: str,
     call: str,
 ) -> None:
     # Only messages of Arrow wait for more records of further writes.
     channel = make(delivery=delivery, format="avro" if call == "write" else "arrow")
-    send = IdempotentProducer.send
-
-    def send_after_signal(producer: IdempotentProducer, messages: Messages) -> None:
-        send_signal()
-        send(producer, messages)
 
     def run() -> None:
         with channel.writer() as writer:
             table = pa.Table.from_pylist(readings(50), writer.schema.arrow)
             if call == "flush":
                 writer.write(table)
-            # The moment of the signal.
-            monkeypatch.setattr(IdempotentProducer, "send", send_after_signal)
-            if call == "write":
-                writer.write(table)
-            writer.flush()
+            with at_call(IdempotentProducer, "send", send_signal):
+                if call == "write":
+                    writer.write(table)
+                writer.flush()
 
     on_signal(SystemExit(0))
     with pytest.raises(SystemExit):
@@ -249,21 +240,21 @@ def test_an_exit_while_records_are_sent_finishes_the_writer_with_all_of_them(
 
 def test_a_failure_that_an_exit_kept_from_the_program_is_raised_by_closing(
     make: Callable[..., Channel],
-    monkeypatch: pytest.MonkeyPatch,
     on_signal: Callable[[BaseException], None],
 ) -> None:
     channel = make()
     interrupted: list[BaseException] = []
 
-    def fail_after_signal(*_: object) -> None:
+    def fail_after_signal(*_: object, **__: object) -> None:
         send_signal()
         until(lambda: interrupted)
         raise DeliveryFailed(partition=0, reason="refused", written_records=0, failed_records=50)
 
     def run() -> None:
-        with channel.writer() as writer:
-            # The moment of the signal.
-            monkeypatch.setattr(IdempotentProducer, "send", fail_after_signal)
+        with (
+            channel.writer() as writer,
+            at_call(IdempotentProducer, "send", fail_after_signal),
+        ):
             try:
                 writer.write(pa.Table.from_pylist(readings(50), writer.schema.arrow))
             except SystemExit as error:

@@ -12,12 +12,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from faults import no_threads
-from interrupts import interrupted_at_call, raising_at_step
+from faults import at_call, no_threads, raising
+from interrupts import interrupted_at_call, interrupted_in_report, raising_at_step
 from sluiceway import Channel
 from sluiceway.errors import DeliveryFailed, EndpointClosed, OptionError
 from sluiceway.kafka.consumer import FetchedMessages, OwnStream
-from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.reader import ChannelReader
 from sluiceway.records.row_buffer import RowBuffer
 from sluiceway.rest.models import Connection
@@ -170,13 +169,6 @@ def test_an_interrupt_of_any_call_of_a_read_loses_no_record(
     assert ids == [*range(len(ids))]
 
 
-def interrupting(error: BaseException) -> Callable[..., Any]:
-    def interrupted(*_: object) -> Any:
-        raise error
-
-    return interrupted
-
-
 def test_single_records_are_sent_after_an_interrupt_at_any_step_of_a_write(topics: Topics) -> None:
     numbers = itertools.count()
     with ChannelWriter(topics.connect("avro", partitions=1)) as writer:
@@ -229,16 +221,14 @@ def test_a_writer_that_is_interrupted_at_any_step_of_closing_loses_nothing_in_si
 
 
 def test_a_repeated_flush_raises_the_failure_whose_report_an_interrupt_lost(
-    topics: Topics, monkeypatch: pytest.MonkeyPatch
+    topics: Topics,
 ) -> None:
     # The gateway had a larger message limit than the topic.
     connection = topics.connect("avro", partitions=1, config={"max.message.bytes": "2000"})
-    # No signal can be timed to a callback of librdkafka.
-    monkeypatch.setattr(IdempotentProducer, "_on_failure", interrupting(KeyboardInterrupt()))
     writer = ChannelWriter(connection)
     noise = random.Random(1).randbytes(4000).hex()  # noqa: S311
     writer.write({"id": 1, "station": noise, "celsius": 0.0})
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_in_report():
         writer.flush()
     with pytest.raises(DeliveryFailed, match="an interrupt lost the delivery report") as raised:
         writer.flush()
@@ -248,13 +238,11 @@ def test_a_repeated_flush_raises_the_failure_whose_report_an_interrupt_lost(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_unexpected_error_in_the_background_is_raised_by_the_next_call(
-    topics: Topics, monkeypatch: pytest.MonkeyPatch
+    topics: Topics,
 ) -> None:
     writer = ChannelWriter(topics.connect("avro", partitions=1))
     before = set(threading.enumerate())
-    with monkeypatch.context() as patched:
-        # Memory cannot be short for one call only.
-        patched.setattr(RowBuffer, "drain", interrupting(MemoryError()))
+    with at_call(RowBuffer, "drain", raising(MemoryError())):
         writer.write(readings(1)[0])
         for thread in set(threading.enumerate()) - before:
             thread.join(60)

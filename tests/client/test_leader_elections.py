@@ -30,12 +30,19 @@ class Elections:
     silent = False
     """Whether the leader does not answer at all, which librdkafka takes for a result."""
 
+    def __init__(self) -> None:
+        self.leaderless: set[int] = set()
+        """Partitions without a leader in librdkafka's metadata."""
+
     def list_offsets(self, admin: AdminClient, requests: Any, **options: Any) -> dict[Any, Any]:
+        failed: Future[Any] = Future()
+        if any(place.partition in self.leaderless for place in requests):
+            failed.set_exception(KafkaException(KafkaError(KafkaError._NOENT)))
+            return dict.fromkeys(requests, failed)
         if not self.left:
             offsets: dict[Any, Any] = self.requesting(admin, requests, **options)
             return offsets
         self.left -= 1
-        failed: Future[Any] = Future()
         if self.silent:
             failed.set_result(ListOffsetsResultInfo(OFFSET_INVALID, -1, -1))
         else:
@@ -79,18 +86,9 @@ def elections(monkeypatch: pytest.MonkeyPatch) -> Iterator[Elections]:
 
 
 @pytest.fixture
-def leaderless(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+def leaderless(elections: Elections, monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Partitions without a leader in librdkafka's metadata."""
-    absent: set[int] = set()
-    list_offsets, describe = AdminClient.list_offsets, AdminClient.describe_topics
-
-    def listed(admin: AdminClient, requests: Any, **options: Any) -> dict[Any, Any]:
-        if not any(place.partition in absent for place in requests):
-            offsets: dict[Any, Any] = list_offsets(admin, requests, **options)
-            return offsets
-        failed: Future[Any] = Future()
-        failed.set_exception(KafkaException(KafkaError(KafkaError._NOENT)))
-        return dict.fromkeys(requests, failed)
+    absent, describe = elections.leaderless, AdminClient.describe_topics
 
     def described(admin: AdminClient, topics: Any, **options: Any) -> dict[str, Future[Any]]:
         descriptions: dict[str, Future[Any]] = describe(admin, topics, **options)
@@ -101,8 +99,6 @@ def leaderless(monkeypatch: pytest.MonkeyPatch) -> set[int]:
         return descriptions
 
     # The only broker of the run leads all partitions.
-    monkeypatch.setattr(AdminClient, "list_offsets", listed)
-    # The same.
     monkeypatch.setattr(AdminClient, "describe_topics", described)
     return absent
 

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sluiceway.codecs import Decoded, Decoder
+from faults import at_call
+from sluiceway.codecs import Decoder
 from sluiceway.errors import CorruptMessage, SchemaMismatch, ValueOutOfRange
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoints import Position
@@ -38,18 +39,12 @@ with ChannelReader(connection, until="now") as reader:
 
 
 @pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def decoded() -> Iterator[list[int]]:
     """The number of messages of each call of the decoder."""
     messages: list[int] = []
-    real = Decoder.decode
-
-    def counted(decoder: Decoder, values: Sequence[bytes | None]) -> Decoded:
-        messages.append(len(values))
-        return real(decoder, values)
-
     # A message that is decoded twice costs time only.
-    monkeypatch.setattr(Decoder, "decode", counted)
-    return messages
+    with at_call(Decoder, "decode", lambda _, values: messages.append(len(values))):
+        yield messages
 
 
 def flags(topics: Topics, messages: int) -> Connection:

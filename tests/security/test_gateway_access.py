@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from faults import at_call
 from processes import restored_logging
 from relay import Relay
 from secured_gateway import SecuredGateway
@@ -169,9 +170,7 @@ def test_the_last_diagnosis_is_kept_while_the_broker_is_slow(secured: SecuredKaf
         assert until(access_failure) == first
 
 
-def test_a_refusal_during_a_probe_is_reported(
-    secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_during_a_probe_is_reported(secured: SecuredKafka) -> None:
     properties = dict(REJECTED_PROPERTIES["wrong password"][0](secured))
     port = int(properties.pop("bootstrap.servers").rpartition(":")[2])
     with closing(Relay(port)) as relay, ExitStack() as stall:
@@ -179,14 +178,16 @@ def test_a_refusal_during_a_probe_is_reported(
         kafka = client.Client(relay.address, properties)
         probes = itertools.count()
 
-        def probe(_: object) -> None:
+        def refuse(*_: object, **__: object) -> None:
             if next(probes) == 0:
                 stall.close()
                 until(lambda: kafka.unavailable("").access_failure)
 
         # No other probe lasts until Kafka has refused the credentials.
-        monkeypatch.setattr(client, "diagnosis", probe)
-        with pytest.raises(KafkaUnavailable, match="refuses the gateway") as raised:
+        with (
+            at_call(client, "diagnosis", refuse),
+            pytest.raises(KafkaUnavailable, match="refuses the gateway") as raised,
+        ):
             kafka.describe_cluster(timeout_s=1)
         assert next(probes)
     assert raised.value.access_failure is not None

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
+from faults import at_call
 from relay import Relay
 from secured_kafka import REJECTED_PROPERTIES, SecuredKafka, connection
 from sluiceway.errors import KafkaAccessFailed, KafkaUnavailable, OptionError
@@ -88,23 +89,20 @@ def test_a_port_of_another_service_is_reported_within_the_timeout(
 
 
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
-def test_hanging_servers_share_the_time(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_servers_share_the_time(protocol: str) -> None:
     # Limits, because a busy machine exceeds each by an unknown time.
     timeouts_s: list[float] = []
-    connect = socket.create_connection
-
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
         ports = [each.getsockname()[1] for each in servers]
         addresses = [f"127.0.0.1:{each}" for each in ports]
 
-        def noted(address: tuple[str, int], *arguments: Any, **named: Any) -> socket.socket:
+        def note(address: tuple[str, int], *arguments: Any, **_: object) -> None:
             if address[1] in ports:
                 timeouts_s.extend(arguments)
-            return connect(address, *arguments, **named)
 
         # How long it would wait for a silent broker.
-        monkeypatch.setattr(socket, "create_connection", noted)
+        stack.enter_context(at_call(socket, "create_connection", note))
         properties = {"bootstrap.servers": ",".join(addresses), "security.protocol": protocol}
         began_s = time.monotonic()
         with pytest.raises(TimeoutError, match=", ".join(addresses)):

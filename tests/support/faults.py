@@ -15,6 +15,7 @@ from sluiceway_gateway.db.engine import Database
 from waiting import until
 
 __all__ = [
+    "at_call",
     "at_statements",
     "failing_call",
     "no_threads",
@@ -46,16 +47,12 @@ def _runs(pid: int) -> bool:
 @contextmanager
 def no_threads(named: str = "") -> Iterator[None]:
     """Let no thread start whose name begins with `named`."""
-    start = Thread.start
 
     def refuse(thread: Thread) -> None:
         if thread.name.startswith(named):
             raise RuntimeError("can't start new thread")
-        start(thread)
 
-    with pytest.MonkeyPatch.context() as patched:
-        # The limit of threads belongs to the whole process.
-        patched.setattr(Thread, "start", refuse)
+    with at_call(Thread, "start", refuse):
         yield
 
 
@@ -81,33 +78,47 @@ def at_statements(
         event.remove(database.engine, "before_cursor_execute", executing)
 
 
-def raising(error: BaseException) -> Callable[[], None]:
+def raising(error: BaseException) -> Callable[..., None]:
     """Return a function that raises `error`."""
 
-    def fail() -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     return fail
 
 
 @contextmanager
-def failing_call(
-    owner: object, name: str, error: BaseException, *, arrives: bool
+def at_call(
+    owner: object, name: str, action: Callable[..., object], *, arrives: bool = False
 ) -> Iterator[None]:
-    """Raise `error` from `owner`'s method `name`, and expect it from the block.
+    """Call `action` before each call of `owner`'s function `name`, with the same arguments.
 
-    If the call `arrives`, it is done before.
+    If the call `arrives`, it is done before. An error that `action` raises is that of the call.
     """
     call = getattr(owner, name)
 
-    def fail(*arguments: Any, **options: Any) -> None:
+    def act(*arguments: Any, **options: Any) -> Any:
+        if not arrives:
+            action(*arguments, **options)
+        result = call(*arguments, **options)
         if arrives:
-            call(*arguments, **options)
-        raise error
+            action(*arguments, **options)
+        return result
 
     with pytest.MonkeyPatch.context() as patched:
-        # One request of many, before or after it arrives.
-        patched.setattr(owner, name, fail)
-        with pytest.raises(type(error)) as raised:
-            yield
+        # A fault, or another thread's step, at a moment that cannot be timed from outside.
+        patched.setattr(owner, name, act)
+        yield
+
+
+@contextmanager
+def failing_call(
+    owner: object, name: str, error: BaseException, *, arrives: bool
+) -> Iterator[None]:
+    """Raise `error` from `owner`'s method `name` as `at_call`, and expect it from the block."""
+    with (
+        at_call(owner, name, raising(error), arrives=arrives),
+        pytest.raises(type(error)) as raised,
+    ):
+        yield
     assert raised.value is error

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
+
 
 def reserve_port(port: int = 0) -> socket.socket:
     """Bind a loopback port (0: a free one), without listening, so that connections are refused.
@@ -108,6 +110,12 @@ class Relay:
     def drop_pending(self) -> bool:
         """Whether no connection has sent the word of `drop_at` yet."""
         return self._drop_at is not None
+
+    @property
+    def clients(self) -> int:
+        """The number of open connections of this process's clients."""
+        connections = psutil.Process().net_connections("tcp")
+        return sum(each.raddr[1:] == (self.port,) for each in connections)
 
     def close(self) -> None:
         """Close all connections, and release the port."""

@@ -3,7 +3,7 @@
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -321,16 +321,19 @@ class OwnStream(MessageStream):
 class IdleTimeout:
     """The time since the last message, with probes of the topic meanwhile."""
 
-    def __init__(self, *, timeout_s: float) -> None:
+    def __init__(
+        self, *, timeout_s: float, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._timeout_s = timeout_s
+        self._monotonic = monotonic
         self._since_s = self._next_probe_s = self._last_call_s = 0.0
-        self._renewed_s = time.monotonic()
+        self._renewed_s = self._monotonic()
         self._pause_excluded = False
         self.reset()
 
     def reset(self) -> None:
         """Restart the timeout: a message has arrived."""
-        self._since_s = self._last_call_s = time.monotonic()
+        self._since_s = self._last_call_s = self._monotonic()
         self._next_probe_s = self._since_s + min(_PROBE_S, self._timeout_s / 2)
         self._pause_excluded = False
 
@@ -341,7 +344,7 @@ class IdleTimeout:
         Kafka does not answer, or the stream's `idle_error` if awaited messages did not arrive. Also
         raises the other errors of `verify`.
         """
-        now_s = time.monotonic()
+        now_s = self._monotonic()
         self._exclude_pause(now_s)
         if now_s < self._next_probe_s:
             return False
@@ -360,7 +363,7 @@ class IdleTimeout:
             self.reset()
             raise
         finally:
-            self._last_call_s = time.monotonic()
+            self._last_call_s = self._monotonic()
         if not awaited:
             # An idle topic is no failure.
             self.reset()

@@ -1,6 +1,9 @@
 """Fixtures for the tests of sluiceway.confluent: time limits for which users have no option."""
 
+import confluent_kafka
 import pytest
+
+from sluiceway.confluent import Consumer, Producer
 
 
 @pytest.fixture
@@ -21,3 +24,13 @@ def commit_every_s(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """
     # There is no option for it.
     monkeypatch.setattr("sluiceway.confluent.channel_producer._COMMIT_EVERY_S", request.param)
+
+
+@pytest.fixture
+def substituted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let confluent-kafka's asyncio clients use ours, as docs/coming-from.md says."""
+    # Once the test's channel is filled, by confluent-kafka's own.
+    assert name
+    for client in (Consumer, Producer):
+        # They have no parameter for it.
+        monkeypatch.setattr(confluent_kafka, client.__name__, client)

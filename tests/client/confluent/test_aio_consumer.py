@@ -3,23 +3,18 @@
 import asyncio
 from typing import Any
 
-import confluent_kafka
 import pytest
 from confluent_kafka.aio import AIOConsumer
 
 from confluent_facade import Facade, KafkaError, at
-from sluiceway.confluent import Consumer, KafkaException, TopicPartition
+from sluiceway.confluent import KafkaException, TopicPartition
+
+pytestmark = pytest.mark.usefixtures("substituted")
 
 
 @pytest.fixture
 def name(site: Facade) -> str:
     return site.channel(filled=10)
-
-
-@pytest.fixture(autouse=True)
-def _substituted(monkeypatch: pytest.MonkeyPatch) -> None:
-    # As docs/coming-from.md says.
-    monkeypatch.setattr(confluent_kafka, "Consumer", Consumer)
 
 
 def configured(site: Facade, **more: Any) -> dict[str, Any]:

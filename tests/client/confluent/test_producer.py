@@ -463,12 +463,8 @@ def test_a_missing_channel_is_created_on_request(site: Facade) -> None:
     assert (channel.format, channel.partitions) == ("bytes", 1)
 
 
-def test_confluent_kafkas_asynchronous_producer_runs_on_this_one(
-    site: Facade, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As docs/coming-from.md says.
-    monkeypatch.setattr(confluent_kafka, "Producer", Producer)
-
+@pytest.mark.usefixtures("substituted")
+def test_confluent_kafkas_asynchronous_producer_runs_on_this_one(site: Facade, name: str) -> None:
     async def produce() -> list[Message]:
         producer = AIOProducer({"bootstrap.servers": site.url}, batch_size=10)
         waiting = [await producer.produce(name, b"%d" % n, partition=0) for n in range(25)]

@@ -11,9 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ import pytest
 from confluent_facade import Facade, KafkaError, at, codes, error_code_of, offsets, poll_messages
 from faults import suspend
 from heartbeats import lose
-from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Heartbeat, InputPort
+from sluiceway import Channel, ChannelReader, Gateway, Heartbeat, InputPort
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
@@ -31,8 +30,7 @@ from sluiceway.errors import (
     KafkaUnavailable,
     StaleGeneration,
 )
-from sluiceway.kafka import consumer as kafka_consumer
-from sluiceway.kafka.consumer import OwnStream
+from sluiceway.kafka.consumer import IdleTimeout, OwnStream
 from sluiceway.rest.parsing import JsonNode
 from topics import Topics, readings
 from waiting import until
@@ -379,26 +377,16 @@ def test_a_stopped_and_continued_process_resumes(
     }
 
 
-def test_a_pause_of_the_process_is_not_an_idle_timeout(
-    topics: Topics, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection = topics.connect(partitions=1)
-    with ChannelWriter(connection) as writer:
-        writer.write(readings(5))
-    ahead_s = 0.0
-    monotonic = time.monotonic
+def test_a_pause_of_the_process_is_not_an_idle_timeout(topics: Topics) -> None:
     # Only the system stops a process and not its clock.
-    monkeypatch.setattr(
-        kafka_consumer, "time", SimpleNamespace(monotonic=lambda: monotonic() + ahead_s)
-    )
-    with ChannelReader(connection, until="now", timeout_s=1) as reader:
-        with monkeypatch.context() as nothing_comes:
-            # Messages that arrive would end the pause.
-            nothing_comes.setattr(OwnStream, "_poll", lambda *_: ())
-            assert reader.read(1, timeout=0.1) == []
-            ahead_s = 3600.0
-            # Despite the clock, it has waited only briefly; then long enough.
-            assert reader.read(1, timeout=0.1) == []
-            with pytest.raises(KafkaUnavailable, match=r"for \d s"):
-                reader.read(1, timeout=30)
-        assert ids(records_of(reader, 5)) == list(range(5))
+    now_s = time.monotonic()
+    timeout = IdleTimeout(timeout_s=1, monotonic=lambda: now_s)
+    with closing(OwnStream(topics.connect(partitions=1), timeout_s=30)) as stream:
+        timeout.probe(stream, awaited=True)
+        # Despite the clock, it has waited only briefly; then long enough.
+        for passed_s in (0.4, 3600.0, 0.4):
+            now_s += passed_s
+            timeout.probe(stream, awaited=True)
+        now_s += 0.4
+        with pytest.raises(KafkaUnavailable, match=r"for 1 s"):
+            timeout.probe(stream, awaited=True)

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from faults import no_threads
+from faults import at_call, no_threads
 from relay import Relay
 from scripted_gateway import Script
 from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession
@@ -256,25 +256,22 @@ def test_an_endpoint_abandoned_during_an_outage_is_garbage_collected(
 
 
 def test_an_endpoint_that_detaches_during_a_heartbeat_leaves_no_connection(
-    gateway_url: str, monkeypatch: pytest.MonkeyPatch
+    gateway_url: str,
 ) -> None:
     connects, left = threading.Event(), threading.Event()
-    made: list[socket.socket] = []
-    connect = socket.create_connection
 
-    def connecting(*where: Any, **options: Any) -> socket.socket:
-        if where[0][1] != relay.port:
-            return connect(*where, **options)
-        connects.set()
-        assert left.wait(60)
-        made.append(connect(*where, **options))
-        return made[-1]
+    def hold(address: tuple[str, int], *_: object, **__: object) -> None:
+        if address[1] == relay.port:
+            connects.set()
+            assert left.wait(60)
 
-    # The system decides how long a connection takes.
-    monkeypatch.setattr(socket, "create_connection", connecting)
     before = set(threading.enumerate())
     member = RecordingEndpoint(1)
-    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
+    with (
+        closing(Relay(httpx.URL(gateway_url).port or 0)) as relay,
+        # The system decides how long a connection takes.
+        at_call(socket, "create_connection", hold),
+    ):
         session = HeartbeatSession(EndpointCalls(Transport(relay.url)), grace_s=60)
         session.register(member)
         session.wake()
@@ -285,7 +282,7 @@ def test_an_endpoint_that_detaches_during_a_heartbeat_leaves_no_connection(
         left.set()
         beating.join(60)
         assert not beating.is_alive()
-    assert [each.fileno() for each in made] == [-1]
+        assert (relay.accepted, relay.clients) == (1, 0)
 
 
 def test_one_process_has_one_session_with_a_gateway_as_one_principal(script: Script) -> None:

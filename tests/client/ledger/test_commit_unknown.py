@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any
 
 import httpx
 import pytest
 
-from faults import failing_call
+from faults import at_call, failing_call
 from ledger_view import LedgerView, copy
 from lost_commits import LOST_COMMIT, shorten_lost_commits
 from relay import Relay
@@ -216,21 +215,20 @@ def test_a_commit_that_never_arrived_holds_readers_back_no_longer_than_its_lease
 
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_batch_whose_opening_is_interrupted_is_free_for_the_next_writer(
-    channel: Channel, ledger: LedgerView, monkeypatch: pytest.MonkeyPatch, arrives: bool
+    channel: Channel, ledger: LedgerView, arrives: bool
 ) -> None:
-    opened, interrupted = LedgerCalls.open, []
+    interrupts = [KeyboardInterrupt()]
 
-    def open_and_interrupt(*arguments: Any, **options: Any) -> Any:
-        result = opened(*arguments, **options) if interrupted or arrives else None
-        if not interrupted:
-            interrupted.append(arguments)
-            raise KeyboardInterrupt
-        return result
+    def interrupt_first(*_: object, **__: object) -> None:
+        if interrupts:
+            raise interrupts.pop()
 
-    # Only the first of two calls in the block is interrupted.
-    monkeypatch.setattr(LedgerCalls, "open", open_and_interrupt)
     with channel.writer() as writer:
-        with pytest.raises(KeyboardInterrupt), writer.batch("day-1"):
+        with (
+            at_call(LedgerCalls, "open", interrupt_first, arrives=arrives),
+            pytest.raises(KeyboardInterrupt),
+            writer.batch("day-1"),
+        ):
             raise AssertionError("the block runs")
         assert ledger.open_keys(channel) == []
     with channel.writer() as writer, writer.batch("day-1"):

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from faults import failing_call
+from faults import at_call, failing_call, raising
 from ledger_view import LedgerView, copy
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Position
 from sluiceway.errors import (
@@ -151,23 +151,19 @@ def test_a_second_interrupt_ends_the_writer_and_the_reader_still_goes_back(
     source: Channel,
     sink: Channel,
     ledger: LedgerView,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+    second = at_call(IdempotentProducer, "flush", raising(KeyboardInterrupt()))
 
     def be_interrupted_twice() -> None:
-        with gateway.transaction(reader, writer):
+        with contextlib.ExitStack() as stack, gateway.transaction(reader, writer):
             writer.write(reader.read(30, timeout=None))
-            # The second one comes at a certain call of the first one's handling.
-            monkeypatch.setattr(IdempotentProducer, "flush", interrupted)
+            stack.enter_context(second)
             raise KeyboardInterrupt
 
     with source.reader(group="copy") as reader:
         writer = sink.writer()
         with pytest.raises(KeyboardInterrupt):
             be_interrupted_twice()
-        monkeypatch.undo()
         with pytest.raises(EndpointClosed, match="while it aborted a batch"):
             writer.write(readings(1))
         writer.close()
@@ -253,16 +249,10 @@ def test_a_reader_goes_back_once_kafka_is_available_again(
     source: Channel,
     sink: Channel,
     ledger: LedgerView,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with source.reader(group="r", until=None) as reader, sink.writer() as writer:
-
-        def unavailable(*_: object) -> None:
-            raise KafkaUnavailable("no broker")
-
-        with monkeypatch.context() as patched:
-            # An outage of Kafka for the reader only.
-            patched.setattr(OwnStream, "assign", unavailable)
+        # An outage of Kafka for the reader only.
+        with at_call(OwnStream, "assign", raising(KafkaUnavailable("no broker"))):
             with pytest.raises(ZeroDivisionError):
                 fail(gateway, reader, writer, 30)
             for call in (lambda: reader.read(1), reader.position, reader.commit):

@@ -7,10 +7,11 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
-from faults import failing_call
+from faults import at_call, failing_call, raising
 from ledger_view import LedgerView
 from sluiceway import Channel, ChannelWriter
 from sluiceway.errors import (
@@ -424,13 +425,11 @@ def test_a_block_that_an_interrupt_has_ended_is_logged_by_its_outcome(
     channel: Channel,
     ledger: LedgerView,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
     committed: bool,
     answered: bool,
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise GatewayUnavailable("no response")
-
+    # An outage of the gateway would take the 5 s of the request.
+    outage = at_call(LedgerCalls, "abort", raising(GatewayUnavailable("no response")))
     with channel.writer() as writer:
         manager = writer.batches.block("k")
         # As a `with` statement does.
@@ -442,10 +441,7 @@ def test_a_block_that_an_interrupt_has_ended_is_logged_by_its_outcome(
                 # No name: only the statement that is interrupted has the block.
                 writer.batches.commit(manager._block)
         del statement
-        with monkeypatch.context() as patched:
-            if not answered:
-                # An outage of the gateway would take the 5 s of the request.
-                patched.setattr(LedgerCalls, "abort", fail)
+        with nullcontext() if answered else outage:
             writer.flush()
 
     (message,) = (each for each in caplog.messages if "an interrupt ended a batch" in each)

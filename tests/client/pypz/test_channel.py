@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from faults import failing_call
+from faults import at_call, failing_call
 from heartbeats import lose
 from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
 from sluiceway.endpoint.handle import EndpointHandle
@@ -118,26 +118,17 @@ def test_a_call_returns_one_record_unless_more_are_configured(bench: Bench) -> N
     assert reader.get_configuration()["max_poll_records"] == 7
 
 
-def test_an_interrupted_call_loses_no_records(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_call_loses_no_records(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(5))
-    # An interrupt between the client of Kafka and the reader.
-    poll, polled = OwnStream._poll, list[Any]()
 
-    def interrupted(stream: OwnStream, limit: int, wait_s: float) -> Any:
-        if len(polled) == 5:
+    def interrupt(_: OwnStream, _limit: int, wait_s: float) -> None:
+        if not wait_s:
+            # The reader has records, and only looks for more.
             raise KeyboardInterrupt
-        found = poll(stream, limit, wait_s)
-        polled.extend(each for each in found if each.error() is None)
-        return found
 
-    with monkeypatch.context() as patched:
-        # See above.
-        patched.setattr(OwnStream, "_poll", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            take(reader, 6)
+    with at_call(OwnStream, "poll", interrupt), pytest.raises(KeyboardInterrupt):
+        take(reader, 6)
     assert reader.get_read_record_count() == 0
     assert take(reader, 5) == demo(5)
 

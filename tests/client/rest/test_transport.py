@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
+from faults import at_call
 from relay import Relay
 from scripted_gateway import CHANNEL, Script
-from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
     Conflict,
     Forbidden,
@@ -237,25 +237,34 @@ def test_each_of_several_threads_retries_with_the_new_token(
     assert not source.refresh(source.current)
 
 
-def test_no_thread_of_a_forked_child_uses_the_connections_of_its_parent(
-    script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    transport = script.transport()
-    client, forked = httpx.Client, []
+def test_no_thread_of_a_forked_child_uses_the_connections_of_its_parent(gateway_url: str) -> None:
+    others: list[threading.Thread] = []
 
-    def opened(**options: Any) -> httpx.Client:
-        # See below.
-        forked.append(transport._fork_guard.forked)
-        return client(**options)
+    def request() -> None:
+        transport.request("GET", "/v1/cluster")
 
-    # A thread of a real child cannot be stopped while it opens a client. Not os.getpid: other
-    # threads of this process would lose their connections.
-    transport._fork_guard = ForkGuard(pid=os.getpid() + 1)
-    # The moment at which it opens a client.
-    monkeypatch.setattr(httpx, "Client", opened)
-    script.response(200, {})
-    transport.request("GET", "/v1/cluster")
-    assert forked == [True], "other threads do not take the parent's client while one is opened"
+    def request_elsewhere(**_: object) -> None:
+        """Let another thread make a request while this one opens a client."""
+        if not others:
+            others.append(threading.Thread(target=request))
+            others[0].start()
+            others[0].join(30)
+
+    with (
+        closing(Relay(httpx.URL(gateway_url).port or 0)) as relay,
+        closing(Transport(relay.url)) as transport,
+    ):
+        request()
+        child = os.fork()
+        if child == 0:
+            try:
+                with at_call(httpx, "Client", request_elsewhere):
+                    request()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        # That of the parent, and one of each thread of the child.
+        assert relay.accepted == 3
 
 
 def test_a_given_token_overrides_the_environment(
@@ -315,25 +324,18 @@ def test_a_missing_token_file_is_reported(monkeypatch: pytest.MonkeyPatch) -> No
         Gateway()
 
 
-def test_closing_while_another_thread_connects_leaves_no_connection(
-    gateway_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_while_another_thread_connects_leaves_no_connection(gateway_url: str) -> None:
     connects, closed = threading.Event(), threading.Event()
-    made: list[socket.socket] = []
-    connect = socket.create_connection
 
-    def connecting(*where: Any, **options: Any) -> socket.socket:
-        if where[0][1] != relay.port:
-            return connect(*where, **options)
-        connects.set()
-        assert closed.wait(60)
-        made.append(connect(*where, **options))
-        return made[-1]
+    def hold(address: tuple[str, int], *_: object, **__: object) -> None:
+        if address[1] == relay.port:
+            connects.set()
+            assert closed.wait(60)
 
-    # The system decides how long a connection takes.
-    monkeypatch.setattr(socket, "create_connection", connecting)
     with (
         closing(Relay(httpx.URL(gateway_url).port or 0)) as relay,
+        # The system decides how long a connection takes.
+        at_call(socket, "create_connection", hold),
         ThreadPoolExecutor(1) as pool,
     ):
         transport = Transport(relay.url)
@@ -342,4 +344,4 @@ def test_closing_while_another_thread_connects_leaves_no_connection(
         transport.close()
         closed.set()
         assert request.result().status_code == 200
-    assert [each.fileno() for each in made] == [-1]
+        assert (relay.accepted, relay.clients) == (1, 0)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from faults import at_call, raising
 from ledger_view import LedgerView
 from micro_batches import BatchJob, Tasks
 from sluiceway import Gateway
@@ -19,7 +20,7 @@ from sluiceway.errors import (
     OptionError,
     ReplayMismatch,
 )
-from sluiceway.rest.transport import Transport
+from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.types import struct_of
 from spark_tasks import SCHEMA, messages_of
@@ -229,21 +230,13 @@ def test_messages_that_are_missing_or_of_another_run_are_refused(
 
 
 def test_a_commit_without_an_answer_names_the_key_of_the_next_run(
-    start: Start, channel: Channel, ledger: LedgerView, monkeypatch: pytest.MonkeyPatch
+    start: Start, channel: Channel, ledger: LedgerView
 ) -> None:
     job = start()
     message = job.attempt(0, range(3))
-    requesting = Transport.request
-
-    def unanswered(transport: Transport, method: str, path: str, **options: Any) -> Any:
-        response = requesting(transport, method, path, **options)
-        if path.endswith("/commit"):
-            raise GatewayUnavailable("the connection was cut")
-        return response
-
-    with monkeypatch.context() as patch:
-        # The driver of Spark has no address of its own to put a relay before.
-        patch.setattr(Transport, "request", unanswered)
+    cut = raising(GatewayUnavailable("the connection was cut"))
+    # The driver of Spark has no address of its own to put a relay before.
+    with at_call(LedgerCalls, "commit", cut, arrives=True):
         with pytest.raises(CommitUnknown) as caught:
             job.writer.commit([message])
         job.writer.abort([message])  # as Spark does

@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from faults import at_call
 from processes import Run, Sluiceway, Terminal
 from relay import Relay
 from shared_kafka import SharedKafka
@@ -250,7 +251,7 @@ def test_a_document_may_name_its_json_schema(folder: Path) -> None:
 
 
 def test_a_part_of_a_folder_that_is_not_read_is_refused(
-    sluiceway: Sluiceway, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sluiceway: Sluiceway, folder: Path, tmp_path: Path
 ) -> None:
     # Otherwise --prune would delete its channels.
     write(folder / "a.yaml", document("one"))
@@ -261,17 +262,14 @@ def test_a_part_of_a_folder_that_is_not_read_is_refused(
     (folder / "dangling.txt").symlink_to(tmp_path / "gone.txt")
     (folder / ".#a.yaml").symlink_to("ana@host.1")
     (folder / "secret").mkdir()
-    scandir = os.scandir
 
-    def scan(path: Any) -> Any:
+    def refuse(path: Any) -> None:
         if str(path).endswith("secret"):
             # The user of the tests can read everything.
             raise PermissionError(13, "Permission denied", path)
-        return scandir(path)
 
-    # Root reads every directory.
-    monkeypatch.setattr(os, "scandir", scan)
-    run = sluiceway("apply", "-f", str(folder), url=UNREACHABLE)
+    with at_call(os, "scandir", refuse):
+        run = sluiceway("apply", "-f", str(folder), url=UNREACHABLE)
     assert run.status == 1
     assert "secret: not readable: Permission denied" in run.err
     assert "linked: a link to a folder, which is not followed; give it with -f" in run.err

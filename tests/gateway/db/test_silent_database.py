@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import make_url, text
 
 from databases import Postgres, SQLite
-from faults import no_threads
+from faults import at_call, no_threads
 from relay import Relay
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db import leases
@@ -139,24 +139,21 @@ def waiting_threads() -> int:
     return sum(each.name in {"connect", "database-probe"} for each in threading.enumerate())
 
 
-def test_an_unresolvable_host_name_fails_fast(
-    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unresolvable_host_name_fails_fast(postgres: Postgres) -> None:
     released = threading.Event()
-    resolve = socket.getaddrinfo
+    # Another name of 127.0.0.1, which only this test uses.
+    name = "127.1"
 
-    def stuck(host: str, *arguments: object, **options: object) -> object:
-        if host == "db.internal":
+    def hold(host: str, *_: object, **__: object) -> None:
+        if host == name:
             assert released.wait(60)
-            host = "127.0.0.1"
-        return resolve(host, *arguments, **options)  # type: ignore[arg-type]
 
-    # The resolver is the machine's.
-    monkeypatch.setattr(socket, "getaddrinfo", stuck)
     with (
+        # The resolver is the machine's.
+        at_call(socket, "getaddrinfo", hold),
         closing(Relay(postgres.socket)) as relay,
         opened(
-            postgres.through(relay, postgres.migrated()).replace("127.0.0.1", "db.internal"),
+            postgres.through(relay, postgres.migrated()).replace("127.0.0.1", name),
             pool_size=2,
         ) as database,
     ):

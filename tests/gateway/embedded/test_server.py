@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from faults import at_call
 from shared_kafka import SharedKafka
 from sluiceway_gateway.embedded import (
     BrokerStartFailed,
@@ -112,15 +113,14 @@ def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 def test_an_interruption_before_there_is_a_server_ends_the_supervisor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         until(lambda: _supervisors(tmp_path))
         raise Interrupted
 
     # No other moment is certainly between the two.
-    monkeypatch.setattr(KafkaServer, "__init__", interrupted)
-    with pytest.raises(Interrupted):
+    with at_call(KafkaServer, "__init__", interrupt), pytest.raises(Interrupted):
         KafkaServer.start(tmp_path, heap_mb=HEAP_MB)
     until(lambda: not _supervisors(tmp_path))
 

@@ -4,8 +4,7 @@ import threading
 import time
 from contextlib import closing
 
-import pytest
-
+from faults import at_call
 from sluiceway_gateway.clock import system_clock
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.leases import Leader
@@ -17,19 +16,20 @@ TIMEOUT_S = 1.5
 
 
 def test_the_time_limit_to_stop_applies_to_all_loops_together(
-    database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+    database: Database, database_url: str
 ) -> None:
     entered, released = threading.Semaphore(0), threading.Event()
 
-    def leads(_self: Leader) -> bool:
+    def hold(_: Leader) -> None:
         entered.release()
         released.wait(60)
-        return False
 
-    # The only call that all loops make, so that all are busy at the same time.
-    monkeypatch.setattr(Leader, "leads", leads)
     before = set(threading.enumerate())
-    with closing(KafkaAdmin("127.0.0.1:1", {}, timeout_s=0.1)) as kafka:
+    with (
+        # The only call that all loops make, so that all are busy at the same time.
+        at_call(Leader, "leads", hold),
+        closing(KafkaAdmin("127.0.0.1:1", {}, timeout_s=0.1)) as kafka,
+    ):
         loops = Loops(
             database=database,
             kafka=kafka,
