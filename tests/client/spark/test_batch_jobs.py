@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from faults import at_call, raising
+from faults import at_call
 from ledger_view import LedgerView
 from micro_batches import BatchJob, Tasks
 from sluiceway import Gateway
@@ -20,7 +20,7 @@ from sluiceway.errors import (
     OptionError,
     ReplayMismatch,
 )
-from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.transport import Transport
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.types import struct_of
 from spark_tasks import SCHEMA, messages_of
@@ -234,9 +234,13 @@ def test_a_commit_without_an_answer_names_the_key_of_the_next_run(
 ) -> None:
     job = start()
     message = job.attempt(0, range(3))
-    cut = raising(GatewayUnavailable("the connection was cut"))
+
+    def cut(_: Transport, _method: str, path: str, **_options: object) -> None:
+        if path.endswith("/commit"):
+            raise GatewayUnavailable("the connection was cut")
+
     # The driver of Spark has no address of its own to put a relay before.
-    with at_call(LedgerCalls, "commit", cut, arrives=True):
+    with at_call(Transport, "request", cut, arrives=True):
         with pytest.raises(CommitUnknown) as caught:
             job.writer.commit([message])
         job.writer.abort([message])  # as Spark does
