@@ -283,7 +283,7 @@ def test_a_write_that_was_interrupted_before_its_turn_is_left_out(
                 until(lambda: turn.contended)
                 send_signal()
                 # The write, and the end of the batch.
-                until(lambda: len(turn._ordinary) == 2)
+                until(lambda: turn.waiting == 2)
 
         def run() -> None:
             with writer.batch("b"):

@@ -15,11 +15,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from confluent_facade import Facade, KafkaError, at, codes, error_code_of, offsets, poll_messages
 from faults import suspend
 from heartbeats import lose
+from relay import Relay
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat, InputPort
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.endpoint.handle import EndpointHandle
@@ -279,19 +281,28 @@ def name(site: Facade) -> str:
     return site.channel(filled=5, heartbeat=BEAT)
 
 
-def attachment_of(consumer: Consumer) -> EndpointHandle:
-    # The facade has no public name for its heartbeats.
-    (reader,) = consumer._assignment.members.values()
-    return reader.handle
+@pytest.fixture
+def relay(gateway_url: str) -> Iterator[Relay]:
+    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
+        yield relay
+
+
+@contextmanager
+def lost_behind(relay: Relay, channel: Channel, consumer: Consumer) -> Iterator[None]:
+    """Stall the relay, as in a stopped process, until the consumer is lost."""
+    with relay.stalled():
+        lose(channel, str(consumer.memberid()))
+        yield
 
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_paused_consumer_resumes_at_the_committed_offset(
-    site: Facade, name: str, consumer: Callable[..., Consumer], kept: bool
+    site: Facade, name: str, relay: Relay, consumer: Callable[..., Consumer], kept: bool
 ) -> None:
     reported: list[tuple[str, Any]] = []
     reader = consumer(
         **{
+            "bootstrap.servers": relay.url,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": kept,
             "auto.commit.interval.ms": 3_600_000,
@@ -307,7 +318,7 @@ def test_a_paused_consumer_resumes_at_the_committed_offset(
     poll_messages(reader, 10)
     reader.commit(offsets=[TopicPartition(name, 0, 3)], asynchronous=False)
     member = reader.memberid()
-    with lost(site.gateway.channel(name), attachment_of(reader)):
+    with lost_behind(relay, site.gateway.channel(name), reader):
         pass
     if not kept:
         assert error_code_of(reader.commit, asynchronous=False) == KafkaError.ILLEGAL_GENERATION
@@ -322,13 +333,13 @@ def test_a_paused_consumer_resumes_at_the_committed_offset(
 
 
 def test_a_consumer_removed_during_the_pause_gets_the_reason(
-    site: Facade, name: str, consumer: Callable[..., Consumer]
+    site: Facade, name: str, relay: Relay, consumer: Callable[..., Consumer]
 ) -> None:
-    reader = consumer(**{"auto.offset.reset": "earliest"})
+    reader = consumer(**{"bootstrap.servers": relay.url, "auto.offset.reset": "earliest"})
     reader.subscribe([name])
     poll_messages(reader, 10)
     channel = site.gateway.channel(name)
-    with lost(channel, attachment_of(reader)):
+    with lost_behind(relay, channel, reader):
         channel.dismiss(str(reader.memberid()))
     (event,) = poll_messages(reader, 1)
     assert codes([event]) == [KafkaError.UNKNOWN_MEMBER_ID]
