@@ -2,9 +2,11 @@
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partialmethod
 from typing import Any
 
+import httpx
 import pytest
 
 from broker_calls import broker_at
@@ -68,6 +70,13 @@ def gateway(gateway_url: str) -> Iterator[Gateway]:
     """A client of the session's gateway."""
     with Gateway(gateway_url) as gateway:
         yield gateway
+
+
+@pytest.fixture
+def relay(gateway_url: str) -> Iterator[Relay]:
+    """A way to the session's gateway that tests can disturb."""
+    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
+        yield relay
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -40,12 +40,6 @@ from waiting import until
 
 EARLIEST = {"auto.offset.reset": "earliest"}
 New = Callable[..., Consumer]
-
-
-@pytest.fixture
-def relay(gateway_url: str) -> Iterator[Relay]:
-    with closing(Relay(int(gateway_url.rpartition(":")[2]))) as made:
-        yield made
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,12 +15,6 @@ from waiting import until
 EARLIEST = {"auto.offset.reset": "earliest"}
 SLACK_S = 15
 """What a loaded machine may add to a timeout; without it, calls wait for 30 s and longer."""
-
-
-@pytest.fixture
-def relay(gateway_url: str) -> Iterator[Relay]:
-    with closing(Relay(int(gateway_url.rpartition(":")[2]))) as made:
-        yield made
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from confluent_facade import Facade, KafkaError, at, codes, error_code_of, offsets, poll_messages
@@ -279,12 +278,6 @@ ONE = [[1, offset] for offset in range(5)]
 @pytest.fixture
 def name(site: Facade) -> str:
     return site.channel(filled=5, heartbeat=BEAT)
-
-
-@pytest.fixture
-def relay(gateway_url: str) -> Iterator[Relay]:
-    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
-        yield relay
 
 
 @contextmanager

@@ -1,9 +1,8 @@
 """Commits whose response is lost: the unknown state, and its resolution."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
-import httpx
 import pytest
 
 from faults import at_call, failing_call
@@ -17,12 +16,6 @@ from topics import readings
 from waiting import until
 
 NewChannel = Callable[..., Channel]
-
-
-@pytest.fixture
-def relay(gateway_url: str) -> Iterator[Relay]:
-    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
-        yield relay
 
 
 @pytest.fixture

@@ -113,13 +113,6 @@ def forward(relay: Relay, url: str) -> None:
 
 
 @pytest.fixture
-def relay(gateway_url: str) -> Iterator[Relay]:
-    """The way of a query to the gateway; writers have their own."""
-    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
-        yield relay
-
-
-@pytest.fixture
 def new_query(gateway_url: str, channel: Channel) -> Iterator[Callable[..., Query]]:
     with ExitStack() as stack:
 

@@ -1,11 +1,9 @@
 """Batch writes that end while the gateway is silent: the driver reports their end later."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from micro_batches import BatchJob, Tasks, pickled_copy
@@ -22,13 +20,6 @@ OFTEN = Heartbeat(interval_ms=200, timeout_ms=60_000)
 SELDOM = Heartbeat(interval_ms=60_000, timeout_ms=180_000)
 COMMITTED = ("closed", None)
 ABORTED = ("error", "the Spark job failed or was cancelled; 1 of its 1 tasks had written")
-
-
-@pytest.fixture
-def relay(gateway_url: str) -> Iterator[Relay]:
-    """The way of the driver and its jobs to the gateway; readers have their own."""
-    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
-        yield relay
 
 
 @pytest.fixture

@@ -169,13 +169,6 @@ def spark() -> SparkParts:
 
 
 @pytest.fixture
-def relay(gateway_url: str) -> Iterator[Relay]:
-    """The way of the application to the gateway."""
-    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
-        yield relay
-
-
-@pytest.fixture
 def application(spark: SparkParts, relay: Relay) -> Iterator[Application]:
     """An application that runs a job and a query; the test sends its heartbeats."""
     application = Application(spark, relay.url)  # type: ignore[arg-type]
