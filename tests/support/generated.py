@@ -1,24 +1,15 @@
-"""Hypothesis strategies for schemas, records and schema changes, and fastavro's results."""
+"""Hypothesis strategies for schemas and records, and helpers of the codecs' tests."""
 
-import io
 import uuid
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal as Number
-from uuid import UUID
 
-import fastavro
-import numpy as np
 from hypothesis import strategies as st
 
 from sluiceway.codecs.avro import AvroCodec
-from sluiceway.errors import InvalidSchema
 from sluiceway.schema import Schema
-from sluiceway.schema.avro import default_text
-from sluiceway.schema.compatibility import PROMOTIONS
-from sluiceway.schema.defaults import default_from_python, default_to_python
 from sluiceway.schema.types import (
-    LOGICAL,
     Array,
     Decimal,
     Enum,
@@ -62,7 +53,7 @@ DECIMALS: Leaves = st.one_of(
 UUIDS: Leaves = st.sampled_from([Uuid(), Uuid(fixed=Fixed(name="u", size=16))])
 
 
-def _enums(symbols: st.SearchStrategy[str], most: int | None = None) -> Leaves:
+def enums(symbols: st.SearchStrategy[str], most: int | None = None) -> Leaves:
     return st.lists(symbols, min_size=1, max_size=most, unique=True).flatmap(
         lambda symbols: st.builds(
             Enum,
@@ -73,7 +64,7 @@ def _enums(symbols: st.SearchStrategy[str], most: int | None = None) -> Leaves:
     )
 
 
-ENUMS = _enums(NAMES, 4)
+ENUMS = enums(NAMES, 4)
 LEAVES: Leaves = st.one_of(SCALARS, SCALARS, FIXED, DECIMALS, UUIDS, ENUMS)
 FAST: Leaves = st.one_of(
     SCALARS,
@@ -111,74 +102,59 @@ def unions(draw, branches):
 
 
 @st.composite
-def records(draw, leaves=LEAVES, depth=2, most=5, name="nested", *, with_unions=False):
+def records(draw, leaves=LEAVES, depth=2, most=5, *, with_unions=False):
     most = min(most, 2) if with_unions else most
     names = draw(st.lists(NAMES, min_size=1, max_size=most, unique=True))
     fields = tuple(
         Field(name=n, type=draw(types(leaves, depth, with_unions=with_unions))) for n in names
     )
-    return Record(name=name, fields=fields)
+    return Record(name="nested", fields=fields)
 
 
-def _named(type_: Type, path: str, *, dotted: bool = False) -> Type:
-    """Name each type by its path; if `dotted`, with field names and the kind of the type."""
+def named(type_: Type, path: str = "root") -> Type:
+    """Name each type by its path of field names and kinds of types."""
 
-    def within(inner: Type, step: object) -> Type:
-        return _named(inner, f"{path}{'.' if dotted else '_'}{step}", dotted=dotted)
+    def within(inner: Type, step: str) -> Type:
+        return named(inner, f"{path}.{step}")
 
-    name = f"{path}.{type(type_).__name__}" if dotted else path
+    name = f"{path}.{type(type_).__name__}"
     match type_:
         case Nullable(item=item):
-            return replace(type_, item=_named(item, path, dotted=dotted))
+            return replace(type_, item=named(item, path))
         case Union(branches=branches):
-            steps = [type(b).__name__ if dotted else n for n, b in enumerate(branches)]
-            return Union(branches=tuple(map(within, branches, steps)))
+            return Union(branches=tuple(within(b, type(b).__name__) for b in branches))
         case Array(items=items):
             return Array(items=within(items, "items"))
         case Map(values=values):
             return Map(values=within(values, "values"))
         case Record(fields=fields):
-            inside = (
-                replace(f, type=within(f.type, f.name if dotted else n))
-                for n, f in enumerate(fields)
-            )
-            return Record(name=name, fields=tuple(inside))
+            inside = tuple(replace(field, type=within(field.type, field.name)) for field in fields)
+            return Record(name=name, fields=inside)
         case Fixed() | Enum():
             return replace(type_, name=name)
         case Decimal(fixed=Fixed()) | Uuid(fixed=Fixed()):
-            return replace(type_, fixed=_named(type_.fixed, path, dotted=dotted))
+            return replace(type_, fixed=named(type_.fixed, path))
     return type_
 
 
 def schemas(leaves=LEAVES, depth=2, *, with_unions=False) -> st.SearchStrategy[Schema]:
-    strategy = records(leaves, depth, with_unions=with_unions)
-    return strategy.map(lambda record: Schema(_named(record, "root")))
+    return records(leaves, depth, with_unions=with_unions).map(lambda record: Schema(named(record)))
 
 
-def _ticking(instants, nanoseconds):
-    """Draw instants that are multiples of `nanoseconds`."""
-    microseconds = max(1, nanoseconds // 1000)
-
-    def cut(instant):
-        return instant.replace(
-            fold=0, microsecond=instant.microsecond // microseconds * microseconds
-        )
-
-    return instants.map(cut)
+def _ticking(instants, unit_us):
+    """Draw instants that are multiples of a unit."""
+    return instants.map(
+        lambda at: at.replace(fold=0, microsecond=at.microsecond // unit_us * unit_us)
+    )
 
 
-def _instants(zone):
-    ends = [datetime.min.replace(tzinfo=zone), datetime.max.replace(tzinfo=zone)]
-    zones = st.just(zone)
-    return st.one_of(st.datetimes(timezones=zones), st.sampled_from(ends))
+def _instants(zone, ends=(datetime.min, datetime.max)):  # noqa: DTZ901
+    between = st.datetimes(*ends, timezones=st.just(zone))
+    return st.one_of(between, st.sampled_from([end.replace(tzinfo=zone) for end in ends]))
 
 
-def _near(zone):
-    """Draw instants that 64 bits of nanoseconds can represent."""
-    ends = (datetime(1677, 9, 22), datetime(2262, 4, 11))  # noqa: DTZ001
-    return st.datetimes(*ends, timezones=st.just(zone))
-
-
+#: Ends of the time that 64 bits of nanoseconds can represent.
+_NANOSECONDS = (datetime(1677, 9, 22), datetime(2262, 4, 11))  # noqa: DTZ001
 _TIMES = st.one_of(st.times(), st.sampled_from([time.min, time.max]))
 _VALUES = {
     Kind.BOOLEAN: st.booleans(),
@@ -189,14 +165,14 @@ _VALUES = {
     Kind.STRING: st.text(max_size=8),
     Kind.BYTES: st.binary(max_size=8),
     Kind.DATE: st.one_of(st.dates(), st.sampled_from([date.min, date.max])),
-    Kind.TIME_MILLIS: _ticking(_TIMES, 1_000_000),
-    Kind.TIME: _ticking(_TIMES, 1_000),
-    Kind.TIMESTAMP_MILLIS: _ticking(_instants(UTC), 1_000_000),
-    Kind.TIMESTAMP: _ticking(_instants(UTC), 1_000),
-    Kind.TIMESTAMP_NANOS: _ticking(_near(UTC), 1),
-    Kind.LOCAL_TIMESTAMP_MILLIS: _ticking(_instants(None), 1_000_000),
-    Kind.LOCAL_TIMESTAMP: _ticking(_instants(None), 1_000),
-    Kind.LOCAL_TIMESTAMP_NANOS: _ticking(_near(None), 1),
+    Kind.TIME_MILLIS: _ticking(_TIMES, 1000),
+    Kind.TIME: _ticking(_TIMES, 1),
+    Kind.TIMESTAMP_MILLIS: _ticking(_instants(UTC), 1000),
+    Kind.TIMESTAMP: _ticking(_instants(UTC), 1),
+    Kind.TIMESTAMP_NANOS: _ticking(_instants(UTC, _NANOSECONDS), 1),
+    Kind.LOCAL_TIMESTAMP_MILLIS: _ticking(_instants(None), 1000),
+    Kind.LOCAL_TIMESTAMP: _ticking(_instants(None), 1),
+    Kind.LOCAL_TIMESTAMP_NANOS: _ticking(_instants(None, _NANOSECONDS), 1),
 }
 
 
@@ -244,11 +220,11 @@ def without_branches(value: object) -> object:
 
 
 def with_rows(
-    leaves=LEAVES, least=0, most=6, *, with_unions=False
+    leaves=LEAVES, least=0, *, with_unions=False
 ) -> st.SearchStrategy[tuple[Schema, list]]:
     return schemas(leaves, with_unions=with_unions).flatmap(
         lambda schema: st.tuples(
-            st.just(schema), st.lists(values(schema.record), min_size=least, max_size=most)
+            st.just(schema), st.lists(values(schema.record), min_size=least, max_size=6)
         )
     )
 
@@ -260,171 +236,6 @@ def same(left: object, right: object) -> bool:
     if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(map(same, left, right))
     return type(left) is type(right) and repr(left) == repr(right)
-
-
-LETTER_ENUMS = _enums(st.sampled_from("ABCD"))
-PLAIN = st.one_of(
-    *[st.just(Scalar(kind=kind)) for kind in Kind if kind not in LOGICAL],
-    FIXED,
-    LETTER_ENUMS,
-    LETTER_ENUMS,
-)
-"""Leaves that Avro's resolution rules cover completely: no logical types."""
-
-UNION_LEAVES = st.one_of(
-    *[st.just(Scalar(kind=kind)) for kind in Kind if kind not in LOGICAL and kind != Kind.FLOAT],
-    FIXED,
-    LETTER_ENUMS,
-)
-"""Leaves of `PLAIN` whose Python values identify the branch that fastavro has read."""
-
-_KNOWN = [Scalar(kind=kind) for kind in Kind if "nanos" not in kind]
-KNOWN_LEAVES = st.one_of(
-    st.sampled_from(_KNOWN), st.sampled_from(_KNOWN), PLAIN, DECIMALS, st.just(Uuid())
-)
-"""Leaves that fastavro supports."""
-
-
-@st.composite
-def evolved(draw, type_: Type, leaves=KNOWN_LEAVES) -> Type:
-    """A changed version of `type_`, which can often read it."""
-    nullable = isinstance(type_, Nullable)
-    match type_.item if nullable else type_:
-        case Scalar(kind=kind) as scalar:
-            promoted = [Scalar(kind=other) for other in PROMOTIONS.get(kind, ())]
-            present = draw(st.sampled_from([scalar] * 3 + promoted + [draw(leaves)]))
-        case Enum() as enum:
-            present = draw(
-                st.sampled_from([enum, draw(LETTER_ENUMS), draw(LETTER_ENUMS), draw(leaves)])
-            )
-        case Array(items=items):
-            present = Array(items=draw(evolved(items, leaves)))
-        case Map(values=items):
-            present = Map(values=draw(evolved(items, leaves)))
-        case Record() as record:
-            present = draw(evolved_records(record, leaves))
-        case Union(branches=branches):
-            present = _as_fastavro_prefers(
-                [
-                    *[draw(evolved_branches(each, leaves)) for each in branches],
-                    *draw(st.lists(leaves, max_size=2)),
-                ]
-            )
-        case leaf:
-            present = draw(st.sampled_from([leaf] * 4 + [draw(leaves)]))
-    if draw(st.sampled_from((nullable, nullable, nullable, True, False))):
-        return Nullable(item=present, null_at=draw(st.integers(0, 1)))
-    return present
-
-
-@st.composite
-def evolved_branches(draw, branch: Type, leaves) -> Type:
-    type_ = draw(evolved(branch, leaves))
-    return type_.item if isinstance(type_, Nullable) else type_
-
-
-_PREFERRED = {"int": 0, "long": 1, "double": 2, "string": 3, "bytes": 4}
-
-
-def _as_fastavro_prefers(branches: list[Type]) -> Union:
-    """Order `branches` so that the first one that can read a value is the one of its type."""
-    distinct = {branch_name(branch): branch for branch in branches}
-    if "string" in distinct:
-        distinct.pop("bytes", None)
-    names = sorted(distinct, key=lambda name: _PREFERRED.get(name, 5))
-    return Union(branches=tuple(distinct[name] for name in names))
-
-
-@st.composite
-def evolved_records(draw, record: Record, leaves=KNOWN_LEAVES, *, with_unions=False) -> Record:
-    remaining = draw(st.lists(st.sampled_from(record.fields), unique=True, max_size=8))
-    taken = {field.name for field in record.fields}
-    fields = [
-        Field(name=f"{f.name}_2", type=draw(evolved(f.type, leaves)), aliases=(f.name,))
-        if f"{f.name}_2" not in taken and draw(st.integers(0, 3)) == 0
-        else Field(name=f.name, type=draw(evolved(f.type, leaves)))
-        for f in remaining
-    ]
-    new = st.sampled_from([name for name in ("new", "Newer", "_newest") if name not in taken])
-    for name in draw(st.lists(new, unique=True, min_size=0 if remaining else 1, max_size=2)):
-        type_ = draw(types(leaves, 1, with_unions=with_unions))
-        fields.append(Field(name=name, type=type_, default=draw(defaults(type_))))
-    return Record(name=record.name, fields=tuple(draw(st.permutations(fields))))
-
-
-@st.composite
-def defaults(draw, type_: Type) -> str | None:
-    """JSON text of a valid default of `type_`, or None."""
-    if draw(st.integers(0, 7)) == 0:
-        return None
-    try:
-        return default_text(default_from_python(draw(values(type_)), type_), type_, "")
-    except InvalidSchema:  # NaN, or a value where null comes first
-        null_first = isinstance(type_, Nullable) and type_.null_at == 0
-        return "null" if null_first else None
-
-
-@st.composite
-def pairs(draw, leaves=KNOWN_LEAVES, depth=2, *, with_unions=False) -> tuple[Schema, Schema]:
-    """A writer's schema, and a reader's schema evolved from it."""
-    writer = draw(records(leaves, depth, with_unions=with_unions))
-    reader = draw(evolved_records(writer, leaves, with_unions=with_unions))
-    return Schema(_named(writer, "root", dotted=True)), Schema(_named(reader, "root", dotted=True))
-
-
-def fastavro_reads(row: object, writer: Schema, reader: Schema) -> object:
-    """Return `row`, written with `writer` and read with `reader` by fastavro; may raise."""
-    sink = io.BytesIO()
-    fastavro.schemaless_writer(sink, fastavro.parse_schema(writer.definition), row)
-    sink.seek(0)
-    value = fastavro.schemaless_reader(
-        sink, writer.definition, reader.definition, return_record_name=True
-    )
-    return _fitted(value, reader.record)
-
-
-def _is_of(value: object, record: Record) -> bool:
-    if isinstance(value, tuple):
-        return value[0] == record.name
-    return isinstance(value, dict) and value.keys() == {field.name for field in record.fields}
-
-
-def _fitted(value: object, type_: Type) -> object:
-    """Convert what fastavro does not: defaults in JSON's types, and doubles for floats."""
-    if value is None:
-        return None
-    match type_:
-        case Nullable(item=item):
-            return _fitted(value, item)
-        case Array(items=items):
-            return [_fitted(item, items) for item in value]
-        case Map(values=items):
-            return {key: _fitted(item, items) for key, item in value.items()}
-        case Record(fields=fields):
-            # A record in a union comes with its name, unless it is a default.
-            value = value[1] if isinstance(value, tuple) else value
-            return {field.name: _fitted(value[field.name], field.type) for field in fields}
-        case Union(branches=branches):
-            for branch in branches:
-                if (
-                    (isinstance(branch, Array) and isinstance(value, list))
-                    or (isinstance(branch, Map) and isinstance(value, dict))
-                    or (isinstance(branch, Record) and _is_of(value, branch))
-                ):
-                    return _fitted(value, branch)
-            # fastavro reads an int or a long as a float without rounding it. A double is preferred.
-            kinds = {branch.kind for branch in branches if isinstance(branch, Scalar)}
-            if isinstance(value, float) and Kind.FLOAT in kinds and Kind.DOUBLE not in kinds:
-                return float(np.float32(value))
-        case Scalar(kind=Kind.FLOAT):
-            return float(np.float32(value))
-        case Scalar(kind=Kind.BYTES) | Fixed() | Decimal() | Uuid(fixed=Fixed()):
-            return default_to_python(value, type_) if isinstance(value, str) else value
-        case Uuid():
-            return UUID(value) if isinstance(value, str) else value
-        case Scalar(kind=kind) if kind in LOGICAL and isinstance(value, int):
-            return default_to_python(value, type_)
-    return value
 
 
 PREFIX = b"\x00\x00\x00\x00\x07"

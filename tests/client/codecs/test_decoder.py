@@ -1,16 +1,11 @@
 """Decoder: messages of many schemas, and foreign ones, decoded to records of one schema."""
 
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
-from generated import pairs, same, values
 from sluiceway.codecs import Decoder, codec
-from sluiceway.codecs.resolution import Resolution
 from sluiceway.errors import GatewayUnavailable, OptionError
 from sluiceway.records import to_batches, to_records
 from sluiceway.schema import Schema
-from sluiceway.schema.compatibility import incompatibilities
 
 NO_LIMIT = 2**31
 
@@ -69,34 +64,6 @@ def messages(format_: str, id_: int, schema: Schema, rows: list) -> list[bytes]:
 
 def rows_of(decoded) -> list:
     return [row for batch in decoded.batches for row in to_records(batch)]
-
-
-@settings(max_examples=settings.default.max_examples)
-@given(
-    pair=pairs(depth=1),
-    data=st.data(),
-    format_=st.sampled_from(["avro", "arrow"]),
-    order=st.lists(st.booleans(), min_size=1, max_size=12),
-)
-def test_mixed_schemas_decode_like_each_message_alone(pair, data, format_, order):
-    writer, reader = pair
-    assume(not incompatibilities(reader, writer))
-    decoding = Decoder(format_, reader, {1: writer, 2: reader})
-    for _ in range(2):  # the second time it knows what to expect
-        written, expected = [], []
-        for is_old in order:
-            source = writer if is_old else reader
-            row = data.draw(values(source.record))
-            message = messages(format_, 1 if is_old else 2, source, [row])
-            (batch,) = to_batches([row], source)
-            resolved, _ = Resolution(source, reader).sift(batch)
-            written += message
-            expected.append(to_records(resolved))
-        decoded = decoding.decode(written)
-        assert all(batch.schema.equals(reader.arrow) for batch in decoded.batches)
-        assert same(rows_of(decoded), [row for rows in expected for row in rows])
-        assert (decoded.counts or [1] * len(order)) == list(map(len, expected))
-        assert [c.index for c in decoded.corrupt] == [i for i, e in enumerate(expected) if not e]
 
 
 def test_one_schema_is_decoded_as_by_its_codec(each_format):

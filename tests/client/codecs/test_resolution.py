@@ -2,14 +2,10 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
-from generated import UNION_LEAVES, fastavro_reads, pairs, same, values
+from generated import same
 from sluiceway.codecs.resolution import Resolution
-from sluiceway.errors import SchemaMismatch
 from sluiceway.records import to_batches, to_records
-from sluiceway.records.validation import check_column
 from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import incompatibilities
 
@@ -28,38 +24,6 @@ def resolve(batch: pa.RecordBatch, writer: Schema, reader: Schema) -> pa.RecordB
     if reasons:
         raise ValueError("; ".join(f"record {index}: {why}" for index, why in reasons.items()))
     return resolved
-
-
-@given(st.one_of(pairs(), pairs(UNION_LEAVES, with_unions=True)), st.data())
-def test_records_are_resolved_as_fastavro_resolves_them(pair, data):
-    writer, reader = pair
-    assume(not incompatibilities(reader, writer))
-    rows = data.draw(st.lists(values(writer.record), min_size=1, max_size=6))
-    batch = one_batch([rows[0], *rows], writer).slice(1)
-    try:
-        expected = [fastavro_reads(row, writer, reader) for row in rows]
-    except UnicodeDecodeError:
-        with pytest.raises(ValueError, match="not UTF-8"):
-            resolve(batch, writer, reader)
-        return
-    found = resolve(batch, writer, reader)
-    found.validate(full=True)
-    assert found.schema.equals(reader.arrow, check_metadata=True)
-    for column, field in zip(found.columns, reader.record.fields, strict=True):
-        check_column(column, field.type, field.name)
-    assert same(to_records(found), expected)
-
-
-@settings(max_examples=settings.default.max_examples // 2)
-@given(pairs(depth=1), st.data())
-def test_incompatible_schemas_are_not_resolved(pair, data):
-    writer, reader = pair
-    broken = incompatibilities(reader, writer)
-    assume(broken)
-    batch = one_batch([data.draw(values(writer.record))], writer)
-    with pytest.raises(SchemaMismatch) as raised:
-        resolve(batch, writer, reader)
-    assert all(sentence in str(raised.value) for sentence in broken)
 
 
 def test_a_value_of_a_union_is_read_as_its_own_branch_or_the_first_that_can_read_it():
@@ -128,15 +92,6 @@ def test_a_union_is_read_as_a_single_type_and_back():
         {"a": 0.5},
         {"a": None},
     ]
-
-
-def test_a_long_of_a_union_read_as_a_float_is_rounded_like_any_other():
-    writer = schema({"name": "a", "type": ["long", "string"]})
-    reader = schema({"name": "a", "type": ["float", "string"]})
-    rows = [{"a": ("long", 2**24 + 1)}, {"a": ("string", "b")}]
-    found = to_records(resolve(one_batch(rows, writer), writer, reader))
-    assert found == [{"a": 2.0**24}, {"a": "b"}]
-    assert same(found, [fastavro_reads(row, writer, reader) for row in rows])
 
 
 def test_the_same_schema_returns_the_batch():

@@ -1,24 +1,9 @@
 """Compatibility of schemas: rule by rule, and compared with fastavro."""
 
 import pytest
-from hypothesis import event, given
-from hypothesis import strategies as st
 
-from generated import PLAIN, UNION_LEAVES, fastavro_reads, pairs
 from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import incompatibilities, possible_renames
-from sluiceway.schema.types import (
-    Array,
-    Enum,
-    Fixed,
-    Kind,
-    Map,
-    Nullable,
-    Record,
-    Type,
-    Union,
-    branch_name,
-)
 
 
 def schema(**fields: object) -> Schema:
@@ -230,56 +215,6 @@ def test_each_broken_rule_is_reported_with_its_path_and_a_remedy(
     for reason, sentence in zip(reasons, found, strict=True):
         assert reason in sentence
         assert ": " in sentence
-
-
-def witnesses(type_: Type) -> list[object]:
-    """Values that together use every branch and item of `type_`."""
-    match type_:
-        case Nullable(item=Union() as union):
-            return [None, *witnesses(union)]
-        case Nullable(item=item):
-            # Of branches without a name, fastavro takes none with a named branch within.
-            return [None, *((branch_name(item), value) for value in witnesses(item))]
-        case Union(branches=branches):
-            return [(branch_name(each), value) for each in branches for value in witnesses(each)]
-        case Array(items=items):
-            return [witnesses(items)]
-        case Map(values=items):
-            return [{str(number): value for number, value in enumerate(witnesses(items))}]
-        case Record(fields=fields):
-            ways = {field.name: witnesses(field.type) for field in fields}
-            rows = max(map(len, ways.values()))
-            return [{name: way[i % len(way)] for name, way in ways.items()} for i in range(rows)]
-        case Enum(symbols=symbols):
-            return list(symbols)
-        case Fixed(size=size):
-            return [bytes(size)]
-    return [_WITNESS[type_.kind]]
-
-
-_WITNESS = {
-    Kind.BOOLEAN: True,
-    Kind.INT: 1,
-    Kind.LONG: 1,
-    Kind.FLOAT: 1.0,
-    Kind.DOUBLE: 1.0,
-    Kind.STRING: "text",
-    Kind.BYTES: b"text",
-}
-
-
-@given(st.one_of(pairs(PLAIN), pairs(UNION_LEAVES, with_unions=True)))
-def test_the_rules_agree_with_fastavro(pair: tuple[Schema, Schema]) -> None:
-    writer, reader = pair
-    broken = incompatibilities(reader, writer)
-    event("incompatible" if broken else "compatible")
-    failed = False
-    for row in witnesses(writer.record):
-        try:
-            fastavro_reads(row, writer, reader)
-        except Exception:  # of many kinds, for one reason
-            failed = True
-    assert failed == bool(broken), broken
 
 
 def nullable(*branches: object) -> Schema:
