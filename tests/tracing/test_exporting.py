@@ -1,21 +1,129 @@
-"""Export of traces by `sluiceway serve` and by the example in the docs."""
+"""Traces exported by OTLP: by `sluiceway serve`, by the example in the docs, and by Spark jobs."""
 
+import gzip
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
 
-from collector import Collector, collecting
 from databases import SQLite
+from environments import spark_environment
 from processes import process
 from shared_kafka import SharedKafka
+from sluiceway import Gateway
+from waiting import until
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """An exported span."""
+
+    service: str
+    trace: str
+    id: str
+    parent: str
+    name: str
+    attributes: dict[str, Any]
+
+
+@dataclass
+class Collector:
+    """The spans received so far, and the endpoint for exporters."""
+
+    endpoint: str = ""
+    spans: list[Collected] = field(default_factory=list)
+    arrived: threading.Condition = field(default_factory=threading.Condition)
+
+    def until(self, *names: str, timeout_s: float = 60) -> list[Collected]:
+        """Wait for spans of all of these names, and return all spans."""
+        with self.arrived:
+            assert self.arrived.wait_for(
+                lambda: set(names) <= {each.name for each in self.spans}, timeout_s
+            ), f"{names} are not all in {sorted({each.name for each in self.spans})}"
+            return list(self.spans)
+
+    def path(self, span: Collected) -> tuple[str, ...]:
+        """Return the names of a span's known ancestors, outermost first, and its own."""
+        names, by_id = [span.name], {each.id: each for each in self.spans}
+        while (parent := by_id.get(span.parent)) is not None:
+            names.insert(0, parent.name)
+            span = parent
+        return tuple(names)
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    """Run a collector while the block runs."""
+    collector = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Content-Encoding") == "gzip":
+                body = gzip.decompress(body)
+            response = ExportTraceServiceResponse().SerializeToString()
+            with collector.arrived:
+                collector.spans += _spans(ExportTraceServiceRequest.FromString(body))
+                collector.arrived.notify_all()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/x-protobuf")
+            self.send_header("Content-Length", str(len(response)))
+            self.end_headers()
+            self.wfile.write(response)
+
+        def log_message(self, *_: Any) -> None:
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    collector.endpoint = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield collector
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _spans(request: Any) -> Iterator[Collected]:
+    for resource in request.resource_spans:
+        service = _attributes(resource.resource.attributes)["service.name"]
+        for scope in resource.scope_spans:
+            for each in scope.spans:
+                yield Collected(
+                    service=service,
+                    trace=each.trace_id.hex(),
+                    id=each.span_id.hex(),
+                    parent=each.parent_span_id.hex(),
+                    name=each.name,
+                    attributes=_attributes(each.attributes),
+                )
+
+
+def _attributes(attributes: Any) -> dict[str, Any]:
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes}
+
 
 OPERATING = Path(__file__).parents[2] / "docs" / "operating.md"
+
+
 TRACE, PARENT = "4b" * 16, "0a" * 8
 
 
@@ -172,3 +280,121 @@ def tree(text: str) -> set[tuple[str, ...]]:
         path = [*path[:depth], re.split(r"  ", line.strip(" └"))[0]]
         paths.add(tuple(path))
     return paths
+
+
+SCHEMA = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "long"}]}
+
+
+@pytest.fixture(scope="module")
+def spark_traces(
+    sqlite: SQLite, kafka: SharedKafka, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Collector]:
+    """The collector of a Spark job's spans, after the job and its gateway have ended."""
+    directory = tmp_path_factory.mktemp("spark-traces")
+    with collecting() as collected:
+        variables = {
+            "SLUICEWAY_DATABASE_URL": sqlite.migrated(),
+            "SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collected.endpoint,
+        }
+        with process("serve", "--port", "0", **variables) as running:
+            url = running.until(r"serving on (\S+)")
+            with Gateway(url) as gateway:
+                for name in ("rows-in", "rows-out"):
+                    gateway.channel(name, SCHEMA, partitions=2, delivery="exactly_once")
+            log = directory / "job.log"
+            with (
+                log.open("wb") as output,
+                subprocess.Popen(
+                    [
+                        *(sys.executable, str(Path(__file__).with_name("traced_spark_job.py"))),
+                        *("rows-in", "rows-out", str(directory / "checkpoint")),
+                    ],
+                    env=os.environ
+                    | spark_environment(directory)
+                    | {
+                        "SLUICEWAY_URL": url,
+                        "OTEL_EXPORTER_OTLP_ENDPOINT": collected.endpoint,
+                        "OTEL_BSP_SCHEDULE_DELAY": "200",
+                    },
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                ) as job,
+            ):
+                until(lambda: job.poll() is not None or is_complete(collected), 500)
+                job.communicate(b"\n", timeout=180)
+                assert job.returncode == 0, log.read_text()
+            assert running.end(signal.SIGTERM) == 0
+        yield collected
+
+
+def is_complete(collector: Collector) -> bool:
+    """Whether the spans of all tasks and commits have arrived, with those above them."""
+    spans = list(collector.spans)
+    names, ids = Counter(each.name for each in spans), {each.id for each in spans}
+    return (
+        records(spans) == {"send rows-in": 1000, "receive rows-in": 2000, "send rows-out": 1000}
+        and names["commit rows-in"] > 0
+        and names["commit rows-out"] == names["write rows-out"] > 0
+        and all(each.parent in ids for each in spans if each.parent)
+    )
+
+
+def records(spans: Sequence[Collected]) -> Counter[str]:
+    """Return the records that tasks have moved, by the name of their spans."""
+    found: Counter[str] = Counter()
+    for each in spans:
+        found[each.name] += each.attributes.get("sluiceway.records", 0)
+    return +found
+
+
+def trace_of(collector: Collector, span: Collected) -> list[Collected]:
+    return [each for each in collector.spans if each.trace == span.trace]
+
+
+@pytest.mark.long
+def test_a_job_is_one_trace_from_the_program_through_its_tasks_to_the_statements(
+    spark_traces: Collector,
+) -> None:
+    (root,) = (each for each in spark_traces.spans if each.name == "nightly")
+    trace = trace_of(spark_traces, root)
+    paths = Counter(map(spark_traces.path, trace))
+    assert paths["nightly", "write rows-in"] == 1
+    assert paths["nightly", "write rows-in", "send rows-in"] == 2
+    assert paths["nightly", "write rows-in", "commit rows-in"] == 1
+    commit = ("nightly", "write rows-in", "commit rows-in", "POST")
+    route = "POST /v1/channels/{name}/batches/{id}/commit"
+    assert paths[*commit, route, "write transaction", "INSERT visible_runs"] >= 1
+    assert paths["nightly", "read rows-in"] == 1
+    received = paths["nightly", "read rows-in", "receive rows-in"]
+    assert received >= 2
+    sent = [each for each in trace if each.name in ("send rows-in", "receive rows-in")]
+    assert {each.service for each in sent} == {"sluiceway-spark"}
+    assert records(sent) == {"send rows-in": 1000, "receive rows-in": 1000}
+
+
+@pytest.mark.long
+def test_each_micro_batch_is_a_trace_of_its_read_and_one_of_its_write(
+    spark_traces: Collector,
+) -> None:
+    writes = [each for each in spark_traces.spans if each.name == "write rows-out"]
+    assert [each.parent for each in writes] == [""] * len(writes)
+    assert len({each.trace for each in writes}) == len(writes) >= 1
+    sent = 0
+    for write in writes:
+        trace = trace_of(spark_traces, write)
+        paths = Counter(map(spark_traces.path, trace))
+        assert paths["write rows-out", "commit rows-out"] == 1
+        tasks = [each for each in trace if each.name == "send rows-out"]
+        assert {spark_traces.path(each) for each in tasks} == {("write rows-out", "send rows-out")}
+        sent += sum(each.attributes["sluiceway.records"] for each in tasks)
+    assert sent == 1000
+    reads = [each for each in spark_traces.spans if each.name == "read rows-in" and not each.parent]
+    received = [
+        each.attributes["sluiceway.records"]
+        for read in reads
+        for each in trace_of(spark_traces, read)
+        if each.name == "receive rows-in"
+    ]
+    assert sum(received) == 1000

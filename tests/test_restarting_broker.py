@@ -1,12 +1,28 @@
-"""A stand-in for a broker as it restarts: its metadata has no brokers, then it is unreachable."""
+"""Kafka clients that librdkafka leaves without brokers, as one shuts down, are replaced."""
 
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Self
 
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import NewTopic
+
+from sluiceway.errors import KafkaFailure
+from sluiceway.kafka.consumer import MessageStream, OwnStream
+from sluiceway.kafka.shared_stream import SharedStream
+from sluiceway.rest.models import Connection
+from sluiceway_gateway.errors import KafkaUnavailable
+from sluiceway_gateway.kafka.client import Client
+from sluiceway_gateway.kafka.model import Cause
+from waiting import until
+
 _API_VERSIONS, _METADATA, _CREATE_TOPICS = 18, 3, 19
+
+
 _ACCEPTED = (
     (_API_VERSIONS, 0, 0),
     (_METADATA, 0, 1),
@@ -15,6 +31,8 @@ _ACCEPTED = (
     (2, 1, 3),
     (_CREATE_TOPICS, 0, 0),
 )
+
+
 _UNSUPPORTED_VERSION, _NO_LEADER, _TOPIC_EXISTS = 35, 5, 36
 
 
@@ -98,3 +116,94 @@ class RestartingBroker:
 def _api_versions(version: int) -> bytes:
     head = struct.pack(">hi", _UNSUPPORTED_VERSION if version else 0, len(_ACCEPTED))
     return head + b"".join(struct.pack(">hhh", *range_) for range_ in _ACCEPTED)
+
+
+def is_stranded(
+    broker: RestartingBroker, ask: Callable[[], object], answers: Callable[[], bool]
+) -> bool:
+    """Restart the broker; return whether librdkafka does not connect to it again."""
+    for step in (broker.leave, broker.end):
+        step()
+        with suppress(KafkaException):
+            ask()
+    broker.start()
+    return not any(answers() for _ in range(6))
+
+
+def test_a_client_that_does_not_connect_again_is_replaced() -> None:
+    with RestartingBroker() as broker:
+        client = Client(broker.bootstrap_servers, {}, replace_after_s=60)
+
+        def ask() -> object:
+            return client.admin.list_topics("t", timeout=0.5)
+
+        def answers() -> bool:
+            futures = client.admin.create_topics([NewTopic("t", 1, 1)], request_timeout=0.5)
+            return client.settled("CreateTopics", futures, 0.5)["t"].cause is not Cause.UNAVAILABLE
+
+        until(answers)
+        until(lambda: is_stranded(broker, ask, answers))
+        client.replace_after_s = 0
+        until(answers)
+
+
+def is_described(client: Client) -> bool:
+    with suppress(KafkaUnavailable):
+        return bool(client.describe_cluster(0.5).brokers)
+    return False
+
+
+def refusal_of(client: Client) -> str:
+    with pytest.raises(KafkaUnavailable) as caught:
+        client.describe_cluster(5)
+    return str(caught.value)
+
+
+def test_brokers_that_shut_down_are_unavailable() -> None:
+    with RestartingBroker() as broker:
+        client = Client(broker.bootstrap_servers, {})
+        (described,) = client.describe_cluster(30).brokers
+        assert described.port == broker.port
+        broker.leave()
+        # The broker also closes the connection, which may be noticed first.
+        until(lambda: "no brokers" in refusal_of(client))
+        broker.start()
+        until(lambda: is_described(client))
+
+
+def connection_to(broker: RestartingBroker) -> Connection:
+    return Connection(
+        channel_name="c",
+        channel_uid="u",
+        generation=1,
+        format="bytes",
+        schema_id=1,
+        schema_definition={"type": "bytes"},
+        topic_name="t",
+        topic_id=None,
+        partitions=1,
+        max_message_bytes=1_000_000,
+        kafka={"bootstrap.servers": broker.bootstrap_servers},
+    )
+
+
+@pytest.mark.parametrize("stream_type", [OwnStream, SharedStream])
+def test_a_consumer_that_does_not_connect_again_is_replaced(
+    stream_type: type[MessageStream],
+) -> None:
+    with RestartingBroker() as broker:
+        connection = connection_to(broker)
+        with closing(stream_type(connection, timeout_s=0.5)) as stream:
+
+            def answers() -> bool:
+                with suppress(KafkaFailure):
+                    return stream.discover_partitions() == 1
+                return False
+
+            stream.assign({0: 0})
+            assert not stream.renew(timeout_s=30)
+            # A matter of timing within librdkafka.
+            until(lambda: is_stranded(broker, answers, answers) and stream.renew(timeout_s=0.5))
+            stream.assign({0: 0})
+            assert not stream.renew(timeout_s=30)
+            until(answers)
