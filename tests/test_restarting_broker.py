@@ -14,10 +14,10 @@ from confluent_kafka.admin import NewTopic
 from sluiceway.errors import KafkaFailure
 from sluiceway.kafka.consumer import MessageStream, OwnStream
 from sluiceway.kafka.shared_stream import SharedStream
-from sluiceway.rest.models import Connection
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.client import Client
 from sluiceway_gateway.kafka.model import Cause
+from topics import connection_to
 from waiting import until
 
 _API_VERSIONS, _METADATA, _CREATE_TOPICS = 18, 3, 19
@@ -171,28 +171,12 @@ def test_brokers_that_shut_down_are_unavailable() -> None:
         until(lambda: is_described(client))
 
 
-def connection_to(broker: RestartingBroker) -> Connection:
-    return Connection(
-        channel_name="c",
-        channel_uid="u",
-        generation=1,
-        format="bytes",
-        schema_id=1,
-        schema_definition={"type": "bytes"},
-        topic_name="t",
-        topic_id=None,
-        partitions=1,
-        max_message_bytes=1_000_000,
-        kafka={"bootstrap.servers": broker.bootstrap_servers},
-    )
-
-
 @pytest.mark.parametrize("stream_type", [OwnStream, SharedStream])
 def test_a_consumer_that_does_not_connect_again_is_replaced(
     stream_type: type[MessageStream],
 ) -> None:
     with RestartingBroker() as broker:
-        connection = connection_to(broker)
+        connection = connection_to({"bootstrap.servers": broker.bootstrap_servers})
         with closing(stream_type(connection, timeout_s=0.5)) as stream:
 
             def answers() -> bool:

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
 from sluiceway.errors import ChannelClosed, Conflict, CorruptMessage, InvalidRequest, SchemaMismatch
-from topics import create_topic
+from topics import Topics
 
 
 @dataclass
@@ -47,8 +46,7 @@ def name() -> str:
 def topic(kafka: SharedKafka) -> str:
     """The name of an existing topic."""
     name = f"foreign-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    create_topic(admin, NewTopic(name, num_partitions=1))
+    Topics(kafka.bootstrap_servers).create(name)
     return name
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from heartbeats import lose
+from faults import lose
 from relay import Relay
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
 from sluiceway.errors import Conflict, Fenced, OptionError, SluicewayError, StaleGeneration

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import httpx
 import pytest
 
-from heartbeats import lose
+from faults import lose
 from relay import Relay
 from sluiceway import Channel, Gateway, Heartbeat, InputPort, OutputPort
 from sluiceway.errors import (

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from reader_timeouts import open_patiently, read_patiently
 from relay import Relay
 from sluiceway.errors import CorruptMessage, KafkaUnavailable, OffsetOutOfRange, TopicGone
 from sluiceway.reader import ChannelReader
@@ -12,9 +11,17 @@ from sluiceway.rest.endpoints import Position
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
+from waiting import collect, until
 
 BOTH = pytest.mark.usefixtures("each_stream")
 FOREIGN = [b"", b"{}", b"\0\0\0\0\x08abc", b"SLWA\x01\0\0\0\0\0\0\x07\0\0\0\x01", None]
+
+
+def read_patiently(reader: ChannelReader, count: int) -> list[dict[str, Any]]:
+    """Read a number of records; a timeout, which keeps the position, does not end it."""
+    return collect(
+        lambda missing: reader.read(missing, timeout=None), count, despite=KafkaUnavailable
+    )
 
 
 def with_foreign(topics: Topics, format_: str, value: bytes | None) -> Connection:
@@ -142,9 +149,12 @@ def test_kafka_unavailable_during_a_read_is_an_error_that_keeps_positions(
     with ChannelWriter(connection) as writer:
         writer.write(readings(30))
     with (
-        open_patiently(lambda: ChannelReader(connection, until=None, timeout_s=2)) as own,
-        open_patiently(
-            lambda: ChannelReader(connection, until=None, timeout_s=2, share_connection=True)
+        until(
+            lambda: ChannelReader(connection, until=None, timeout_s=2), despite=KafkaUnavailable
+        ) as own,
+        until(
+            lambda: ChannelReader(connection, until=None, timeout_s=2, share_connection=True),
+            despite=KafkaUnavailable,
         ) as sharing,
     ):
         for reader in (own, sharing):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from heartbeats import lose
+from faults import lose
 from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.errors import InvalidRecord, OptionError, SluicewayTimeout, WriterFailed, WriterLost
 from topics import Topics, readings

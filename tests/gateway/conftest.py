@@ -9,8 +9,9 @@ from sqlalchemy import make_url
 from databases import Databases, WatchedDatabase
 from endpoints import Site, site
 from gateways import ManualClock, Rig, running
-from ledger_sites import LedgerSite, WrittenTopic, ledger_site, written_topic
+from ledger_sites import LedgerSite, ledger_site, written_topic
 from shared_kafka import SharedKafka
+from sluiceway_gateway.channels.model import TopicRef
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.leases import Leader
 
@@ -53,14 +54,14 @@ def flights(rig: Rig) -> Site:
 
 
 @pytest.fixture(scope="session")
-def written(kafka: SharedKafka) -> WrittenTopic:
+def written(kafka: SharedKafka) -> TopicRef:
     """A topic of four partitions, each with a thousand records."""
     return written_topic(kafka.bootstrap_servers, partitions=4, records=1000)
 
 
 @pytest.fixture
 def ledger(
-    database: Database, database_url: str, kafka: SharedKafka, written: WrittenTopic
+    database: Database, database_url: str, kafka: SharedKafka, written: TopicRef
 ) -> Iterator[LedgerSite]:
     """A ready channel with exactly-once delivery, on that topic."""
     servers = kafka.bootstrap_servers

@@ -15,7 +15,7 @@ from faults import at_call
 from processes import restored_logging
 from relay import Relay
 from secured_gateway import SecuredGateway
-from secured_kafka import REJECTED_PROPERTIES, Authority, Certificate, SecuredKafka
+from secured_kafka import Authority, Certificate, SecuredKafka
 from sluiceway import Gateway
 from sluiceway.errors import GatewayAccessFailed, GatewayUnavailable
 from sluiceway_gateway.cli import main
@@ -94,60 +94,6 @@ def test_http_to_an_https_gateway_is_reported_at_once(secured_service: SecuredGa
         assert "it uses TLS; use https://" in until(refusal)
 
 
-CREDENTIAL_FAULTS = {"wrong password", "unknown mechanism"}
-CERTIFICATE_FAULTS = {
-    "expired certificate",
-    "certificate of a foreign authority",
-    "another authority trusted",
-    "certificate of another host",
-    "no client certificate",
-}
-
-
-def problem_of(fault: str) -> AccessProblem:
-    if fault in CREDENTIAL_FAULTS:
-        return AccessProblem.CREDENTIALS
-    return AccessProblem.CERTIFICATE if fault in CERTIFICATE_FAULTS else AccessProblem.PROTOCOL
-
-
-ONE_OF_EACH = ("wrong password", "expired certificate", "plaintext to a TLS port")
-
-
-@pytest.mark.parametrize(
-    "fault",
-    # `test_kafka_access.py` has the diagnosis of all.
-    [
-        pytest.param(fault, marks=[] if fault in ONE_OF_EACH else [pytest.mark.long])
-        for fault in REJECTED_PROPERTIES
-    ],
-)
-def test_a_gateway_refused_by_kafka_reports_the_reason(secured: SecuredKafka, fault: str) -> None:
-    properties = dict(REJECTED_PROPERTIES[fault][0](secured))
-    servers = properties.pop("bootstrap.servers")
-    # A connection that is set up slowly would replace the error of a refused one.
-    slow = {"socket.connection.setup.timeout.ms": "60000"}
-    kafka = KafkaAdmin(servers, properties | slow, timeout_s=2)
-
-    def failure() -> KafkaUnavailable:
-        with pytest.raises(KafkaUnavailable) as raised:
-            kafka.describe_cluster()
-        return raised.value
-
-    def refusal() -> KafkaUnavailable | None:
-        # A busy broker may take more than two seconds to refuse a client.
-        found = failure()
-        return None if found.access_failure is None else found
-
-    first: KafkaUnavailable = until(refusal)
-    again = failure()
-    assert "refuses the gateway" in str(first)
-    assert first.access_failure is not None
-    assert first.access_failure.problem is problem_of(fault)
-    assert again.access_failure == first.access_failure, "a repeated failure must be equal"
-    assert "SLUICEWAY_KAFKA_PROPERTIES" in str(first)
-    assert properties.get("sasl.password", "absent") not in str(first)
-
-
 def test_the_last_diagnosis_is_kept_while_the_broker_is_slow(secured: SecuredKafka) -> None:
     properties = dict(secured.tls("FOREIGN"))
     port = int(properties.pop("bootstrap.servers").rpartition(":")[2])
@@ -171,7 +117,7 @@ def test_the_last_diagnosis_is_kept_while_the_broker_is_slow(secured: SecuredKaf
 
 
 def test_a_refusal_during_a_probe_is_reported(secured: SecuredKafka) -> None:
-    properties = dict(REJECTED_PROPERTIES["wrong password"][0](secured))
+    properties = dict(secured.scram(sasl_password="wrong"))
     port = int(properties.pop("bootstrap.servers").rpartition(":")[2])
     with closing(Relay(port)) as relay, ExitStack() as stall:
         stall.enter_context(relay.stalled())

@@ -21,7 +21,7 @@ from rich.traceback import Traceback
 
 from scripted_gateway import scripted
 from secured_gateway import SecuredGateway
-from secured_kafka import PASSWORDS, SecuredKafka, connection
+from secured_kafka import PASSWORDS, SecuredKafka
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (
@@ -44,6 +44,7 @@ from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.worker import RefreshableConnection
 from sluiceway.writer import ChannelWriter
+from topics import connection_to
 from waiting import until
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
@@ -117,7 +118,7 @@ def test_only_the_process_enables_librdkafkas_debug_log(
 ) -> None:
     for kind in (ChannelWriter, reader_to_now):
         with pytest.raises(OptionError, match="'debug' cannot be set"):
-            kind(connection(secured.scram()), config={"debug": "all"})
+            kind(connection_to(secured.scram()), config={"debug": "all"})
 
 
 def reader_to_now(connection: Connection, **options: Any) -> ChannelReader:
@@ -130,20 +131,20 @@ BAD = {"sasl_password": SECRET}
 
 
 def unreachable(secured: SecuredKafka) -> Connection:
-    return connection(secured.scram(bootstrap_servers="127.0.0.1:1", **BAD))
+    return connection_to(secured.scram(bootstrap_servers="127.0.0.1:1", **BAD))
 
 
 KAFKA_FAILURES: dict[str, tuple[Failure, type[SluicewayError]]] = {
     "a writer's wrong password": (
-        lambda kafka: ChannelWriter(connection(kafka.scram(**BAD))),
+        lambda kafka: ChannelWriter(connection_to(kafka.scram(**BAD))),
         KafkaAccessFailed,
     ),
     "a reader's wrong password": (
-        lambda kafka: reader_to_now(connection(kafka.scram(**BAD))),
+        lambda kafka: reader_to_now(connection_to(kafka.scram(**BAD))),
         KafkaAccessFailed,
     ),
     "a call's own wrong password": (
-        lambda kafka: ChannelWriter(connection(kafka.scram()), config={"sasl.password": SECRET}),
+        lambda kafka: ChannelWriter(connection_to(kafka.scram()), config={"sasl.password": SECRET}),
         KafkaAccessFailed,
     ),
     "no broker for a writer": (
@@ -159,18 +160,18 @@ KAFKA_FAILURES: dict[str, tuple[Failure, type[SluicewayError]]] = {
         KafkaUnavailable,
     ),
     "a property that librdkafka refuses": (
-        lambda kafka: ChannelWriter(connection(kafka.scram(security_protocol="NONE", **BAD))),
+        lambda kafka: ChannelWriter(connection_to(kafka.scram(security_protocol="NONE", **BAD))),
         OptionError,
     ),
     "a property that is not allowed": (
         lambda kafka: ChannelWriter(
-            connection(kafka.scram()), config={"sasl.password": SECRET, "acks": 0}
+            connection_to(kafka.scram()), config={"sasl.password": SECRET, "acks": 0}
         ),
         OptionError,
     ),
     "a password of another type": (
         lambda kafka: reader_to_now(
-            connection(kafka.scram()), config={"sasl.password": SECRET.encode()}
+            connection_to(kafka.scram()), config={"sasl.password": SECRET.encode()}
         ),
         OptionError,
     ),
@@ -207,7 +208,7 @@ def test_tracebacks_of_invalid_credentials_show_no_secret(
 ) -> None:
     monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS", text)
     with pytest.raises(OptionError) as raised:
-        ChannelWriter(connection(secured.tls("SCRAM")))
+        ChannelWriter(connection_to(secured.tls("SCRAM")))
     assert_no_secrets(raised.value, SECRET)
 
 

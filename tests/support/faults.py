@@ -1,27 +1,24 @@
-"""Faults of a process: suspended, without new threads; failing calls and statements."""
+"""Faults: suspended processes, no new threads, failing calls, lost endpoints and commits."""
 
+import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import httpx
 import pytest
 from sqlalchemy import event
 
+from relay import Relay
+from sluiceway import Channel
+from sluiceway.rest.transport import Transport
 from sluiceway_gateway.db.engine import Database
 from waiting import until
-
-__all__ = [
-    "at_call",
-    "at_statements",
-    "failing_call",
-    "no_threads",
-    "raising",
-    "suspend",
-]
 
 
 def suspend(pid: int) -> None:
@@ -122,3 +119,46 @@ def failing_call(
     ):
         yield
     assert raised.value is error
+
+
+# The gateway notices changes of the shortest timeout of a session only, and tests share sessions.
+_DIFFERENCES_MS = itertools.count()
+
+
+def lose(channel: Channel, id_: str, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Shorten the channel's heartbeat timeout until a silent endpoint is lost; call `meanwhile`."""
+    usual = channel.heartbeat
+    timeout_ms = 4 * usual.interval_ms + next(_DIFFERENCES_MS)
+    channel.update(heartbeat=replace(usual, timeout_ms=timeout_ms))
+
+    def lost() -> bool:
+        meanwhile()
+        health = {each.id: each.health for each in channel.endpoints()}
+        # A dynamic one has no place any more.
+        return health.get(id_, "lost") == "lost"
+
+    until(lost)
+    channel.update(heartbeat=usual)
+
+
+#: For `Relay.drop_at`. Only a commit's body has this field. The path may be sent, and lost, before
+#: the body.
+LOST_COMMIT = b'"digest"'
+
+
+def shorten_lost_commits(monkeypatch: pytest.MonkeyPatch, relay: Relay) -> None:
+    """Give a commit a short timeout while the relay is about to lose it, and other requests not."""
+    request = Transport.request
+
+    def request_briefly(
+        transport: Transport, method: str, path: str, **options: Any
+    ) -> httpx.Response:
+        if not (path.endswith("/commit") and relay.drop_pending):
+            return request(transport, method, path, **options)
+        try:
+            return request(transport, method, path, **{**options, "timeout_s": 1.0})
+        finally:
+            until(lambda: not relay.drop_pending)
+
+    # There is no option for the limit of one request.
+    monkeypatch.setattr(Transport, "request", request_briefly)

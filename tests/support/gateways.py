@@ -19,7 +19,7 @@ from relay import Relay
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.model import Channel, Condition, Phase, TopicRef
+from sluiceway_gateway.channels.model import Channel, Condition, Phase
 from sluiceway_gateway.cli.serve import bound_socket, server_config
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
@@ -175,16 +175,15 @@ class Rig:
         return {"Authorization": f"Bearer {token.text.get_secret_value()}"}
 
     def observe(self, name: str, phase: Phase, **status: Any) -> Channel:
-        """Record an observation as the reconciler does."""
+        """Record an observation as the reconciler does; by default, of a topic of the spec."""
         with self.database.write() as tx:
             before = channels_store.hold(tx, name)
             assert before is not None
-            observed = replace(before, phase=phase, **status)
+            observed = replace(before, phase=phase)
             if phase is Phase.READY:
-                topic = TopicRef(
-                    name=before.topic.name, id="dG9waWM", partitions=before.spec.partitions
-                )
+                topic = replace(before.topic, id="dG9waWM", partitions=before.spec.partitions)
                 observed = replace(observed, topic=topic, observed_generation=before.generation)
+            observed = replace(observed, **status)
             after = record_observation(
                 tx, observed, was=before, now=self.clock(), due_at=FAR_FUTURE, refusals=0
             )

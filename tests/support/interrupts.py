@@ -1,8 +1,6 @@
 """Interrupts, as by Ctrl-C: at each call or step, in callbacks of librdkafka, by a signal."""
 
-import signal
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -11,14 +9,11 @@ from typing import Any
 
 import pytest
 
-from waiting import until
-
 __all__ = [
     "acting_at_call",
     "count_c_calls",
     "interrupted_at_call",
     "interrupted_in_report",
-    "interrupted_when",
     "raising_at_step",
 ]
 
@@ -95,33 +90,6 @@ def interrupted_in_report() -> Iterator[None]:
 
     with pytest.raises(KeyboardInterrupt), _profiled(profile):
         yield
-
-
-@contextmanager
-def interrupted_when(condition: Callable[[], object]) -> Iterator[None]:
-    """Send SIGINT to the main thread, which runs the block, once another thread sees a condition.
-
-    The interrupt is expected from the block.
-    """
-    main, ended = threading.get_ident(), threading.Event()
-
-    def press() -> None:
-        until(lambda: ended.is_set() or condition())
-        if not ended.is_set():
-            signal.pthread_kill(main, signal.SIGINT)
-
-    # The test's runner may ignore the signal.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    pressing = threading.Thread(target=press, daemon=True)
-    pressing.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            yield
-    finally:
-        # Otherwise the signal of a test that fails would end all tests.
-        ended.set()
-        pressing.join(60)
-        signal.signal(signal.SIGINT, before)
 
 
 def count_c_calls(work: Callable[[], object]) -> Counter[str]:

@@ -8,72 +8,29 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
-from gateways import FAR_FUTURE, Rig
-from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
-from sluiceway_gateway.db.engine import Database
+from gateways import Rig
+from sluiceway_gateway.channels.model import Phase, TopicRef
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.model import Interval, halt
-from sluiceway_gateway.provisioning.store import record_observation
-from topics import create_topic
+from topics import Topics
 
 Intervals = Mapping[int, Sequence[tuple[int, int]]]
 #: Headers of clients that support exactly-once delivery.
 FEATURES = {"Sluiceway-Features": "exactly-once"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class WrittenTopic:
-    """A topic with the same number of records in each partition."""
-
-    name: str
-    id: str
-    partitions: int
-    records: int
-    """Number in each partition."""
-
-
 def written_topic(
     bootstrap_servers: str, *, partitions: int, records: int, **config: str
-) -> WrittenTopic:
-    """Create a topic with messages in each partition."""
+) -> TopicRef:
+    """Create a topic with this number of messages in each partition."""
     name = f"written-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    topics = Topics(bootstrap_servers)
     options = {name.replace("_", "."): value for name, value in config.items()}
-    id_ = create_topic(admin, NewTopic(name, num_partitions=partitions, config=options))
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "linger.ms": 20,
-            # A retry would write records twice.
-            "enable.idempotence": True,
-        }
-    )
+    id_ = topics.create(name, partitions, options)
     for partition in range(partitions):
-        for _ in range(records):
-            producer.produce(name, b"", partition=partition)
-            producer.poll(0)
-    assert producer.flush(60) == 0
-    return WrittenTopic(name=name, id=id_, partitions=partitions, records=records)
-
-
-def use_topic(database: Database, name: str, topic: WrittenTopic) -> Channel:
-    """Make a channel ready with this topic, as the reconciler does with owned topics."""
-    with database.write() as tx:
-        before = channels_store.hold(tx, name)
-        assert before is not None
-        ref = TopicRef(name=topic.name, id=topic.id, partitions=topic.partitions)
-        observed = replace(
-            before, phase=Phase.READY, topic=ref, observed_generation=before.generation
-        )
-        after = record_observation(
-            tx, observed, was=before, now=before.created_at, due_at=FAR_FUTURE, refusals=0
-        )
-    assert after is not None
-    return after
+        topics.produce(name, partition, [b""] * records)
+    return TopicRef(name=name, id=id_, partitions=partitions)
 
 
 def digest(manifest: Intervals) -> str:
@@ -97,7 +54,7 @@ class LedgerSite:
     rig: Rig
     name: str
     uid: str
-    topic: WrittenTopic
+    topic: TopicRef
 
     @property
     def path(self) -> str:
@@ -180,9 +137,9 @@ def halt_ledger(site: LedgerSite, lost_from: Mapping[int, int]) -> None:
         store.save(tx, halt(was, lost_from), was=was, now=site.rig.clock())
 
 
-def ledger_site(rig: Rig, topic: WrittenTopic, name: str = "flights", **spec: Any) -> LedgerSite:
+def ledger_site(rig: Rig, topic: TopicRef, name: str = "flights", **spec: Any) -> LedgerSite:
     """Create an exactly-once channel on a topic with messages."""
     response = rig.put(name, delivery="exactly_once", partitions=topic.partitions, **spec)
     assert response.status_code == 201, response.text
-    uid = use_topic(rig.database, name, topic).uid
+    uid = rig.observe(name, Phase.READY, topic=topic).uid
     return LedgerSite(rig=rig, name=name, uid=uid, topic=topic)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from relay import Relay
 from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.pypz import KafkaChannelReader, KafkaChannelWriter
-from waiting import until
+from waiting import collect, until
 
 AnyChannel = TypeVar("AnyChannel", KafkaChannelReader, KafkaChannelWriter)
 
@@ -58,14 +58,7 @@ class QuickWriter(KafkaChannelWriter):
 
 def take(reader: KafkaChannelReader, count: int) -> list[Any]:
     """Read until there are `count` records."""
-    records: list[Any] = []
-
-    def take_more() -> bool:
-        records.extend(reader.invoke_read_records())
-        return len(records) >= count
-
-    until(take_more)
-    return records
+    return collect(lambda _: reader.invoke_read_records(), count)
 
 
 class Bench:

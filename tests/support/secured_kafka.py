@@ -1,6 +1,5 @@
 """The broker's secured listeners: certificates, users, and properties of clients."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -17,7 +16,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from shared_kafka import SharedKafka
-from sluiceway.rest.models import Connection
 
 
 class Certificate:
@@ -208,67 +206,3 @@ def _create_users(bootstrap_servers: str) -> None:
     ]
     for result in admin.alter_user_scram_credentials(users).values():
         result.result(30)
-
-
-def connection(kafka: Mapping[str, str]) -> Connection:
-    """Return a connection to a topic that does not exist."""
-    definition = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
-    return Connection(
-        channel_name="readings",
-        channel_uid="0" * 32,
-        generation=1,
-        format="avro",
-        schema_id=1,
-        schema_definition=definition,
-        topic_name="t",
-        topic_id=None,
-        partitions=1,
-        max_message_bytes=1_000_000,
-        kafka=kafka,
-    )
-
-
-#: Client properties that Kafka rejects, and the pattern of the error message.
-REJECTED_PROPERTIES: dict[str, tuple[Callable[[SecuredKafka], Mapping[str, str]], str]] = {
-    "wrong password": (
-        lambda kafka: kafka.scram(sasl_password="wrong"),
-        "invalid credentials.*check sasl.username, sasl.password",
-    ),
-    "unknown mechanism": (
-        lambda kafka: kafka.scram(sasl_mechanism="PLAIN"),
-        "supported mechanisms: SCRAM-SHA-512.*check .*sasl.mechanism",
-    ),
-    "expired certificate": (lambda kafka: kafka.tls("EXPIRED"), "has expired; renew it"),
-    "certificate of a foreign authority": (
-        lambda kafka: kafka.tls("FOREIGN"),
-        "not signed by a trusted authority; set ssl.ca.pem",
-    ),
-    "another authority trusted": (
-        lambda kafka: kafka.scram(ssl_ca_pem=kafka.foreign.pem),
-        "not signed by a trusted authority",
-    ),
-    "certificate of another host": (
-        lambda kafka: kafka.tls("ELSEWHERE"),
-        "is for another host; use a name in it",
-    ),
-    "no client certificate": (
-        lambda kafka: kafka.tls("MUTUAL"),
-        "requires a client certificate.*ssl.certificate.pem and ssl.key.pem",
-    ),
-    "no password": (
-        lambda kafka: kafka.tls("SCRAM"),
-        "requires a user and a password, but security.protocol is SSL; set it to SASL_SSL",
-    ),
-    "TLS to a plaintext port": (
-        lambda kafka: kafka.tls("SCRAM") | {"bootstrap.servers": kafka.broker.bootstrap_servers},
-        "does not use TLS, but security.protocol is SSL; .*set it to PLAINTEXT",
-    ),
-    "plaintext to a TLS port": (
-        lambda kafka: {"bootstrap.servers": kafka.broker.secured["SCRAM"]},
-        "uses TLS, but security.protocol is PLAINTEXT; set it to SSL, or to SASL_SSL",
-    ),
-    "a password in plaintext to a TLS port": (
-        lambda kafka: kafka.scram(security_protocol="SASL_PLAINTEXT"),
-        "uses TLS, but security.protocol is SASL_PLAINTEXT; set it to SASL_SSL",
-    ),
-}

@@ -10,10 +10,10 @@ from confluent_kafka import Message
 from py4j.protocol import Py4JNetworkError
 
 from sluiceway.channel import Channel
-from sluiceway.rest.models import Connection, SchemaVersion
+from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.offsets import StreamOffset
-from topics import Topics
+from topics import Topics, connection_to
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.string())])
 
@@ -70,19 +70,8 @@ def progressed(run: str, channel: Channel) -> Any:
 def connection_at(bootstrap_servers: str, topic: str) -> Connection:
     """Return the Connection of a channel with one partition, for a topic of these brokers."""
     definition = Schema.of(SCHEMA).definition
-    return Connection(
-        channel_name="t",
-        channel_uid="0" * 32,
-        generation=1,
-        format="avro",
-        schema_id=1,
-        schema_definition=definition,
-        schemas=(SchemaVersion(id=1, version=1, definition=definition),),
-        topic_name=topic,
-        topic_id=None,
-        partitions=1,
-        max_message_bytes=1_048_588,
-        kafka={"bootstrap.servers": bootstrap_servers},
+    return connection_to(
+        {"bootstrap.servers": bootstrap_servers}, topic, schema_id=1, schema_definition=definition
     )
 
 

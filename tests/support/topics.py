@@ -4,7 +4,6 @@ import itertools
 import math
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import (
@@ -35,23 +34,6 @@ from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from waiting import until
 
-
-def create_topic(admin: AdminClient, topic: NewTopic) -> str:
-    """Create a topic, wait until the broker's metadata has it, and return its id."""
-    name = topic.topic
-    admin.create_topics([topic])[name].result(30)
-
-    def topic_id() -> str | None:
-        # The controller creates the topic; the metadata of brokers follows a moment later.
-        with suppress(KafkaException):
-            found = admin.describe_topics(TopicCollection([name]))[name].result(30)
-            # In Kafka's alphabet.
-            return str(found.topic_id).translate(str.maketrans("+/", "-_"))
-        return None
-
-    return str(until(topic_id))
-
-
 DEFINITION = {
     "type": "record",
     "name": "Reading",
@@ -68,6 +50,24 @@ def readings(count: int, first: int = 0) -> list[dict[str, object]]:
         {"id": i, "station": None if i % 5 == 0 else f"s{i % 7}", "celsius": i / 2}
         for i in range(first, first + count)
     ]
+
+
+def connection_to(kafka: Mapping[str, str], topic: str = "t", **fields: Any) -> Connection:
+    """Return a connection to a topic, as the gateway describes it, with other `fields`."""
+    described: dict[str, Any] = {
+        "channel_name": "readings",
+        "channel_uid": "0" * 32,
+        "generation": 1,
+        "format": "avro",
+        "schema_id": 7,
+        "schema_definition": DEFINITION,
+        "topic_name": topic,
+        "topic_id": None,
+        "partitions": 1,
+        "max_message_bytes": 1_048_588,
+        "kafka": kafka,
+    }
+    return Connection(**(described | fields))
 
 
 class Topics:
@@ -88,26 +88,31 @@ class Topics:
     ) -> Connection:
         """Create a topic, and return the connection to it."""
         name = f"t-{uuid.uuid4().hex[:12]}"
-        topic_id = self.create(name, partitions, config)
-        return Connection(
-            channel_name="readings",
+        return connection_to(
+            {"bootstrap.servers": self.bootstrap_servers},
+            name,
+            topic_id=self.create(name, partitions, config),
             channel_uid=uuid.uuid4().hex,
-            generation=1,
             format=format,
-            schema_id=7,
             schema_definition=definition,
-            topic_name=name,
-            topic_id=topic_id,
             partitions=partitions,
             max_message_bytes=max_message_bytes,
-            kafka={"bootstrap.servers": self.bootstrap_servers},
         )
 
     def create(
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> str:
+        """Create a topic, wait until the broker's metadata has it, and return its id."""
         topic = NewTopic(name, partitions, 1, config=dict(config or {}))
-        return create_topic(self._admin, topic)
+        self._admin.create_topics([topic])[name].result(30)
+
+        def topic_id() -> str:
+            # The controller creates the topic; the metadata of brokers follows a moment later.
+            described = self._admin.describe_topics(TopicCollection([name]))[name].result(30)
+            # In Kafka's alphabet.
+            return str(described.topic_id).translate(str.maketrans("+/", "-_"))
+
+        return str(until(topic_id, despite=KafkaException))
 
     def delete(self, name: str) -> None:
         """Delete a topic, and wait until the broker's metadata no longer has it."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker_calls import broker_at, commit, encode, fetch, fetch_committed, produce_values
-from heartbeats import lose
+from faults import lose
 from relay import Relay
 from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.broker import Broker, PartitionOffsetCommitRequest, PartitionOffsetFetchRequest

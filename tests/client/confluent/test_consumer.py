@@ -1,7 +1,10 @@
 """sluiceway.confluent.Consumer with manual assignment: reading, offsets, commits."""
 
+import signal
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,7 +20,7 @@ from confluent_facade import (
     poll_messages,
     poll_until,
 )
-from interrupts import count_c_calls, interrupted_at_call, interrupted_when
+from interrupts import count_c_calls, interrupted_at_call
 from sluiceway.confluent import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -27,6 +30,33 @@ from sluiceway.confluent import (
     TopicPartition,
 )
 from waiting import until
+
+
+@contextmanager
+def interrupted_when(condition: Callable[[], object]) -> Iterator[None]:
+    """Send SIGINT to the main thread, which runs the block, once another thread sees a condition.
+
+    The interrupt is expected from the block.
+    """
+    main, ended = threading.get_ident(), threading.Event()
+
+    def press() -> None:
+        until(lambda: ended.is_set() or condition())
+        if not ended.is_set():
+            signal.pthread_kill(main, signal.SIGINT)
+
+    # The test's runner may ignore the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    pressing = threading.Thread(target=press, daemon=True)
+    pressing.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        # Otherwise the signal of a test that fails would end all tests.
+        ended.set()
+        pressing.join(60)
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ import pytest
 from confluent_kafka import KafkaException
 
 from confluent_facade import Facade, at, error_code_of, poll_messages, poll_until
-from faults import failing_call
+from faults import LOST_COMMIT, failing_call, shorten_lost_commits
 from interrupts import interrupted_at_call, interrupted_in_report
 from ledger_view import LedgerView
-from lost_commits import LOST_COMMIT, shorten_lost_commits
 from relay import Relay
 from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError, Producer

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from confluent_facade import Facade, KafkaError, at, codes, error_code_of, offsets, poll_messages
-from faults import suspend
-from heartbeats import lose
+from faults import lose, suspend
 from relay import Relay
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat, InputPort
 from sluiceway.confluent import Consumer, TopicPartition

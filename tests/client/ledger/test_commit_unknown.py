@@ -5,9 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from faults import at_call, failing_call
+from faults import LOST_COMMIT, at_call, failing_call, shorten_lost_commits
 from ledger_view import LedgerView, copy
-from lost_commits import LOST_COMMIT, shorten_lost_commits
 from relay import Relay
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway
 from sluiceway.errors import CommitUnknown, EndpointClosed

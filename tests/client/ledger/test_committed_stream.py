@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from faults import at_call
-from reader_timeouts import open_patiently, read_patiently
 from sluiceway.errors import (
     KafkaUnavailable,
     OffsetOutOfRange,
@@ -25,9 +24,17 @@ from sluiceway.rest.ledger_models import Committed, Interval
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
+from waiting import collect, until
 
 BOTH = pytest.mark.usefixtures("each_stream")
 Runs = Mapping[int, Sequence[tuple[int, int]]]
+
+
+def read_patiently(reader: ChannelReader, count: int) -> list[dict[str, Any]]:
+    """Read a number of records; a timeout, which keeps the position, does not end it."""
+    return collect(
+        lambda missing: reader.read(missing, timeout=None), count, despite=KafkaUnavailable
+    )
 
 
 class GivenVisibility(Visibility):
@@ -156,7 +163,7 @@ def test_committed_records_that_do_not_arrive_are_looked_for_and_then_an_error(r
     rig.write(5)
     rig.visibility.commit({0: [(0, 10)]})
     calls: list[str] = []
-    with open_patiently(lambda: rig.reader(until=None, timeout_s=1)) as reader:
+    with until(lambda: rig.reader(until=None, timeout_s=1), despite=KafkaUnavailable) as reader:
         assert read_patiently(reader, 5) == readings(5)
         with (
             at_call(OwnStream, "renew", lambda *_, **__: calls.append("renew")),
@@ -303,7 +310,7 @@ def test_a_batch_that_holds_back_the_end_for_too_long_is_named(rig: Rig) -> None
     rig.visibility.commit({0: [(0, 10)]})
     rig.visibility.commit({0: [(20, 40)]}, stable={0: 10})
     rig.visibility.holder = "the batch 'day-1' of 'job',"
-    with open_patiently(lambda: rig.reader(timeout_s=1)) as reader:
+    with until(lambda: rig.reader(timeout_s=1), despite=KafkaUnavailable) as reader:
         assert len(read_patiently(reader, 10)) == 10
         with pytest.raises(SluicewayTimeout, match=r"the batch 'day-1' of 'job'.*snapshot=2"):
             next(iter(reader))

@@ -22,24 +22,19 @@ from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import Committed, Interval
 from sluiceway.rest.models import Connection
+from topics import connection_to
 
 UID = "0" * 32
 
 
 @pytest.fixture
 def connection() -> Connection:
-    return Connection(
+    return connection_to(
+        {},
         channel_name="flights",
         channel_uid=UID,
-        generation=1,
-        format="avro",
-        schema_id=1,
-        schema_definition={"type": "record", "name": "F", "fields": []},
-        topic_name="t",
         topic_id="topic-1",
         partitions=2,
-        max_message_bytes=1000,
-        kafka={},
         delivery="exactly_once",
     )
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from faults import at_call, failing_call
-from heartbeats import lose
+from faults import at_call, failing_call, lose
 from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (

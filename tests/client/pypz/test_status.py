@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from faults import lose
 from gateways import all_responses, failed_cause
-from heartbeats import lose
 from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
 from sluiceway.errors import DeliveryFailed, WriterFailed, WriterLost
 from sluiceway.pypz import (

@@ -23,10 +23,9 @@ from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.visibility import CommittedRuns
 from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger_models import BatchLease, Committed
-from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Transport
 from sluiceway.runtime.threads import Background, Signal, call
-from topics import DEFINITION
+from topics import connection_to
 from waiting import until
 
 
@@ -313,19 +312,7 @@ class Following:
     """A reader that waits for commits."""
 
     def __init__(self) -> None:
-        connection = Connection(
-            channel_name="flights",
-            channel_uid="uid",
-            generation=1,
-            format="avro",
-            schema_id=1,
-            schema_definition=DEFINITION,
-            topic_name="t",
-            topic_id=None,
-            partitions=1,
-            max_message_bytes=1000,
-            kafka={},
-        )
+        connection = connection_to({})
         calls: Any = self
         self._runs = CommittedRuns(calls, connection, grace_s=60.0)
         self._number = 0

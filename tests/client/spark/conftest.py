@@ -10,17 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import sluiceway.spark
 from environments import spark_environment
 from relay import Relay
-from sluiceway.kafka.consumer import OwnStream
 from sluiceway.rest.models import Connection
 from spark_tasks import Measure, Produce, connection_at
-from topics import Topics, create_topic
+from topics import Topics
 
 _numbers = itertools.count(1)
 
@@ -109,16 +107,6 @@ def _patient_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def patient_planning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait longer for Kafka than the option `pollTimeoutMs` says, but not for open batches."""
-    # The option would also limit the wait for open batches.
-    monkeypatch.setattr(
-        "sluiceway.spark.readable_offsets.OwnStream",
-        lambda *arguments, **named: OwnStream(*arguments, **{**named, "timeout_s": 60.0}),
-    )
-
-
-@pytest.fixture
 def name() -> str:
     """A unique channel name."""
     return f"spark-{os.getpid()}-{next(_numbers)}"
@@ -138,8 +126,7 @@ def produce() -> Produce:
 @pytest.fixture
 def fragile(fragile_kafka: Relay, name: str) -> Connection:
     """A connection to a new topic of the broker behind the relay."""
-    admin = AdminClient({"bootstrap.servers": fragile_kafka.address})
-    create_topic(admin, NewTopic(name, 1, 1))
+    Topics(fragile_kafka.address).create(name)
     return connection_at(fragile_kafka.address, name)
 
 

@@ -21,6 +21,7 @@ from sluiceway.errors import (
     OffsetOutOfRange,
     SluicewayTimeout,
 )
+from sluiceway.kafka.consumer import OwnStream
 from sluiceway.rest.ledger_models import Interval
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.microbatch import (
@@ -37,6 +38,17 @@ from sluiceway.writer import ChannelWriter
 from spark_tasks import SCHEMA, fill
 from topics import Topics
 from waiting import until
+
+
+@pytest.fixture
+def patient_planning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait longer for Kafka than the option `pollTimeoutMs` says, but not for open batches."""
+    # The option would also limit the wait for open batches.
+    monkeypatch.setattr(
+        "sluiceway.spark.readable_offsets.OwnStream",
+        lambda *arguments, **named: OwnStream(*arguments, **{**named, "timeout_s": 60.0}),
+    )
+
 
 Json = Mapping[str, Any]
 

@@ -11,8 +11,9 @@ import pytest
 from endpoints import TOPIC_ID, Site, fresh_id, report, site
 from faults import at_statements
 from gateways import Rig, code, running
-from ledger_sites import LedgerSite, WrittenTopic, ledger_site
+from ledger_sites import LedgerSite, ledger_site
 from shared_kafka import SharedKafka
+from sluiceway_gateway.channels.model import TopicRef
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.errors import DatabaseUnavailable, InvalidRequest
 from waiting import until
@@ -335,7 +336,7 @@ def test_uses_by_other_labels_can_be_permitted_and_audited(audited: Site) -> Non
 
 @pytest.fixture
 def orders(
-    database: Database, database_url: str, kafka: SharedKafka, written: WrittenTopic
+    database: Database, database_url: str, kafka: SharedKafka, written: TopicRef
 ) -> Iterator[LedgerSite]:
     """A channel with batches, used with a token of the label `job` that does not manage it."""
     with running(

@@ -8,14 +8,14 @@ from typing import Any
 
 import httpx
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from gateways import SCHEMA, UNREACHABLE, Rig, code, running
 from shared_kafka import SharedKafka
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.provisioning.reconciler import Reconciler
-from topics import create_topic
+from topics import Topics
 from waiting import until
 
 WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "string", "default": ""}]}  # type: ignore[misc]
@@ -37,11 +37,11 @@ def operator(kafka: SharedKafka) -> AdminClient:
 
 
 @pytest.fixture
-def topic(operator: AdminClient) -> str:
+def topic(kafka: SharedKafka) -> str:
     """The name of an existing topic."""
     name = f"Somebodys_{uuid.uuid4().hex[:8]}"
     config = {"retention.ms": "60000", "max.message.bytes": "2000", "flush.ms": "9000"}
-    create_topic(operator, NewTopic(name, num_partitions=3, config=config))
+    Topics(kafka.bootstrap_servers).create(name, 3, config)
     return name
 
 

@@ -10,7 +10,7 @@ import pytest
 from broker_calls import broker_at, fetch
 from databases import SQLite
 from gateways import running
-from ledger_sites import LedgerSite, WrittenTopic, halt_ledger, lose_records, use_topic
+from ledger_sites import LedgerSite, halt_ledger, lose_records
 from processes import Run, Sluiceway, Terminal
 from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
@@ -18,6 +18,7 @@ from sluiceway.broker.exceptions import UnknownTopicOrPartition
 from sluiceway.errors import Conflict
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.microbatch import UnlimitedStreamReader
+from sluiceway_gateway.channels.model import Phase, TopicRef
 from sluiceway_gateway.db.engine import Database
 from topics import DEFINITION, Topics, readings
 from waiting import until
@@ -30,13 +31,13 @@ def site(kafka: SharedKafka, sqlite: SQLite) -> Iterator[LedgerSite]:
     """A channel with an empty topic."""
     url, servers = sqlite.migrated(), kafka.bootstrap_servers
     name = f"repaired-{uuid.uuid4().hex[:8]}"
-    topic = WrittenTopic(name=name, id=Topics(servers).create(name), partitions=1, records=0)
+    topic = TopicRef(name=name, id=Topics(servers).create(name), partitions=1)
     database = Database(url)
     options = {"kafka_bootstrap_servers": servers, "kafka_timeout_ms": 20_000}
     with running(database, url, **options) as rig:
         response = rig.put(name, schema=DEFINITION, delivery="exactly_once")
         assert response.status_code == 201, response.text
-        uid = use_topic(database, name, topic).uid
+        uid = rig.observe(name, Phase.READY, topic=topic).uid
         yield LedgerSite(rig=rig, name=name, uid=uid, topic=topic)
     database.close()
 

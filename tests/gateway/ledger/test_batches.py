@@ -12,7 +12,7 @@ import pytest
 
 from endpoints import Site
 from gateways import Rig, code
-from ledger_sites import FEATURES, LedgerSite, digest, ledger_site, use_topic
+from ledger_sites import FEATURES, LedgerSite, digest, ledger_site
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Phase
@@ -538,7 +538,7 @@ def test_partitions_that_are_added_are_used_by_later_batches(ledger: LedgerSite)
     site = ledger_site(ledger.rig, narrow, "narrow")
     before = site.open("k1")
     assert before["begin"] == {"0": 0, "1": 0}
-    use_topic(ledger.rig.database, "narrow", replace(narrow, partitions=4))
+    ledger.rig.observe("narrow", Phase.READY, topic=replace(narrow, partitions=4))
     after = site.open("k2")
     assert after["begin"] == {"0": 0, "1": 0, "2": 0, "3": 0}
     assert site.open("k1") == before

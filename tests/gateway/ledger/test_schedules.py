@@ -68,7 +68,7 @@ class Writers:
     def __init__(self, ledger: LedgerSite, seed: int) -> None:
         self._site = ledger
         self._ledgers: Ledgers = ledger.rig.app.state.parts.ledgers
-        self._log = Log(ledger.topic.partitions, ledger.topic.records)
+        self._log = Log(ledger.topic.partitions, 1000)
         self._seed = seed
         self._lock = threading.Lock()
         self.committed: dict[str, Manifest] = {}

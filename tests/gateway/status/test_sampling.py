@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions
 from sqlalchemy import update
 
 from endpoints import Site, report, site
@@ -22,7 +22,7 @@ from sluiceway_gateway.provisioning.store import due, remove
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.reader_progress import WINDOW
 from sluiceway_gateway.status.sampler import IDLE_S, SampleCounts, Sampler
-from topics import create_topic
+from topics import Topics
 from waiting import until
 
 EVERY_S = 5.0
@@ -34,8 +34,7 @@ class Sampling:
     def __init__(self, flights: Site, kafka: SharedKafka) -> None:
         self.flights = flights
         self.topic = flights.rig.http.get(flights.path).json()["status"]["topic"]["name"]
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        create_topic(admin, NewTopic(self.topic, 4, 1))
+        Topics(kafka.bootstrap_servers).create(self.topic, 4)
         self.producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
         self.kafka = KafkaAdmin(kafka.bootstrap_servers)
         until(self._leads_all)
