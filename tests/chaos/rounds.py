@@ -25,7 +25,7 @@ from tests.chaos.jobs import Job, Tender, spark_cluster
 from tests.chaos.journal import SCHEMA, Task, entries, reads, run_reads, runs, scans
 from tests.chaos.watching import Watch
 from tests.chaos.world import World, wait_for, world
-from tests.support.environments import spark_environment
+from tests.support.processes import spark_environment
 
 from sluiceway import Gateway
 from sluiceway.errors import SluicewayError

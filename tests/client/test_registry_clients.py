@@ -11,7 +11,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from environments import run_job
+from processes import run_script, spark_environment
 from sluiceway import Channel
 from topics import readings
 
@@ -78,10 +78,12 @@ def test_spark_decodes_messages_with_from_avro(
     with channel.writer() as writer:
         writer.write(records)
     connection = channel.connection("read")
-    job = run_job(
-        *(tmp_path, FROM_AVRO, ",".join(map(str, connector_jars()))),
+    job = run_script(
+        *(FROM_AVRO, ",".join(map(str, connector_jars()))),
         *(connection.kafka["bootstrap.servers"], connection.topic_name),
         f"{gateway_url}/registry/subjects/{connection.topic_name}-value/versions/latest/schema",
+        cwd=tmp_path,
+        **spark_environment(tmp_path),
     )
     # Spark leaves null fields out of JSON.
     found = [{"station": None} | json.loads(line) for line in job.stdout.splitlines()]

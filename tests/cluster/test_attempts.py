@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from environments import spark_environment
 from ledger_view import LedgerView
+from processes import spark_environment
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway.channel import Channel

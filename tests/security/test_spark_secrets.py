@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from environments import spark_environment
+from processes import spark_environment
 from secured_gateway import SecuredGateway
 from secured_kafka import PASSWORDS, SecuredKafka
 from sluiceway import Gateway

@@ -1,18 +1,17 @@
-"""Commands and examples as processes, and their results."""
+"""Commands, scripts and examples as processes, and their results."""
 
 import io
 import logging
 import os
 import re
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import structlog
@@ -45,87 +44,70 @@ class Terminal(io.StringIO):
         return super().readline(size)
 
 
+@dataclass(frozen=True)
 class Process:
-    """A running command; a thread reads its standard error."""
+    """A running command, and the file of its standard error."""
 
-    def __init__(self, *arguments: str, command: Sequence[str] = COMMAND, **variables: str) -> None:
-        """`command` runs the arguments; further keywords are environment variables."""
-        self._process = subprocess.Popen(
-            [*command, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | variables,
-        )
-        self.text = ""
-        self._arrived = threading.Condition()
-        self._reading = threading.Thread(target=self._read, daemon=True)
-        self._reading.start()
+    popen: "subprocess.Popen[str]"
+    file: Path
 
-    def _read(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            with self._arrived:
-                self.text += line
-                self._arrived.notify_all()
+    @property
+    def text(self) -> str:
+        return self.file.read_text()
 
-    def until(self, pattern: str, timeout_s: float = 180) -> str:
-        """Wait for a line that matches the pattern; return its first group."""
-        with self._arrived:
-            assert self._arrived.wait_for(lambda: re.search(pattern, self.text), timeout_s), (
-                self.text
-            )
-            match = re.search(pattern, self.text)
-        assert match is not None
+    def until(self, pattern: str) -> str:
+        """Wait for a line of standard error that matches the pattern; return its first group."""
+        deadline_s = time.monotonic() + 180
+        while not (match := re.search(pattern, self.text)):
+            assert time.monotonic() < deadline_s, self.text
+            time.sleep(0.05)
         return match[1]
 
     def line(self) -> str:
         """Return the next line of standard output."""
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
+        assert self.popen.stdout is not None
+        return self.popen.stdout.readline()
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self.popen.pid
 
     def running(self) -> bool:
-        return self._process.poll() is None
+        return self.popen.poll() is None
 
     def signal(self, number: int) -> None:
         """Send a signal, if the process still runs."""
-        self._process.send_signal(number)
+        self.popen.send_signal(number)
 
-    def end(self, number: int, timeout_s: float = 180) -> int:
+    def end(self, number: int) -> int:
         """Send a signal and return the exit status."""
         self.signal(number)
-        return self.wait(timeout_s)
+        return self.wait()
 
     def wait(self, timeout_s: float = 180) -> int:
-        try:
-            status = self._process.wait(timeout_s)
-            self._reading.join(timeout_s)
-        finally:
-            self._process.kill()
-            self._process.wait()
-            for stream in (self._process.stdout, self._process.stderr):
-                assert stream is not None
-                stream.close()
-        return status
+        return self.popen.wait(timeout_s)
 
 
 @contextmanager
 def process(
     *arguments: str, command: Sequence[str] = COMMAND, **variables: str
 ) -> Iterator[Process]:
-    running = Process(*arguments, command=command, **variables)
-    try:
-        yield running
-    finally:
-        if running.running():
-            running.end(signal.SIGKILL)
-        else:
-            running.wait(0)
+    """Run a command with these environment variables, and kill it after the block."""
+    with (
+        NamedTemporaryFile() as errors,
+        subprocess.Popen(
+            [*command, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=os.environ | variables,
+        ) as popen,
+    ):
+        try:
+            yield Process(popen, Path(errors.name))
+        finally:
+            popen.kill()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +138,7 @@ class Run:
         assert self.out == ""
         assert self.errors.startswith("sluiceway: ")
         assert self.errors.count("\n") == 1, self.err
-        for each in words:
-            assert each in self.errors
+        assert all(word in self.errors for word in words), self.errors
 
 
 Sluiceway = Callable[..., Run]
@@ -193,21 +174,43 @@ def start_postgres(start: Callable[[], object]) -> None:
             return
 
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-def run_example(name: str, gateway_url: str, *arguments: str) -> list[str]:
-    """Run an example against a gateway, assert success, and return the printed lines."""
+def run_script(
+    script: Path, *arguments: str, cwd: Path | None = None, **variables: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run a script with these environment variables, assert success, and return its output."""
     result = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *arguments],
-        env={**os.environ, "SLUICEWAY_URL": gateway_url},
+        [sys.executable, str(script), *arguments],
+        cwd=cwd,
+        env=os.environ | variables,
         capture_output=True,
         text=True,
         timeout=480,
         check=False,
     )
     assert result.returncode == 0, result.stderr
+    return result
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run_example(name: str, gateway_url: str, *arguments: str) -> list[str]:
+    """Run an example against a gateway, and return the printed lines."""
+    result = run_script(EXAMPLES / name, *arguments, SLUICEWAY_URL=gateway_url)
     return result.stdout.splitlines()
+
+
+def spark_environment(directory: Path) -> dict[str, str]:
+    """Return variables for a local Spark, with all its files below `directory`."""
+    # Slow, and only some processes need it.
+    from sluiceway_gateway.demo.environment import spark_home
+
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(spark_home(directory / "home")),
+        "SPARK_LOCAL_DIRS": str(directory / "local"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
 
 
 GATEWAY = {PREFIX + name.upper() for name in Settings.model_fields} | {

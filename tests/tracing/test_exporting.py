@@ -23,8 +23,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from databases import SQLite
-from environments import spark_environment
-from processes import process
+from processes import process, spark_environment
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from waiting import until

@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import sluiceway.spark
-from environments import spark_environment
+from processes import spark_environment
 from relay import Relay
 from sluiceway.rest.models import Connection
 from spark_tasks import Measure, Produce, connection_at

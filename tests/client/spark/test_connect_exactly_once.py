@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from environments import run_job
+from processes import run_script, spark_environment
 
 pytestmark = pytest.mark.long
 
@@ -17,7 +17,8 @@ JOB = Path(__file__).with_name("connect_exactly_once_job.py")
 def found(gateway_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Results of connect_exactly_once_job.py."""
     directory = tmp_path_factory.mktemp("connect")
-    run_job(directory, JOB, gateway_url, "found.json")
+    variables = spark_environment(directory)
+    run_script(JOB, gateway_url, "found.json", cwd=directory, **variables)
     response: dict[str, Any] = json.loads((directory / "found.json").read_text())
     return response
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from environments import run_job
+from processes import run_script, spark_environment
 
 JOB = Path(__file__).with_name("quiet_job.py")
 ABOUT_CHANNELS = re.compile("channel|sluiceway|data ?source|traceback", re.IGNORECASE)
@@ -15,7 +15,8 @@ ABOUT_CHANNELS = re.compile("channel|sluiceway|data ?source|traceback", re.IGNOR
 def test_a_job_that_creates_its_channels_logs_no_warnings_about_them(
     gateway_url: str, name: str, tmp_path: Path
 ) -> None:
-    job = run_job(tmp_path, JOB, gateway_url, name, str(tmp_path))
+    variables = spark_environment(tmp_path)
+    job = run_script(JOB, gateway_url, name, str(tmp_path), cwd=tmp_path, **variables)
     # Those of a gateway that answers late are no warnings about channels.
     lines = [each for each in job.stderr.splitlines() if not each.startswith("heartbeats fail: ")]
     assert [line for line in lines if ABOUT_CHANNELS.search(line)] == []
