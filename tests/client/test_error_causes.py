@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from broker_calls import broker_at
-from gateways import all_responses, failed_cause
+from gateways import all_responses
 from sluiceway import Channel, Gateway, InputPort, OutputPort, Schema
 from sluiceway.broker import Message, ProduceRequest
 from sluiceway.codecs import Corrupt
@@ -145,6 +145,14 @@ def test_the_cause_of_an_invalid_record_is_its_field_and_type(records: Any, repo
     assert reported in cause
     assert not shows(cause)
     assert cause_of(pickle.loads(pickle.dumps(raised.value))) == cause  # noqa: S301
+
+
+def failed_cause(channel: Channel, role: str) -> str:
+    """Return the cause of the channel's only failed endpoint of a role."""
+    failed = [endpoint for endpoint in channel.endpoints() if endpoint.state == "error"]
+    (cause,) = (endpoint.cause for endpoint in failed if endpoint.role == role)
+    assert cause is not None
+    return cause
 
 
 def test_the_exception_in_the_job_shows_the_values() -> None:
@@ -303,7 +311,7 @@ def test_causes_of_endpoints_contain_no_values(
     with pytest.raises(Exception) as raised:
         fail(channel)
     assert shows(str(raised.value)), "the job itself sees the value"
-    assert failed_cause(gateway_url, channel.name, role).startswith(begins)
+    assert failed_cause(channel, role).startswith(begins)
     assert not shows(all_responses(gateway_url, channel.name))
 
 
@@ -324,7 +332,7 @@ def test_causes_of_confluent_producers_and_consumers_contain_no_values(
 
     with pytest.raises(KafkaException):
         produce()
-    cause = failed_cause(gateway_url, channel.name, "writer")
+    cause = failed_cause(channel, "writer")
     assert SECRET not in cause
     assert "no schema id" in cause
     assert "; 0 records of this writer are written, 1 may not be" in cause

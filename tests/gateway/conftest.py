@@ -13,7 +13,6 @@ from ledger_sites import LedgerSite, ledger_site, written_topic
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import TopicRef
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.leases import Leader
 
 
 @pytest.fixture
@@ -27,13 +26,6 @@ def rig(database: Database, database_url: str) -> Iterator[Rig]:
     """A running gateway on loopback, without Kafka."""
     with running(database, database_url) as rig:
         yield rig
-
-
-@pytest.fixture
-def no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gateways of this test do not request the lease, so only requests use the database."""
-    # Replicas request it every second, whatever the settings say.
-    monkeypatch.setattr(Leader, "leads", lambda _self: False)
 
 
 @pytest.fixture

@@ -1,20 +1,17 @@
 """Endpoints of a channel: over HTTP, through the services, and as values."""
 
-import itertools
 import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 
-from gateways import UNREACHABLE, ManualClock, Rig
+from gateways import UNREACHABLE, ManualClock, Rig, insert_channel
 from sluiceway_gateway.auth.model import OwnershipMode
 from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
-from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.change import Change, created
-from sluiceway_gateway.channels.model import Phase, SchemaVersion, TopicRef
+from sluiceway_gateway.channels.model import Phase, TopicRef
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
@@ -24,8 +21,6 @@ from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.offsets.service import Offsets
-from sluiceway_gateway.provisioning.store import remove
-from sluiceway_gateway.schemas import store as schemas_store
 
 TOPIC_ID = "dG9waWM"
 
@@ -169,8 +164,6 @@ def report(endpoint: Any, state: str | None = None, **body: Any) -> Any:
 
 
 PARTITIONS = 4
-SCHEMA = '{"fields":[],"name":"R","type":"record"}'
-_numbers = itertools.count(1)
 
 
 @dataclass
@@ -180,7 +173,6 @@ class Services:
     database: Database
     clock: ManualClock = field(default_factory=ManualClock)
     now_s: float = 0.0
-    steps: int = 0
 
     def __post_init__(self) -> None:
         def nothing() -> None: ...
@@ -210,24 +202,11 @@ class Services:
 
     def channel(self) -> tuple[str, str]:
         """Create a ready channel; return its name and its uid."""
-        name, now = f"channel-{next(_numbers)}", self.clock()
-        with self.database.write() as tx:
-            id_ = schemas_store.register(tx, fingerprint="one", definition=SCHEMA, now=now)
-            version = SchemaVersion(
-                id=id_, version=1, fingerprint="one", definition=SCHEMA, created_at=now
-            )
-            channel = created(
-                Change(partitions=PARTITIONS),
-                name=name,
-                uid=uuid.uuid4().hex,
-                schema=version,
-                prefix="",
-                now=now,
-            )
-            topic = TopicRef(name=channel.topic.name, id="t", partitions=PARTITIONS)
-            channels_store.insert(tx, replace(channel, phase=Phase.READY, topic=topic))
-            schemas_store.assign(tx, channel_uid=channel.uid, version=version)
-        return name, channel.uid
+        topic = TopicRef(name="t", id="t", partitions=PARTITIONS)
+        channel = insert_channel(
+            self.database, self.clock(), phase=Phase.READY, topic=topic, partitions=PARTITIONS
+        )
+        return channel.name, channel.uid
 
     def attach(self, name: str, spec: AttachSpec, *, uid: str) -> Attached:
         request = AttachRequest(channel=name, channel_uid=uid, spec=spec, principal=LOOPBACK)
@@ -239,11 +218,6 @@ class Services:
             self.now_s += min(seconds, 2.9)
             seconds -= 2.9
             self.reaper.run_once()
-
-    def forget(self, uid: str) -> None:
-        """Delete a channel with all its rows."""
-        with self.database.write() as tx:
-            remove(tx, uid, from_phases=tuple(Phase))
 
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

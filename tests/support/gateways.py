@@ -2,14 +2,15 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from unittest.mock import Mock
 
 import httpx
 import uvicorn
@@ -19,14 +20,22 @@ from relay import Relay
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.model import Channel, Condition, Phase
+from sluiceway_gateway.channels.model import (
+    Channel,
+    ChannelSpec,
+    Condition,
+    Phase,
+    SchemaVersion,
+    TopicRef,
+    topic_name,
+)
 from sluiceway_gateway.cli.serve import bound_socket, server_config
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.db.revision import migrate
-from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.messages.reading import MessageReads
 from sluiceway_gateway.provisioning.store import record_observation
+from sluiceway_gateway.schemas import store as schemas_store
 from sluiceway_gateway.settings import Settings
 from waiting import until
 
@@ -34,35 +43,20 @@ from waiting import until
 class _Server(uvicorn.Server):
     """A server that stops immediately; uvicorn's own polls every 100 ms."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = threading.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        try:
-            await super().startup(sockets)
-        finally:
-            self.ready.set()
+    ticking: asyncio.Task[None] | None = None
 
     async def main_loop(self) -> None:
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        ticking = asyncio.ensure_future(super().main_loop())
-        await asyncio.wait([stopping, ticking], return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        ticking.cancel()
+        self.ticking = asyncio.ensure_future(super().main_loop())
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.ticking
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self.server_state.connections or self.server_state.tasks:
             await super().shutdown(sockets)
             return
-        for each in (*self.servers, *(sockets or ())):
-            each.close()
+        for listener in (*self.servers, *(sockets or ())):
+            listener.close()
         await self.lifespan.shutdown()
-
-    def end(self) -> None:
-        self.should_exit = True
-        self._loop.call_soon_threadsafe(self._stopping.set)
 
 
 @contextmanager
@@ -78,14 +72,14 @@ def serving(app: FastAPI, port: int = 0, *, send_buffer_bytes: int | None = None
     server = _Server(server_config(app))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
-    if not server.ready.wait(timeout=180) or not server.started:
-        raise RuntimeError("the gateway did not start")
+    ticking = until(lambda: server.ticking or not thread.is_alive())
+    assert isinstance(ticking, asyncio.Task), "the gateway did not start"
     try:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     finally:
         # The server waits for running requests, so end long polls first.
         app.state.parts.watch.close()
-        server.end()
+        ticking.get_loop().call_soon_threadsafe(ticking.cancel)
         thread.join(timeout=120)
         assert not thread.is_alive(), "the gateway did not stop"
 
@@ -159,11 +153,6 @@ class Rig:
         """Replace services of the gateway, by their names in `Services`, for requests from now."""
         self.app.state.parts = replace(self.app.state.parts, **parts)
 
-    def fail_checks_of_kafka(self) -> None:
-        """Let `/readyz` and metrics find at once that Kafka is away, which else takes 2 s."""
-        away = KafkaUnavailable("away")
-        self.replace(kafka=Mock(answered=lambda _: False, require_cluster=Mock(side_effect=away)))
-
     def put(self, name: str = "flights", *, metadata: Any = None, **spec: Any) -> httpx.Response:
         """Create a channel with a default schema."""
         body = {"metadata": metadata or {}, "spec": {"schema": SCHEMA, **spec}}
@@ -191,14 +180,48 @@ class Rig:
         return after
 
 
+def insert_channel(
+    database: Database,
+    now: datetime,
+    *,
+    phase: Phase = Phase.PROVISIONING,
+    topic: TopicRef | None = None,
+    adopted: bool = False,
+    **spec: Any,
+) -> Channel:
+    """Insert a channel's row, as a request does, and return the channel."""
+    uid = uuid.uuid4().hex
+    name = f"channel-{uid[:8]}"
+    definition = json.dumps(SCHEMA, separators=(",", ":"), sort_keys=True)
+    with database.write() as tx:
+        id_ = schemas_store.register(tx, fingerprint="one", definition=definition, now=now)
+        version = SchemaVersion(
+            id=id_, version=1, fingerprint="one", definition=definition, created_at=now
+        )
+        channel = Channel(
+            name=name,
+            uid=uid,
+            labels={},
+            generation=1,
+            revision=1,
+            created_at=now,
+            spec=ChannelSpec(schema=definition, **spec),
+            schema_id=id_,
+            schema_version=1,
+            phase=phase,
+            observed_generation=0,
+            conditions=(),
+            topic=topic or TopicRef(name=topic_name("rig.", name, uid)),
+            adopted=adopted,
+        )
+        assert channels_store.insert(tx, channel)
+        schemas_store.assign(tx, channel_uid=uid, version=version)
+    return channel
+
+
 def until_ready(rig: Rig, status: int, body: Mapping[str, object]) -> None:
     """Wait for this response of `/readyz`: a check that takes seconds counts as failed."""
-
-    def responds() -> bool:
-        ready = rig.http.get("/readyz")
-        return (ready.status_code, ready.json()) == (status, body)
-
-    until(responds)
+    until(lambda: (ready := rig.http.get("/readyz")).status_code == status and ready.json() == body)
 
 
 def condition(reason: str, message: str, now: datetime) -> Condition:
@@ -258,37 +281,14 @@ def code(response: httpx.Response) -> str:
     return str(body["code"])
 
 
-__all__ = ["all_responses", "failed_cause"]
-
-
 def all_responses(url: str, channel: str) -> str:
     """Return the text of all responses about a channel and its endpoints."""
+    base = f"/v1/channels/{channel}"
     with httpx.Client(base_url=url, timeout=30) as http:
-
-        def read(path: str) -> httpx.Response:
-            return http.get(path).raise_for_status()
-
-        base = f"/v1/channels/{channel}"
-        listed = read(f"{base}/endpoints")
-        responses = [
-            read(base),
-            read(f"{base}/status"),
-            read("/v1/status?limit=1000"),
-            read("/metrics"),
-            listed,
-            *(read(f"{base}/endpoints/{each['id']}") for each in listed.json()["items"]),
-        ]
-        texts = [each.text for each in responses]
+        listed = http.get(f"{base}/endpoints").raise_for_status()
+        paths = [base, f"{base}/status", "/v1/status?limit=1000", "/metrics"]
+        paths += [f"{base}/endpoints/{endpoint['id']}" for endpoint in listed.json()["items"]]
+        texts = [listed.text, *(http.get(path).raise_for_status().text for path in paths)]
         with http.stream("GET", f"{base}/status/events") as stream:
             texts.append(next(line for line in stream.iter_lines() if line.startswith("data:")))
     return "\n".join(texts)
-
-
-def failed_cause(url: str, channel: str, role: str) -> str:
-    """Return the cause of the channel's only failed endpoint of a role."""
-    with httpx.Client(base_url=url, timeout=30) as http:
-        listed = http.get(f"/v1/channels/{channel}/endpoints").raise_for_status().json()["items"]
-    failed = [each for each in listed if (each["role"], each["state"]) == (role, "error")]
-    (cause,) = (each["cause"] for each in failed)
-    assert isinstance(cause, str)
-    return cause

@@ -1,33 +1,25 @@
 """A replica's reconciler on a real broker and both databases, with a manual clock."""
 
-import itertools
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from gateways import ManualClock
+from gateways import ManualClock, insert_channel
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import (
     Channel,
-    ChannelSpec,
     Condition,
     Phase,
-    TopicRef,
-    topic_name,
 )
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import ObservedTopic
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts, Reconciler
-from sluiceway_gateway.schemas import store as schemas_store
 from waiting import until
 
 RESYNC_S = 30.0
-SCHEMA = '{"fields":[{"name":"a","type":"int"}],"name":"R","type":"record"}'
-_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,31 +48,9 @@ class Rig:
     def run_once(self) -> ReconcileCounts:
         return self.reconciler().run_once()
 
-    def add(self, *, topic: TopicRef | None = None, adopted: bool = False, **spec: Any) -> Channel:
+    def add(self, **options: Any) -> Channel:
         """Insert a channel's row, as a request does, and return the channel."""
-        name, uid = f"channel-{next(_numbers)}", uuid.uuid4().hex
-        with self.database.write() as tx:
-            schema_id = schemas_store.register(
-                tx, fingerprint="one", definition=SCHEMA, now=self.clock.now
-            )
-            channel = Channel(
-                name=name,
-                uid=uid,
-                labels={},
-                generation=1,
-                revision=1,
-                created_at=self.clock.now,
-                spec=ChannelSpec(schema=SCHEMA, **spec),
-                schema_id=schema_id,
-                schema_version=1,
-                phase=Phase.PROVISIONING,
-                observed_generation=0,
-                conditions=(),
-                topic=topic or TopicRef(name=topic_name("rig.", name, uid)),
-                adopted=adopted,
-            )
-            assert channels_store.insert(tx, channel)
-        return channel
+        return insert_channel(self.database, self.clock.now, **options)
 
     def ready(self, **spec: Any) -> Channel:
         """Add a channel and create its topic."""
@@ -102,30 +72,19 @@ class Rig:
     def change_spec(self, channel: Channel, **changes: Any) -> Channel:
         """Change the channel's spec as a request does."""
         before = self.get(channel)
-        changed = replace(
-            before,
-            spec=replace(before.spec, **changes),
-            generation=before.generation + 1,
-            revision=before.revision + 1,
-        )
-        return self._save(changed, before)
+        spec = replace(before.spec, **changes)
+        return self.change(channel, spec=spec, generation=before.generation + 1)
 
     def delete(self, channel: Channel, *, keep_topic: bool = False) -> Channel:
         """Start the deletion of the channel, as a request does."""
-        before = self.get(channel)
-        changed = replace(
-            before, phase=Phase.DELETING, keep_topic=keep_topic, revision=before.revision + 1
-        )
-        return self._save(changed, before)
+        return self.change(channel, phase=Phase.DELETING, keep_topic=keep_topic)
 
-    def close(self, channel: Channel) -> Channel:
-        """Close the channel to writers as a request does."""
+    def change(self, channel: Channel, **changes: Any) -> Channel:
+        """Save a new revision of the channel."""
         before = self.get(channel)
-        return self._save(replace(before, phase=Phase.CLOSED, revision=before.revision + 1), before)
-
-    def _save(self, changed: Channel, was: Channel) -> Channel:
+        changed = replace(before, revision=before.revision + 1, **changes)
         with self.database.write() as tx:
-            assert channels_store.save(tx, changed, was=was, from_phases=(was.phase,))
+            assert channels_store.save(tx, changed, was=before, from_phases=(before.phase,))
         return changed
 
     def topic_id(self, name: str) -> str:

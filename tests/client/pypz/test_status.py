@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from faults import lose
-from gateways import all_responses, failed_cause
+from gateways import all_responses
 from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
 from sluiceway.errors import DeliveryFailed, WriterFailed, WriterLost
 from sluiceway.pypz import (
@@ -474,10 +474,11 @@ def test_causes_contain_no_values_of_records(bench: Bench) -> None:
         # As pypz's executor does after an operator's exception.
         channel.invoke_sync_send_status_message(ChannelStatus.Error)
         channel.invoke_close_channel()
-    for role in ("writer", "reader"):
-        cause = failed_cause(bench.url, bench.name, role)
-        assert cause.startswith("OperatorFailed: ")
-        assert cause.endswith("sent the status Error")
+    failed = [endpoint for endpoint in bench.channel().endpoints() if endpoint.state == "error"]
+    assert sorted(endpoint.role for endpoint in failed) == ["reader", "writer"]
+    for endpoint in failed:
+        assert str(endpoint.cause).startswith("OperatorFailed: ")
+        assert str(endpoint.cause).endswith("sent the status Error")
     assert secret not in all_responses(bench.url, bench.name)
 
 

@@ -73,7 +73,7 @@ def test_a_missing_or_recreated_adopted_topic_is_reported_and_unchanged(
 
 def test_a_closed_channel_stays_closed_without_its_topic(rig: Rig, operator: Topics) -> None:
     ready = rig.ready()
-    rig.close(ready)
+    rig.change(ready, phase=Phase.CLOSED)
     rig.run_once()
     assert status(rig.get(ready), "Ready") == ("True", "Closed")
     operator.delete(ready.topic.name)
