@@ -4,24 +4,21 @@ import itertools
 import random
 import signal
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import closing, nullcontext
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 
 from faults import at_call, no_threads, raising
 from interrupts import interrupted_at_call, interrupted_in_report, raising_at_step
 from sluiceway import Channel
 from sluiceway.errors import DeliveryFailed, EndpointClosed, OptionError
-from sluiceway.kafka.consumer import FetchedMessages, OwnStream
 from sluiceway.reader import ChannelReader
 from sluiceway.records.row_buffer import RowBuffer
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
-from topics import EndOffsets, Topics, fetched_by, fetcher_of, readings
+from topics import Topics, readings
 from waiting import until
 
 
@@ -30,67 +27,6 @@ def written(topics: Topics, format_: str, count: int) -> Connection:
     with ChannelWriter(connection, batch_records=10) as writer:
         writer.write(readings(count))
     return connection
-
-
-class Interrupted(OwnStream):
-    """A stream whose first poll with messages is interrupted before it returns."""
-
-    interrupts = 1
-
-    def poll(self, limit: int, wait_s: float) -> FetchedMessages:
-        fetched = super().poll(limit, wait_s)
-        if fetched.messages and self.interrupts:
-            self.interrupts -= 1
-            raise KeyboardInterrupt
-        return fetched
-
-
-def test_messages_that_an_interrupted_poll_has_taken_are_read_again(
-    topics: Topics, each_format: str
-) -> None:
-    connection = written(topics, each_format, 50)
-    with closing(Interrupted(connection, timeout_s=30)) as stream:
-        fetcher = fetcher_of(connection, stream, EndOffsets(stream.ends([0])))
-        with pytest.raises(KeyboardInterrupt):
-            fetched_by(fetcher)
-        assert fetched_by(fetcher) == readings(50)
-
-
-class Stranded(OwnStream):
-    """A stream whose first consumer gets nothing; replacing it may be interrupted."""
-
-    replaced = False
-    interrupts = 0
-
-    def assign(self, offsets: Mapping[int, int]) -> None:
-        if self.replaced:
-            super().assign(offsets)
-
-    def renew(self, *, timeout_s: float) -> bool:
-        replaced = super().renew(timeout_s=timeout_s)
-        self.replaced |= replaced
-        if self.interrupts:
-            self.interrupts -= 1
-            raise KeyboardInterrupt
-        return replaced
-
-    def _refresh_metadata(self, timeout_s: float) -> object:
-        if self.replaced:
-            return super()._refresh_metadata(timeout_s)
-        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-
-
-@pytest.mark.parametrize("interrupts", [0, 1])
-def test_a_reader_goes_on_with_the_consumer_that_replaces_another(
-    topics: Topics, interrupts: int
-) -> None:
-    connection = written(topics, "avro", 50)
-    with closing(Stranded(connection, timeout_s=30)) as stream:
-        stream.interrupts = interrupts
-        fetcher = fetcher_of(connection, stream, EndOffsets(stream.ends([0])))
-        with pytest.raises(KeyboardInterrupt) if interrupts else nullcontext():
-            assert fetched_by(fetcher) == readings(50)
-        assert fetched_by(fetcher) == (readings(50) if interrupts else [])
 
 
 def test_records_of_an_interrupted_read_are_read_again(topics: Topics, each_format: str) -> None:

@@ -1,7 +1,6 @@
 """Positions are exact: reading from any of them returns the rest and nothing else."""
 
 from collections.abc import Callable
-from contextlib import closing
 from itertools import islice
 from typing import Any
 
@@ -9,13 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sluiceway.errors import KafkaUnavailable, OptionError
-from sluiceway.kafka.consumer import OwnStream
+from sluiceway.errors import OptionError
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoints import Position
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
-from topics import EndOffsets, Topics, fetched_by, fetcher_of, readings
+from topics import Topics, readings
 
 PARTITIONS = 3
 RECORDS = 60
@@ -100,22 +98,6 @@ def test_a_new_reader_resumes_at_any_record(channels: dict[str, Connection], for
     for position, done in passed[:: len(passed) // 3]:
         with ChannelReader(connection, until="now", start=position, partitions=[1]) as resumed:
             assert list(resumed) == whole[done:]
-
-
-def test_a_failed_lookup_of_end_offsets_during_growth_loses_nothing(topics: Topics) -> None:
-    connection = topics.connect("avro", partitions=1)
-    with ChannelWriter(connection) as writer:
-        writer.write(readings(100))
-    end_offsets = EndOffsets({0: 100})
-    with closing(OwnStream(connection, timeout_s=30)) as stream:
-        fetcher = fetcher_of(connection, stream, end_offsets)
-        records = fetched_by(fetcher, 10)
-        end_offsets.error = KafkaUnavailable("no broker tells where the partition ends")
-        with pytest.raises(KafkaUnavailable):
-            fetcher.reassign()
-        end_offsets.error = None
-        records += fetched_by(fetcher)
-    assert records == readings(100)
 
 
 def test_reading_ends_between_messages(channels: dict[str, Connection]) -> None:

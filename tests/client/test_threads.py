@@ -6,7 +6,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
 from itertools import count
 from typing import Any
 
@@ -25,9 +24,8 @@ from sluiceway import (
 )
 from sluiceway.concurrency import FairLock
 from sluiceway.errors import CommitBeyondRead, DeliveryFailed, EndpointClosed
-from sluiceway.kafka.consumer import FetchedMessages, OwnStream
 from sluiceway.rest.models import Connection
-from topics import EndOffsets, Topics, fetched_by, fetcher_of, readings
+from topics import Topics, readings
 from waiting import until
 
 NewChannel = Callable[..., Channel]
@@ -362,34 +360,6 @@ def test_threads_share_the_ports_of_a_job(new_channel: NewChannel) -> None:
         with InputPort(channel) as inputs:
             in_threads(lambda _: found.extend(r["id"] for r in inputs), 16)  # noqa: B023
         assert sorted(found) == list(range(320))
-
-
-def test_a_message_fetched_during_a_seek_of_another_thread_is_not_lost(topics: Topics) -> None:
-    connection = topics.connect("avro", partitions=1)
-    with ChannelWriter(connection) as writer:
-        writer.write(readings(10))
-    took, go_on = threading.Event(), threading.Event()
-
-    class Slow(OwnStream):
-        def poll(self, limit: int, wait_s: float) -> FetchedMessages:
-            fetched = super().poll(limit, wait_s)
-            took.set()
-            assert go_on.wait(60)
-            return fetched
-
-    records: list[dict[str, Any]] = []
-    with closing(Slow(connection, timeout_s=30)) as stream:
-        fetcher = fetcher_of(connection, stream, EndOffsets({0: 10}))
-        reading = Threads(lambda _: records.extend(fetched_by(fetcher)), 1)
-        assert took.wait(60)
-        seeking = Threads(lambda _: fetcher.seek({0: Position(offset=5)}), 1)
-        until(lambda: fetcher.turn.contended)
-        assert fetcher.position() == {0: Position(offset=0)}
-        go_on.set()
-        seeking.join()
-        reading.join()
-        records += fetched_by(fetcher)
-    assert records in (readings(10) + readings(5, 5), readings(5, 5))
 
 
 def test_the_fair_lock_serves_urgent_requests_first_then_in_order() -> None:

@@ -1,7 +1,6 @@
 """Kafka topics for tests, and connections to them as the gateway describes them."""
 
 import itertools
-import math
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,12 +25,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
 )
 
-from sluiceway.codecs.decoder import decoder_for
-from sluiceway.kafka.consumer import PartitionStream
-from sluiceway.kafka.fetcher import Fetcher
-from sluiceway.rest.endpoints import Position
 from sluiceway.rest.models import Connection
-from sluiceway.schema import Schema
 from waiting import until
 
 DEFINITION = {
@@ -218,40 +212,3 @@ class Topics:
                 ended.add(message.partition())
         consumer.close()
         return messages
-
-
-class EndOffsets:
-    """The end offsets of a fetcher; with an `error`, they are unavailable."""
-
-    def __init__(self, offsets: Mapping[int, int]) -> None:
-        self.offsets = offsets
-        self.error: Exception | None = None
-
-    def ends(self) -> Mapping[int, int]:
-        if self.error is not None:
-            raise self.error
-        return self.offsets
-
-    def on_idle(self) -> None:
-        """Accept the wait."""
-
-
-def fetcher_of(connection: Connection, stream: PartitionStream, end_offsets: EndOffsets) -> Fetcher:
-    """Fetch from the beginning up to the end offsets."""
-    return Fetcher(
-        connection,
-        decoder_for(connection, target=Schema.parse(connection.schema_definition), refresh=None),
-        stream,
-        positions={p: Position(offset=0) for p in end_offsets.offsets},
-        end_offsets=end_offsets,
-        skip_corrupt=False,
-        timeout_s=30,
-    )
-
-
-def fetched_by(fetcher: Fetcher, limit: int | None = None) -> list[dict[str, Any]]:
-    """Return up to `limit` records; fewer at the end, or if another thread waits for its turn."""
-    with fetcher.turn:
-        records = iter(lambda: fetcher.fetch(math.inf, holding=False), False)
-        every = itertools.chain.from_iterable(fetcher.records() for _ in records)
-        return list(itertools.islice(every, limit))

@@ -199,6 +199,6 @@ def test_serve_answers_waiting_requests_before_it_ends(database: str, number: in
                 assert not waiting.done()
             assert serving.end(number) == 0
             assert waiting.result(180).status_code == 304, "the request must be answered"
-    for line in serving.text.splitlines():
-        assert line.startswith("serving on") or json.loads(line)["event"], "logs are JSON lines"
-    assert "Traceback" not in serving.text
+        for line in serving.text.splitlines():
+            assert line.startswith("serving on") or json.loads(line)["event"], "logs are JSON lines"
+        assert "Traceback" not in serving.text

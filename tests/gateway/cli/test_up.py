@@ -63,8 +63,8 @@ def test_up_ends_and_says_why_when_its_broker_has_ended(tmp_path: Path) -> None:
         up.until(r"gateway +(\S+)")
         os.kill(int((data / "kafka/broker.pid").read_text()), signal.SIGKILL)
         assert up.wait() == 1
-    assert "sluiceway: the Kafka broker has ended, and so has the gateway" in up.text
-    assert str(data / "kafka/broker.log") in up.text
+        assert "sluiceway: the Kafka broker has ended, and so has the gateway" in up.text
+        assert str(data / "kafka/broker.log") in up.text
 
 
 @pytest.mark.long
