@@ -1,6 +1,8 @@
 """Helpers for tests of Spark: sessions, connections, and records of channels."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +18,6 @@ from sluiceway.spark.offsets import StreamOffset
 from topics import Topics, connection_to
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.string())])
-
-Produce = Callable[..., None]
-"""A function that produces raw messages to a connection's topic, in order."""
-
-Measure = Callable[..., tuple[int, int]]
-"""Evaluates an expression on a pickled task in a new process: returns records, growth in MB."""
 
 
 class SparkParts:
@@ -101,3 +97,34 @@ def messages_of(connection: Connection) -> list[Message]:
     """Return a topic's raw messages, ordered by partition and offset."""
     messages_by_partition = Topics(connection.kafka["bootstrap.servers"]).messages(connection)
     return [message for messages in messages_by_partition.values() for message in messages]
+
+
+def produce(connection: Connection, *values: bytes | None, partition: int = 0) -> None:
+    """Produce raw messages to a channel's topic, in order."""
+    topics = Topics(connection.kafka["bootstrap.servers"])
+    topics.produce(connection.topic_name, partition, values)
+
+
+_MEASURED = """
+import pickle, resource, sys
+
+def peak_mb():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+task = pickle.load(sys.stdin.buffer)
+{prepared}
+before = peak_mb()
+records = {work}
+print(records, peak_mb() - before)
+"""
+
+
+def measure(task: bytes, work: str, prepared: str = "") -> tuple[int, int]:
+    """Evaluate an expression over a pickled `task` in a new process.
+
+    Returns its result, a number of records, and the growth of the process in megabytes.
+    """
+    command = [sys.executable, "-c", _MEASURED.format(prepared=prepared, work=work)]
+    done = subprocess.run(command, input=task, capture_output=True, check=True, timeout=480)
+    records, grown_mb = map(int, done.stdout.split())
+    return records, grown_mb

@@ -27,6 +27,16 @@ from waiting import until
 MakeConsumer = Callable[..., Consumer]
 
 
+@pytest.fixture(params=[600.0])
+def commit_every_s(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let producers commit messages of exactly-once channels by time so rarely, or so often.
+
+    Patched, because users have no option for the interval of 5 s.
+    """
+    # There is no option for it.
+    monkeypatch.setattr("sluiceway.confluent.channel_producer._COMMIT_EVERY_S", request.param)
+
+
 @pytest.fixture(scope="session")
 def ledger(gateway_url: str, topics: Topics) -> Iterator[LedgerView]:
     view = LedgerView(gateway_url, topics)

@@ -3,11 +3,8 @@
 import gc
 import itertools
 import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark import SparkContext
@@ -17,7 +14,7 @@ import sluiceway.spark
 from processes import spark_environment
 from relay import Relay
 from sluiceway.rest.models import Connection
-from spark_tasks import Measure, Produce, connection_at
+from spark_tasks import connection_at
 from topics import Topics
 
 _numbers = itertools.count(1)
@@ -113,56 +110,7 @@ def name() -> str:
 
 
 @pytest.fixture
-def produce() -> Produce:
-    """Produce raw messages to a channel's topic, in order."""
-
-    def produce(connection: Connection, *values: bytes | None, partition: int = 0) -> None:
-        topics = Topics(connection.kafka["bootstrap.servers"])
-        topics.produce(connection.topic_name, partition, values)
-
-    return produce
-
-
-@pytest.fixture
 def fragile(fragile_kafka: Relay, name: str) -> Connection:
     """A connection to a new topic of the broker behind the relay."""
     Topics(fragile_kafka.address).create(name)
     return connection_at(fragile_kafka.address, name)
-
-
-_MEASURED = """
-import pickle, resource, sys
-from pathlib import Path
-
-def peak_mb():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-
-task = pickle.loads(Path(sys.argv[1]).read_bytes())
-{prepared}
-before = peak_mb()
-records = {work}
-print(records, peak_mb() - before)
-"""
-
-
-@pytest.fixture
-def measure(tmp_path: Path) -> Measure:
-    """Evaluate an expression over a pickled `task` in a new process.
-
-    Returns its result, a number of records, and the growth of the process in megabytes.
-    """
-
-    def measure(task: bytes, work: str, prepared: str = "") -> tuple[int, int]:
-        path = tmp_path / "task"
-        path.write_bytes(task)
-        done = subprocess.run(
-            [sys.executable, "-c", _MEASURED.format(prepared=prepared, work=work), str(path)],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=480,
-        )
-        records, grown_mb = map(int, done.stdout.split())
-        return records, grown_mb
-
-    return measure

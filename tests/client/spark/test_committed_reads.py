@@ -31,7 +31,7 @@ from sluiceway.spark.readable_offsets import ReadableOffsets
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.worker import RefreshableConnection
 from sluiceway.writer import ChannelWriter
-from spark_tasks import SCHEMA, Produce, fill
+from spark_tasks import SCHEMA, fill, produce
 from topics import Topics
 
 Read = Callable[..., list[int]]
@@ -105,7 +105,7 @@ def read(planned: Callable[..., DataSourceReader]) -> Read:
     return read
 
 
-def test_only_committed_records_are_read(channel: Channel, read: Read, produce: Produce) -> None:
+def test_only_committed_records_are_read(channel: Channel, read: Read) -> None:
     fill(channel, range(3))
     abort(channel, 90, 91)
     fill(channel, range(3, 5))

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sluiceway import Gateway
 from sluiceway.codecs import codec
 from sluiceway.schema import Schema
-from spark_tasks import SCHEMA, Produce, fill
+from spark_tasks import SCHEMA, fill, produce
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -31,7 +31,7 @@ def with_bad_text(schema_id: int) -> bytes:
 
 
 def test_columns_outside_of_the_given_schema_are_not_decoded(
-    spark: SparkSession, gateway: Gateway, name: str, produce: Produce
+    spark: SparkSession, gateway: Gateway, name: str
 ) -> None:
     channel = gateway.channel(name, SCHEMA, format="arrow")
     connection = channel.connection("read")

@@ -21,7 +21,7 @@ from sluiceway.spark.microbatch import ChannelStreamReader
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.worker import RefreshableConnection
-from spark_tasks import SCHEMA, Produce, fill
+from spark_tasks import SCHEMA, fill, produce
 from waiting import until
 
 NEWER = SCHEMA.append(pa.field("t", pa.string()))
@@ -106,7 +106,7 @@ def test_a_message_with_an_unknown_schema_is_not_skipped_without_the_gateway(
 
 @pytest.mark.parametrize("plan", [batch, stream])
 def test_a_new_schema_is_read_and_foreign_messages_skipped_with_the_gateway(
-    early: Connection, gateway_url: str, produce: Produce, plan: Plan
+    early: Connection, gateway_url: str, plan: Plan
 ) -> None:
     produce(early, FOREIGN, partition=1)
 
@@ -117,9 +117,7 @@ def test_a_new_schema_is_read_and_foreign_messages_skipped_with_the_gateway(
 
 
 @pytest.mark.parametrize("plan", [batch, stream])
-def test_a_foreign_message_is_not_skipped_without_the_gateway(
-    channel: Channel, produce: Produce, plan: Plan
-) -> None:
+def test_a_foreign_message_is_not_skipped_without_the_gateway(channel: Channel, plan: Plan) -> None:
     connection = channel.connection("read")
     produce(connection, FOREIGN)
 

@@ -22,7 +22,7 @@ from sluiceway.spark.batch_reader import ChannelDataReader
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.worker import RefreshableConnection
-from spark_tasks import SCHEMA, Measure, Produce, fill, messages_of
+from spark_tasks import SCHEMA, fill, measure, messages_of, produce
 from topics import Topics
 
 
@@ -99,7 +99,7 @@ def test_offsets_out_of_range_fail_planning(channel: Channel) -> None:
         reader(channel.connection("read"), startingoffsets='{"0": 0}').partitions()
 
 
-def test_timestamps_bound_a_read(channel: Channel, produce: Produce) -> None:
+def test_timestamps_bound_a_read(channel: Channel) -> None:
     fill(channel, range(3))
     connection = channel.connection("read")
 
@@ -122,7 +122,7 @@ def test_offsets_without_messages_are_skipped(channel: Channel, topics: Topics) 
 
 @pytest.mark.parametrize("bad", [b"", b"not of this channel", None])
 def test_a_corrupt_message_fails_the_task_with_its_offset(
-    channel: Channel, produce: Produce, bad: bytes | None
+    channel: Channel, bad: bytes | None
 ) -> None:
     fill(channel, range(3))
     connection = channel.connection("read")
@@ -133,7 +133,7 @@ def test_a_corrupt_message_fails_the_task_with_its_offset(
 
 
 def test_corrupt_messages_can_be_skipped_and_are_logged(
-    channel: Channel, produce: Produce, caplog: pytest.LogCaptureFixture
+    channel: Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(channel, range(2))
     connection = channel.connection("read")
@@ -175,7 +175,7 @@ def test_without_kafka_a_task_fails_within_the_timeout(
 @pytest.mark.long
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
 def test_a_long_partition_is_read_in_bounded_memory(
-    gateway: Gateway, name: str, measure: Measure, format_: str
+    gateway: Gateway, name: str, format_: str
 ) -> None:
     """Read 400 MB of large messages; a task holds one chunk and the fetch queue."""
     channel = gateway.channel(name, SCHEMA, format=format_)

@@ -1,6 +1,5 @@
 """Errors and options of the data source in Spark's user interface."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,8 +10,7 @@ import sluiceway.spark
 from sluiceway import Gateway
 from sluiceway.errors import GatewayUnavailable, OptionError
 from sluiceway.spark.datasource import ChannelDataSource
-
-Produce = Callable[..., None]
+from spark_tasks import produce
 
 
 @pytest.fixture
@@ -147,7 +145,7 @@ def test_a_null_in_a_required_column_fails_the_job(
 
 
 def test_a_corrupt_message_fails_the_job_unless_skipped(
-    spark: SparkSession, frame: DataFrame, gateway: Gateway, name: str, produce: Produce
+    spark: SparkSession, frame: DataFrame, gateway: Gateway, name: str
 ) -> None:
     save(frame.coalesce(1), name, create="true")
     produce(gateway.channel(name).connection("write"), b"foreign")

@@ -22,7 +22,7 @@ from sluiceway.rest.models import Connection
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.writer import ChannelDataWriter, TaskWriter
 from sluiceway_gateway.embedded import free_ports
-from spark_tasks import SCHEMA, Measure, all_ids, connection_at, ids_in, messages_of
+from spark_tasks import SCHEMA, all_ids, connection_at, ids_in, measure, messages_of
 from topics import Topics
 
 
@@ -181,9 +181,7 @@ batches = (pa.record_batch([pa.array(range(40)), text], names=["id", "s"]) for _
 
 @pytest.mark.long
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
-def test_a_long_write_takes_bounded_memory(
-    gateway: Gateway, name: str, measure: Measure, format_: str
-) -> None:
+def test_a_long_write_takes_bounded_memory(gateway: Gateway, name: str, format_: str) -> None:
     """Write 400 MB; a task holds one of Spark's batches and the producer's queue."""
     channel = gateway.channel(name, SCHEMA, format=format_)
     writer_ = writer(channel.connection("write"))

@@ -38,7 +38,7 @@ from sluiceway.spark.offsets import OffsetRange, StreamOffset
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.worker import RefreshableConnection
-from spark_tasks import SCHEMA, Produce, fill, messages_of
+from spark_tasks import SCHEMA, fill, messages_of, produce
 from waiting import until
 
 Json = Mapping[str, Any]
@@ -504,9 +504,7 @@ def test_a_query_continues_without_the_gateway(
     reader.stop()
 
 
-def test_a_query_survives_a_broker_restart(
-    fragile_kafka: Relay, fragile: Connection, produce: Produce
-) -> None:
+def test_a_query_survives_a_broker_restart(fragile_kafka: Relay, fragile: Connection) -> None:
     planner = MicroBatchPlanner(
         RefreshableConnection(fragile, "read"), ReadOptions.parse({"path": "t"})
     )
