@@ -4,10 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from browsers import Browser
+from browsers import Browser, record_lag
 from endpoints import Site, site
 from gateways import Rig
-from pipelines import record_lag
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.lag_history import store
 from sluiceway_gateway.lag_history.model import FINEST, HistoryPoint

@@ -3,10 +3,9 @@
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from browsers import Browser
+from browsers import Browser, create_pipeline
 from endpoints import Site, fresh_id, site
 from gateways import Rig
-from pipelines import create_pipeline
 from waiting import until
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"

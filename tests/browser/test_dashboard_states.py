@@ -10,10 +10,9 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 from sqlalchemy import update
 
-from browsers import Browser
+from browsers import Browser, record_lag
 from endpoints import report, site
 from gateways import SCHEMA, Rig
-from pipelines import record_lag
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.ledger_schema import ledger_repairs
 from sluiceway_gateway.db.schema import endpoints

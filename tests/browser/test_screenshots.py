@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from browsers import Browser
+from browsers import Browser, create_pipeline, record_lag
 from databases import SQLite
 from gateways import Rig, serving
-from pipelines import create_pipeline, record_lag
 from shared_kafka import SharedKafka
 from sluiceway import Gateway, Heartbeat
 from sluiceway_gateway.app import create_app

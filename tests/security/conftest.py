@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from secured_gateway import SecuredGateway, secured_gateway
-from secured_kafka import SecuredKafka, secured_kafka
+from secured import SecuredGateway, SecuredKafka, secured_gateway, secured_kafka
 from shared_kafka import SharedKafka
 
 

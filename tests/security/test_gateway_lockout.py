@@ -14,7 +14,7 @@ import pytest
 
 from gateways import serving
 from processes import restored_logging
-from secured_kafka import PASSWORDS, SecuredKafka
+from secured import PASSWORDS, SecuredKafka
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.logs import configure_logs

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError
 
 from faults import at_call
 from relay import Relay
-from secured_kafka import SecuredKafka
+from secured import SecuredKafka
 from sluiceway.errors import KafkaAccessFailed, KafkaUnavailable, OptionError
 from sluiceway.kafka.config import admin_config
 from sluiceway.kafka.diagnosis import AccessProblem, ConnectionErrors, diagnosis

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from secured_kafka import SecuredKafka
+from secured import SecuredKafka
 from sluiceway.errors import KafkaAccessFailed
 from sluiceway.writer import ChannelWriter
 from sluiceway_gateway.errors import AccessProblem, KafkaUnavailable

@@ -20,8 +20,7 @@ from rich.console import Console
 from rich.traceback import Traceback
 
 from scripted_gateway import scripted
-from secured_gateway import SecuredGateway
-from secured_kafka import PASSWORDS, SecuredKafka
+from secured import PASSWORDS, SecuredGateway, SecuredKafka
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (

@@ -8,8 +8,7 @@ import httpx
 import pytest
 
 from processes import restored_logging
-from secured_gateway import SecuredGateway
-from secured_kafka import PASSWORDS, SecuredKafka
+from secured import PASSWORDS, SecuredGateway, SecuredKafka
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import InvalidRequest, KafkaAccessFailed, OptionError, Unauthenticated

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from processes import spark_environment
-from secured_gateway import SecuredGateway
-from secured_kafka import PASSWORDS, SecuredKafka
+from secured import PASSWORDS, SecuredGateway, SecuredKafka
 from sluiceway import Gateway
 
 pytestmark = pytest.mark.long

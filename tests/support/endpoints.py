@@ -11,7 +11,7 @@ from gateways import UNREACHABLE, ManualClock, Rig, insert_channel
 from sluiceway_gateway.auth.model import OwnershipMode
 from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
-from sluiceway_gateway.channels.model import Phase, TopicRef
+from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
@@ -43,10 +43,13 @@ class Site:
     def path(self) -> str:
         return f"/v1/channels/{self.name}"
 
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return self.rig.http.post(f"{self.path}/{path}", json={"uid": self.uid, **body})
+
     def post_attach(self, role: str = "reader", **body: Any) -> httpx.Response:
         """Attach, and return the response; `body` overrides the default request."""
-        request = {"uid": self.uid, "id": fresh_id(), "session": self.session, "role": role}
-        return self.rig.http.post(f"{self.path}/endpoints", json=request | body)
+        default = {"id": fresh_id(), "session": self.session, "role": role}
+        return self.post("endpoints", **(default | body))
 
     def attach(self, role: str = "reader", **body: Any) -> Any:
         """Attach, and return the endpoint."""
@@ -68,20 +71,16 @@ class Site:
         self, endpoint: Any, take: int | None = None, has: int | None = None, **body: Any
     ) -> httpx.Response:
         """Sync, with or without taking the share of a generation."""
-        default = {"uid": self.uid, "epoch": endpoint["epoch"], "take": take, "has": has}
-        return self.rig.http.post(
-            f"{self.path}/endpoints/{endpoint['id']}/sync", json=default | body
-        )
+        default = {"epoch": endpoint["epoch"], "take": take, "has": has}
+        return self.post(f"endpoints/{endpoint['id']}/sync", **(default | body))
 
     def resize(self, size: int, generation: int, group: str = "g", **body: Any) -> httpx.Response:
-        request = {"uid": self.uid, "size": size, "generation": generation}
-        return self.rig.http.post(f"{self.path}/groups/{group}/resize", json=request | body)
+        default = {"size": size, "generation": generation}
+        return self.post(f"groups/{group}/resize", **(default | body))
 
     def detach(self, endpoint: Any, state: str = "closed", **body: Any) -> httpx.Response:
-        request = {"uid": self.uid, "epoch": endpoint["epoch"], "state": state}
-        return self.rig.http.post(
-            f"{self.path}/endpoints/{endpoint['id']}/detach", json=request | body
-        )
+        default = {"epoch": endpoint["epoch"], "state": state}
+        return self.post(f"endpoints/{endpoint['id']}/detach", **(default | body))
 
     def send(self, *reports: Any, beat: int | None = None, **body: Any) -> httpx.Response:
         """Send a heartbeat with the next number, or with `beat`."""
@@ -202,9 +201,8 @@ class Services:
 
     def channel(self) -> tuple[str, str]:
         """Create a ready channel; return its name and its uid."""
-        topic = TopicRef(name="t", id="t", partitions=PARTITIONS)
         channel = insert_channel(
-            self.database, self.clock(), phase=Phase.READY, topic=topic, partitions=PARTITIONS
+            self.database, self.clock(), phase=Phase.READY, partitions=PARTITIONS
         )
         return channel.name, channel.uid
 

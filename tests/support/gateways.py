@@ -193,6 +193,9 @@ def insert_channel(
     uid = uuid.uuid4().hex
     name = f"channel-{uid[:8]}"
     definition = json.dumps(SCHEMA, separators=(",", ":"), sort_keys=True)
+    default = TopicRef(name=topic_name("rig.", name, uid))
+    if phase is Phase.READY:
+        default = replace(default, id="t", partitions=spec["partitions"])
     with database.write() as tx:
         id_ = schemas_store.register(tx, fingerprint="one", definition=definition, now=now)
         version = SchemaVersion(
@@ -211,7 +214,7 @@ def insert_channel(
             phase=phase,
             observed_generation=0,
             conditions=(),
-            topic=topic or TopicRef(name=topic_name("rig.", name, uid)),
+            topic=topic or default,
             adopted=adopted,
         )
         assert channels_store.insert(tx, channel)

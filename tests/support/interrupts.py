@@ -9,14 +9,6 @@ from typing import Any
 
 import pytest
 
-__all__ = [
-    "acting_at_call",
-    "count_c_calls",
-    "interrupted_at_call",
-    "interrupted_in_report",
-    "raising_at_step",
-]
-
 Profile = Callable[[FrameType, str, Any], object]
 
 

@@ -158,7 +158,7 @@ def number_of_process(config: pytest.Config) -> int:
 
 def _start(config: pytest.Config) -> SharedKafka:
     # A slow import that only the process with the broker needs.
-    import secured_kafka
+    import secured
 
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="sluiceway-kafka-"))
@@ -167,16 +167,14 @@ def _start(config: pytest.Config) -> SharedKafka:
         names = [f"PROCESS_{number}" for number in range(max(1, len(config.getoption("tx"))))]
         reserved = {each: stack.enter_context(reserve_port()) for each in names}
         advertised = {each: reserved[each].getsockname()[1] for each in names}
-        protocols = dict.fromkeys(names, "PLAINTEXT") | secured_kafka.PROTOCOLS
+        protocols = dict.fromkeys(names, "PLAINTEXT") | secured.PROTOCOLS
         threads = {f"listener.name.{each.lower()}.num.network.threads": "1" for each in protocols}
         server = KafkaServer.start(
             directory,
             heap_mb=1024,
             listeners=protocols,
             advertised=advertised,
-            properties={"broker.rack": RACK}
-            | threads
-            | secured_kafka.listener_properties(certificates),
+            properties={"broker.rack": RACK} | threads | secured.listener_properties(certificates),
         )
         stack.enter_context(server)
         # Closing the logs of all tests takes half a minute, and nothing reads them again.
@@ -188,7 +186,7 @@ def _start(config: pytest.Config) -> SharedKafka:
         listeners=tuple(
             Listener(_port(server.listeners[each]), advertised[each]) for each in names
         ),
-        secured={each: server.listeners[each] for each in secured_kafka.PROTOCOLS},
+        secured={each: server.listeners[each] for each in secured.PROTOCOLS},
         certificates=str(certificates),
     )
 

@@ -19,7 +19,7 @@ import pytest
 
 from databases import Databases
 from processes import COMMAND, Process, process
-from secured_kafka import Authority
+from secured import Authority
 from sluiceway_gateway.cli.serve import Certificate, bind, run_server, tuned_interpreter
 from sluiceway_gateway.settings import Settings
 
@@ -64,7 +64,7 @@ def test_more_half_requests_than_open_files_do_not_block_other_clients(
 def test_a_connection_without_a_tls_handshake_is_closed_early(
     database: str, tmp_path: Path
 ) -> None:
-    authority = Authority.create(tmp_path / "authority", "Tests")
+    authority = Authority(tmp_path / "authority", "Tests")
     certificate = authority.issue("gateway")
     tls = {
         "SLUICEWAY_TLS_CERTIFICATE_FILE": str(certificate.file),
@@ -96,7 +96,7 @@ def _served(context: ssl.SSLContext, authority: Authority) -> str:
 
 
 def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
-    authority = Authority.create(tmp_path / "authority", "Tests")
+    authority = Authority(tmp_path / "authority", "Tests")
     files = tmp_path / "tls.pem", tmp_path / "tls.key"
 
     def write(name: str) -> None:

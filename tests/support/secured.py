@@ -1,0 +1,281 @@
+"""Kafka's secured listeners and a secured gateway: certificates, users, properties of clients."""
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import SecretStr
+
+from processes import Process, process
+from shared_kafka import SharedKafka
+from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.db.revision import migrate, open_database
+
+
+class Certificate:
+    """A certificate and its key, as two files, and as one `bundle` (key first)."""
+
+    def __init__(self, stem: Path) -> None:
+        self.file, self.key_file, self.bundle = (
+            stem.with_suffix(suffix) for suffix in (".pem", ".key", ".bundle")
+        )
+
+    @property
+    def pem(self) -> str:
+        return self.file.read_text()
+
+    @property
+    def key(self) -> str:
+        return self.key_file.read_text()
+
+    def write(self, pem: str, key: ec.EllipticCurvePrivateKey) -> None:
+        # PKCS#8, the only form that Kafka reads.
+        pkcs8, clear = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        text = key.private_bytes(serialization.Encoding.PEM, pkcs8, clear).decode()
+        self.file.write_text(pem)
+        self.key_file.write_text(text)
+        self.bundle.write_text(text + pem)
+
+
+class Authority(Certificate):
+    """A certificate authority, which writes its certificates into a directory."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        super().__init__(directory / "authority")
+        self._directory, self._name = directory, name
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self.write(self._sign(name, self._key), self._key)
+
+    def issue(self, name: str, *, host: str = "127.0.0.1", expired: bool = False) -> Certificate:
+        """Sign a certificate of a server at this address or host, or of a client."""
+        address = host[0].isdigit()
+        alternative = x509.IPAddress(ip_address(host)) if address else x509.DNSName(host)
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = x509.SubjectAlternativeName([alternative])
+        pem = self._sign(name, key, names, lasts_days=-1 if expired else 30)
+        certificate = Certificate(self._directory / name)
+        certificate.write(pem + self.pem, key)
+        return certificate
+
+    def _sign(
+        self,
+        name: str,
+        key: ec.EllipticCurvePrivateKey,
+        *extensions: x509.ExtensionType,
+        lasts_days: int = 30,
+    ) -> str:
+        own = key is self._key
+        public, signing = key.public_key(), self._key.public_key()
+        end = datetime.now(UTC) + timedelta(days=lasts_days)
+        usage = x509.KeyUsage(not own, *[False] * 4, own, own, *[False] * 2)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name.from_rfc4514_string(f"CN={name}"))
+            .issuer_name(x509.Name.from_rfc4514_string(f"CN={self._name}"))
+            .public_key(public)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(end - timedelta(days=31))
+            .not_valid_after(end)
+            .add_extension(x509.BasicConstraints(own, 0 if own else None), critical=True)
+            .add_extension(usage, critical=True)
+        )
+        for extension in (
+            x509.SubjectKeyIdentifier.from_public_key(public),
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signing),
+            *extensions,
+        ):
+            builder = builder.add_extension(extension, critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
+        return certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+
+PROTOCOLS = {
+    "SCRAM": "SASL_SSL",
+    "MUTUAL": "SSL",
+    "EXPIRED": "SSL",
+    "FOREIGN": "SSL",
+    "ELSEWHERE": "SSL",
+}
+"""SCRAM needs a password, MUTUAL a client certificate; the others have invalid certificates."""
+
+
+def listener_properties(directory: Path) -> dict[str, str]:
+    """Create certificates in a directory, and return the properties of the secured listeners."""
+    ours = Authority(directory / "ours", "ours")
+    foreign = Authority(directory / "other", "other")
+    for user in ("client", "gateway"):
+        ours.issue(user)
+    certificates = {
+        "SCRAM": ours.issue("scram"),
+        "MUTUAL": ours.issue("mutual"),
+        "EXPIRED": ours.issue("expired", expired=True),
+        "FOREIGN": foreign.issue("foreign"),
+        "ELSEWHERE": ours.issue("elsewhere", host="elsewhere.example"),
+    }
+    properties = {
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "listener.name.scram.scram-sha-512.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
+        "listener.name.mutual.ssl.client.auth": "required",
+    }
+    for name, certificate in certificates.items():
+        for store, file in (("keystore", certificate.bundle), ("truststore", ours.file)):
+            prefix = f"listener.name.{name.lower()}.ssl.{store}"
+            properties |= {f"{prefix}.type": "PEM", f"{prefix}.location": str(file)}
+    return properties
+
+
+PASSWORDS = {"gateway": "pw-gateway-5f3a", "job": "pw-job-71cc"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecuredKafka:
+    """The broker, its trusted authority, and the properties of each kind of client."""
+
+    broker: SharedKafka
+    authority: Certificate
+    foreign: Certificate
+    client: Certificate
+    gateway: Certificate
+
+    def scram(self, user: str = "job", **others: str) -> dict[str, str]:
+        """Return the properties of a user, and `others`, where `_` stands for `.`."""
+        return {
+            **self.tls("SCRAM"),
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": user,
+            "sasl.password": PASSWORDS[user],
+            **{name.replace("_", "."): value for name, value in others.items()},
+        }
+
+    def tls(self, listener: str, **others: str) -> dict[str, str]:
+        """Return the properties for a listener without passwords."""
+        return {
+            "bootstrap.servers": self.broker.secured[listener],
+            "security.protocol": "SSL",
+            "ssl.ca.pem": self.authority.pem,
+            **{name.replace("_", "."): value for name, value in others.items()},
+        }
+
+    def mutual(self) -> dict[str, str]:
+        """Return the properties for the listener MUTUAL."""
+        return self.tls("MUTUAL", ssl_certificate_pem=self.client.pem, ssl_key_pem=self.client.key)
+
+
+def secured_kafka(broker: SharedKafka) -> SecuredKafka:
+    """Create the users at the run's broker, and load its certificates."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    users = [
+        UserScramCredentialUpsertion(user, scram, password.encode())
+        for user, password in PASSWORDS.items()
+    ]
+    for result in admin.alter_user_scram_credentials(users).values():
+        result.result(30)
+    directory = Path(broker.certificates)
+    return SecuredKafka(
+        broker=broker,
+        authority=Certificate(directory / "ours" / "authority"),
+        foreign=Certificate(directory / "other" / "authority"),
+        client=Certificate(directory / "ours" / "client"),
+        gateway=Certificate(directory / "ours" / "gateway"),
+    )
+
+
+TOKEN_KEY = "token-key-" + "0123456789abcdef" * 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecuredGateway:
+    """A gateway process (log level debug): its URL, certificate authority and tokens.
+
+    Its Kafka listeners are `scram` (the default, with the password of the user `job`), `mutual`
+    (with a client certificate) and `own` (clients add their own user and password).
+    """
+
+    url: str
+    ca_file: Path
+    process: Process
+    database_url: str
+
+    def token(self, *scopes: str) -> str:
+        """Create a token, and return its text."""
+        with open_database(self.database_url) as database:
+            tokens = Tokens(database, SecretStr(TOKEN_KEY))
+            return tokens.create(label="test", scopes=scopes).text.get_secret_value()
+
+    def revoke(self, token: str) -> None:
+        with open_database(self.database_url) as database:
+            Tokens(database, SecretStr(TOKEN_KEY)).revoke(token.split("_")[1])
+
+    def environment(self, directory: Path) -> dict[str, str]:
+        """Return a client's variables: URL, token file, and certificate authority."""
+        token_file = directory / "token"
+        token_file.write_text(self.token("admin"))
+        return {
+            "SLUICEWAY_URL": self.url,
+            "SLUICEWAY_TOKEN_FILE": str(token_file),
+            "SLUICEWAY_CA_FILE": str(self.ca_file),
+        }
+
+
+@contextmanager
+def secured_gateway(kafka: SecuredKafka, directory: Path) -> Iterator[SecuredGateway]:
+    """Serve while the block runs."""
+    database_url = f"sqlite:///{directory / 'gateway.db'}"
+    migrate(database_url)
+    settings = {
+        "DATABASE_URL": database_url,
+        "TOKEN_KEY": TOKEN_KEY,
+        "TLS_CERTIFICATE_FILE": str(kafka.gateway.file),
+        "TLS_KEY_FILE": str(kafka.gateway.key_file),
+        "LOG_LEVEL": "debug",
+        "RESYNC_S": "1",
+        **_kafka_settings(kafka),
+    }
+    variables = {f"SLUICEWAY_{name}": value for name, value in settings.items()}
+    with process("serve", "--port", "0", **variables) as serving:
+        yield SecuredGateway(
+            url=serving.until(r"serving on (\S+)"),
+            ca_file=kafka.authority.file,
+            process=serving,
+            database_url=database_url,
+        )
+        serving.end(signal.SIGTERM)
+
+
+def _kafka_settings(kafka: SecuredKafka) -> dict[str, str]:
+    gateway_user, job_user, mutual = kafka.scram("gateway"), kafka.scram("job"), kafka.mutual()
+    without_authority = {
+        name: value for name, value in kafka.tls("SCRAM").items() if name != "ssl.ca.pem"
+    }
+    return {
+        "KAFKA_BOOTSTRAP_SERVERS": gateway_user.pop("bootstrap.servers"),
+        "KAFKA_PROPERTIES": json.dumps(gateway_user),
+        "KAFKA_CLIENT_PROPERTIES": json.dumps({"ssl.ca.pem": kafka.authority.pem}),
+        "KAFKA_LISTENERS": json.dumps(
+            {
+                "scram": job_user,
+                "mutual": mutual,
+                "own": without_authority | {"security.protocol": "SASL_SSL"},
+            }
+        ),
+        "KAFKA_DEFAULT_LISTENER": "scram",
+    }
