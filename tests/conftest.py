@@ -21,11 +21,10 @@ from databases import Databases, Postgres, SQLite, running_postgres
 from relay import Relay
 from shared_kafka import (
     SharedKafka,
-    broker_file_of,
     broker_of,
+    directory_of,
     gateway_of,
     number_of_process,
-    publish_broker,
     start_gateway,
 )
 from sluiceway_gateway.db.engine import Database
@@ -246,14 +245,14 @@ def _logs() -> None:
 
 
 def pytest_configure_node(node: WorkerController) -> None:
-    """Pass each test process the path of the file that describes the shared broker.
+    """Pass each test process the directory that they share.
 
     The first process starts before the broker, so that it compiles bytecode for all others.
     """
-    node.workerinput["kafka"] = str(broker_file_of(node.config))
+    node.workerinput["directory"] = str(directory_of(node.config))
     alone = len(node.config.getoption("tx")) == 1
     if alone or node.workerinput["workerid"] != "gw0":
-        publish_broker(node.config)
+        broker_of(node.config)
         start_gateway(node.config)
 
 
@@ -265,8 +264,7 @@ def kafka(request: pytest.FixtureRequest) -> SharedKafka:
 
 @pytest.fixture(scope="session")
 def _kafka_relay(kafka: SharedKafka, request: pytest.FixtureRequest) -> Iterator[Relay]:
-    listener = kafka.listeners[number_of_process(request.config)]
-    with closing(Relay(listener.port, listener.advertised)) as relay:
+    with closing(Relay(*kafka.listeners[number_of_process(request.config)])) as relay:
         yield relay
 
 

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -29,24 +29,17 @@ from waiting import until
 
 
 @dataclass(frozen=True)
-class Listener:
-    """The port of a listener, and its advertised port."""
-
-    port: int
-    advertised: int
-
-
-@dataclass(frozen=True)
 class SharedKafka:
     """A real broker, which no test stops: its addresses and the directory of its logs.
 
-    `listeners` has a listener per test process, for relays. `secured` has the addresses of the
-    secured listeners by name, and `certificates` is the directory of their certificates.
+    `listeners` has, for relays, the port of a listener and its advertised port per test process.
+    `secured` has the addresses of the secured listeners by name, and `certificates` is the
+    directory of their certificates.
     """
 
     bootstrap_servers: str
     log_dir: str
-    listeners: tuple[Listener, ...]
+    listeners: Sequence[tuple[int, int]]
     secured: Mapping[str, str]
     certificates: str
 
@@ -80,74 +73,65 @@ _GATEWAY = {
 }
 
 _broker: pytest.StashKey[SharedKafka] = pytest.StashKey()
-_file: pytest.StashKey[Path] = pytest.StashKey()
-_log: pytest.StashKey[Path] = pytest.StashKey()
+_directory: pytest.StashKey[Path] = pytest.StashKey()
+
+
+def directory_of(config: pytest.Config) -> Path:
+    """Return the directory that all processes of the run share; it ends with the run."""
+    if _directory not in config.stash:
+        shared = getattr(config, "workerinput", {}).get("directory")
+        if shared is None:
+            temporary = tempfile.TemporaryDirectory(prefix="sluiceway-run-")
+            config.add_cleanup(temporary.cleanup)
+            shared = temporary.name
+        config.stash[_directory] = Path(shared)
+    return config.stash[_directory]
 
 
 def broker_of(config: pytest.Config) -> SharedKafka:
     """Return the broker of the run; the first call starts it, and it ends with the run."""
     if _broker not in config.stash:
-        file = getattr(config, "workerinput", {}).get("kafka")
-        config.stash[_broker] = _read(Path(file)) if file else _start(config)
+        file = directory_of(config) / "kafka.json"
+        if hasattr(config, "workerinput"):
+            until(file.exists, seconds=300)
+            config.stash[_broker] = SharedKafka(**json.loads(file.read_text()))
+        else:
+            config.stash[_broker] = _start(config)
+            part = file.with_suffix(".part")
+            part.write_text(json.dumps(asdict(config.stash[_broker])))
+            part.rename(file)
     return config.stash[_broker]
-
-
-def broker_file_of(config: pytest.Config) -> Path:
-    """Return the path of the file that describes the run's broker to all test processes."""
-    if _file not in config.stash:
-        directory = tempfile.TemporaryDirectory(prefix="sluiceway-run-")
-        config.add_cleanup(directory.cleanup)
-        config.stash[_file] = Path(directory.name) / "kafka.json"
-    return config.stash[_file]
-
-
-def publish_broker(config: pytest.Config) -> None:
-    """Write the file that describes the run's broker, after starting the broker."""
-    file = broker_file_of(config)
-    if not file.exists():
-        part = file.with_suffix(".part")
-        part.write_text(json.dumps(asdict(broker_of(config))))
-        part.rename(file)
 
 
 def gateway_of(config: pytest.Config) -> str:
     """Return the URL of the run's gateway; it ends with the run."""
-    file = getattr(config, "workerinput", {}).get("kafka")
-    log = Path(file).with_name(_LOG) if file else start_gateway(config)
+    if not hasattr(config, "workerinput"):
+        start_gateway(config)
+    log = directory_of(config) / _LOG
     serving = until(lambda: log.exists() and re.search(r"serving on (\S+)", log.read_text()), 300)
     return str(serving[1])
 
 
-def start_gateway(config: pytest.Config) -> Path:
-    """Start the run's gateway, and return the path of its log."""
-    if _log not in config.stash:
-        directory = broker_file_of(config).parent
-        database_url = f"sqlite:///{directory / 'gateway.db'}"
-        migrate(database_url)
-        settings = {
-            "DATABASE_URL": database_url,
-            "KAFKA_BOOTSTRAP_SERVERS": broker_of(config).bootstrap_servers,
-            **_GATEWAY,
-        }
-        config.stash[_log] = directory / _LOG
-        with config.stash[_log].open("wb") as log:
-            gateway = subprocess.Popen(
-                [*COMMAND, "serve", "--port", "0"],
-                env=os.environ | {f"SLUICEWAY_{name}": value for name, value in settings.items()},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        config.add_cleanup(partial(_end, gateway))
-    return config.stash[_log]
-
-
-def _read(file: Path) -> SharedKafka:
-    until(file.exists, seconds=300)
-    described = json.loads(file.read_text())
-    return SharedKafka(
-        **{**described, "listeners": tuple(Listener(**each) for each in described["listeners"])}
-    )
+def start_gateway(config: pytest.Config) -> None:
+    """Start the run's gateway, if it does not run yet."""
+    directory = directory_of(config)
+    if (directory / _LOG).exists():
+        return
+    settings = {
+        "DATABASE_URL": f"sqlite:///{directory / 'gateway.db'}",
+        "KAFKA_BOOTSTRAP_SERVERS": broker_of(config).bootstrap_servers,
+        **_GATEWAY,
+    }
+    migrate(settings["DATABASE_URL"])
+    with (directory / _LOG).open("wb") as log:
+        gateway = subprocess.Popen(
+            [*COMMAND, "serve", "--port", "0"],
+            env=os.environ | {f"SLUICEWAY_{name}": value for name, value in settings.items()},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    config.add_cleanup(partial(_end, gateway))
 
 
 def number_of_process(config: pytest.Config) -> int:
@@ -183,9 +167,7 @@ def _start(config: pytest.Config) -> SharedKafka:
     return SharedKafka(
         bootstrap_servers=server.bootstrap_servers,
         log_dir=str(directory / "log"),
-        listeners=tuple(
-            Listener(_port(server.listeners[each]), advertised[each]) for each in names
-        ),
+        listeners=[(_port(server.listeners[name]), advertised[name]) for name in names],
         secured={each: server.listeners[each] for each in secured.PROTOCOLS},
         certificates=str(certificates),
     )
