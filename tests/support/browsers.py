@@ -42,16 +42,14 @@ class Browser:
 
     def one(self, css: str) -> WebElement:
         """Wait for an element and return it."""
-        element: WebElement = until(lambda: next(iter(self.all(css)), None), 30)
-        return element
+        elements: list[WebElement] = until(lambda: self.all(css), 30)
+        return elements[0]
 
     def button(self, text: str) -> WebElement:
         """Wait for a button or link with this text and return it."""
         path = f'//*[self::button or self::a][normalize-space()="{text}"]'
-        element: WebElement = until(
-            lambda: next(iter(self.driver.find_elements(By.XPATH, path)), None), 30
-        )
-        return element
+        elements: list[WebElement] = until(lambda: self.driver.find_elements(By.XPATH, path), 30)
+        return elements[0]
 
     def text(self, css: str = "body") -> str:
         """Return the visible text of the elements; empty while there are none."""

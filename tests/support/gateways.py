@@ -16,7 +16,6 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from relay import Relay
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
@@ -32,7 +31,6 @@ from sluiceway_gateway.channels.model import (
 from sluiceway_gateway.cli.serve import bound_socket, server_config
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.messages.reading import MessageReads
 from sluiceway_gateway.provisioning.store import record_observation
 from sluiceway_gateway.schemas import store as schemas_store
@@ -82,39 +80,6 @@ def serving(app: FastAPI, port: int = 0, *, send_buffer_bytes: int | None = None
         ticking.get_loop().call_soon_threadsafe(ticking.cancel)
         thread.join(timeout=120)
         assert not thread.is_alive(), "the gateway did not stop"
-
-
-class RestartableGateway:
-    """A gateway that can be stopped, and started again with its address and its database.
-
-    A relay keeps the port meanwhile, which another process could take.
-    """
-
-    def __init__(self, settings: Settings) -> None:
-        """Create the tables, and start the gateway."""
-        migrate(settings.database_url.get_secret_value())
-        self._settings = settings
-        self._running = contextlib.ExitStack()
-        self._relay = Relay(self._serve())
-        self.url = self._relay.url
-
-    def stop(self) -> None:
-        """Close and refuse connections, and end the gateway."""
-        self._relay.cut()
-        self._running.close()
-
-    def start(self) -> None:
-        self._relay.forward_to(self._serve())
-        self._relay.restore()
-
-    def close(self) -> None:
-        self.stop()
-        self._relay.close()
-
-    def _serve(self) -> int:
-        """Start the gateway, and return its own port."""
-        url = self._running.enter_context(serving(create_app(self._settings)))
-        return httpx.URL(url).port or 0
 
 
 UNREACHABLE = "127.0.0.1:1"
