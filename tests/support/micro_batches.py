@@ -98,7 +98,6 @@ class Query:
         return pickled_copy(writer)
 
     def attempt(self, batch: int, task: int, *batches: Iterable[int]) -> TaskResult:
-        """Run an attempt of a task over batches of ids, and return its commit message."""
         return self.attempt_lazily(batch, task, batches)
 
     def attempt_lazily(self, batch: int, task: int, batches: Iterable[Iterable[int]]) -> TaskResult:
@@ -139,9 +138,8 @@ class BatchJob:
         """
         source = ChannelDataSource({"path": channel.name} | options, gateway_url=url)
         self._tasks = tasks
-        session = uuid.uuid4().hex
         source.job = job or Job(
-            session=session,
+            session=uuid.uuid4().hex,
             title=application,
             application=application,
             renews=renews,

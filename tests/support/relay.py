@@ -70,7 +70,7 @@ class Relay:
             if self._listener is None:
                 self._listener = reserve_port(self.port)
                 self._listener.listen()
-                self._start(self._listener)
+                self._start(self._accept, self._listener)
 
     def forward_to(self, target: int | Path) -> None:
         """Forward new connections to another port or socket."""
@@ -122,13 +122,9 @@ class Relay:
         self.cut()
         self._reserved.close()
 
-    def _start(self, listener: socket.socket, client: socket.socket | None = None) -> None:
-        """Start a thread that accepts connections, or forwards one; the caller holds the lock."""
-        thread = threading.Thread(
-            target=self._accept if client is None else self._forward,
-            args=(listener,) if client is None else (listener, client),
-            daemon=True,
-        )
+    def _start(self, work: Callable[..., None], *sockets: socket.socket) -> None:
+        """Start a thread; the caller holds the lock."""
+        thread = threading.Thread(target=work, args=sockets, daemon=True)
         self._threads = [each for each in self._threads if each.is_alive()] + [thread]
         thread.start()
 
@@ -141,7 +137,7 @@ class Relay:
                         client.close()
                         return
                     self.accepted += 1
-                    self._start(listener, client)
+                    self._start(self._forward, listener, client)
 
     def _forward(self, listener: socket.socket, client: socket.socket) -> None:
         # Refuse as the server does.
