@@ -131,7 +131,10 @@ def start_gateway(config: pytest.Config) -> None:
             stdout=log,
             stderr=log,
         )
-    config.add_cleanup(partial(_end, gateway))
+    # In the reverse order.
+    config.add_cleanup(gateway.kill)
+    config.add_cleanup(partial(gateway.wait, 60))
+    config.add_cleanup(gateway.terminate)
 
 
 def number_of_process(config: pytest.Config) -> int:
@@ -171,15 +174,6 @@ def _start(config: pytest.Config) -> SharedKafka:
         secured={each: server.listeners[each] for each in secured.PROTOCOLS},
         certificates=str(certificates),
     )
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    process.terminate()
-    try:
-        process.wait(60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _port(address: str) -> int:
