@@ -52,6 +52,8 @@ _POLL_S = 0.05
 _MAX_VERIFY_S = 2.0
 #: Leaves time for a retry at the next leader.
 _MAX_LIST_S = 5.0
+_LEAST_LIST_S = 1.0
+"""librdkafka ends the process if this time is over before it has looked at all partitions."""
 _DOING = "describing the topic"
 _SPECS = {LATEST: OffsetSpec.latest(), EARLIEST: OffsetSpec.earliest()}
 _ISOLATION = {False: IsolationLevel.READ_UNCOMMITTED, True: IsolationLevel.READ_COMMITTED}
@@ -236,7 +238,7 @@ class TopicIdentity:
             found = admin.client.list_offsets(
                 asked,
                 isolation_level=_ISOLATION[committed],
-                request_timeout=min(timeout_s, _MAX_LIST_S),
+                request_timeout=max(_LEAST_LIST_S, min(timeout_s, _MAX_LIST_S)),
             )
             return {at.partition: self._result(admin, found[at], timeout_s).offset for at in asked}
 

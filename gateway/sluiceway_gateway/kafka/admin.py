@@ -47,6 +47,9 @@ _T = TypeVar("_T")
 #: Topics per request.
 TOPICS = 200
 #: Partitions per request. Kafka refuses to create more than 10,000 partitions or records at once.
+_LEAST_LIST_S = 1.0
+"""librdkafka ends the process if the time for offsets is over before it has looked at all
+partitions, which takes 50 ms for 5,000 of them."""
 PARTITIONS = 5_000
 
 
@@ -374,7 +377,7 @@ class KafkaAdmin:
         self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec
     ) -> dict[tuple[str, int], Any]:
         # Half of it, because there may be two requests.
-        timeout_s = self._timeout_s / 2
+        timeout_s = max(self._timeout_s / 2, _LEAST_LIST_S)
         specs = {TopicPartition(name, partition): spec for name, partition in partitions}
         futures = self._admin.list_offsets(specs, request_timeout=timeout_s)
         keyed = {(each.topic, each.partition): future for each, future in futures.items()}

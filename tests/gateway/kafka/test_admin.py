@@ -1,4 +1,6 @@
 import itertools
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -232,6 +234,26 @@ def test_without_a_broker_every_call_fails_within_the_timeout(refusing: str) -> 
         assert time.monotonic() - began < 30
     assert away.observe([]).topics == {}
     away.close()
+
+
+_LISTING = """
+import sys
+from sluiceway_gateway.errors import KafkaUnavailable
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+
+away = KafkaAdmin(sys.argv[1], timeout_s=0.1)
+topics = {f"t{number}": 1 for number in range(5000)}
+for _ in range(5):
+    try:
+        away.watermarks_of(topics)
+    except KafkaUnavailable:
+        pass
+"""
+
+
+@pytest.mark.long
+def test_offsets_of_many_topics_time_out_without_ending_the_process(refusing: str) -> None:
+    subprocess.run([sys.executable, "-c", _LISTING, refusing], check=True, timeout=300)
 
 
 def test_the_outcome_of_the_last_request_is_remembered(kafka: SharedKafka, refusing: str) -> None:
