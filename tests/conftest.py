@@ -62,8 +62,8 @@ _LONG = (
 
 #: Parameters on which code does not branch, and where `make test-all` repeats tests with them:
 #: HTTP runs on SQLite, stores and races on both databases; ledgers and Spark's jobs run on Avro,
-#: codecs and every type on both formats; fetching and its faults on own and shared connections;
-#: pypz's own processes once. In a listed file, the first test runs with both.
+#: codecs and every type on both formats; fetching and its faults on own and shared connections.
+#: In a listed file, the first test runs with both.
 _REPEATED = {
     "postgres": (
         "tests/gateway/auth/test_open_mode.py",
@@ -111,7 +111,6 @@ _REPEATED = {
         "tests/client/test_reader_memory.py",
         "tests/client/test_reader_until_finished.py",
     ),
-    "pypz": ("tests/client/pypz/test_ports.py",),
 }
 
 
@@ -183,22 +182,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for places in _REPEATED.values():
         assert all((_HERE.parent / each).exists() for each in places), places
     first: dict[tuple[str, str], str] = {}
+    sampled: dict[str, pytest.Item] = {}
     for item in items:
         if not _SERVICES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.unit)
         callspec = getattr(item, "callspec", None)
         if callspec is None:
             continue
+        function = item.nodeid.partition("[")[0]
+        if item.get_closest_marker("sample") and sampled.setdefault(function, item) is not item:
+            item.add_marker(pytest.mark.long)
         chosen = {each for each in callspec.params.values() if isinstance(each, str)}
         listed = item.nodeid.startswith((*_STORES, *_REPEATED["postgres"]))
         if "postgres" in chosen and not listed and _HTTP.intersection(item.fixturenames):
             item.add_marker(pytest.mark.long)
         for value, places in _REPEATED.items():
             place = next((each for each in places if item.nodeid.startswith(each)), None)
-            if place is not None and value in chosen:
-                function = item.nodeid.partition("[")[0]
-                if place.endswith("/") or first.setdefault((value, place), function) != function:
-                    item.add_marker(pytest.mark.long)
+            if place is None or value not in chosen:
+                continue
+            if place.endswith("/") or first.setdefault((value, place), function) != function:
+                item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: _turn(item.path))
 
 

@@ -130,6 +130,7 @@ def is_stranded(
     return not any(answers() for _ in range(6))
 
 
+@pytest.mark.long
 def test_a_client_that_does_not_connect_again_is_replaced() -> None:
     with RestartingBroker() as broker:
         client = Client(broker.bootstrap_servers, {}, replace_after_s=60)

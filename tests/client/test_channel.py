@@ -60,6 +60,7 @@ def read(channel: Channel) -> list[dict[str, Any]]:
         return sorted(reader, key=lambda record: record["id"])
 
 
+@pytest.mark.long
 def test_each_reader_gets_old_and_new_records_in_its_schema(
     gateway: Gateway, name: str, each_format: str
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_channel_is_pinned_and_unpinned(gateway: Gateway, name: str) -> None:
     assert channel.refresh().pinned
 
 
+@pytest.mark.long
 def test_the_topic_of_a_deleted_channel_is_adopted_with_its_records(
     gateway: Gateway, name: str, each_format: str
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_reader_of_a_closed_channel_without_records_ends(
     assert list(channel.reader()) == []
 
 
+@pytest.mark.long
 def test_a_lost_writer_does_not_block_closing(new_channel: NewChannel, gateway_url: str) -> None:
     channel = new_channel(heartbeat=Heartbeat(interval_ms=100, timeout_ms=60_000))
     request = {"uid": channel.uid, "id": uuid.uuid4().hex, "session": uuid.uuid4().hex}
@@ -167,6 +168,7 @@ def test_a_flush_into_a_deleted_channel_ends_with_the_next_heartbeat(
             writer.write(readings(1))
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("settled", ["committed", "reset", "kept", "forced"])
 def test_a_channel_with_unread_records_is_not_deleted(channel: Channel, settled: str) -> None:
     write(channel, 10)

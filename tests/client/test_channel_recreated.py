@@ -50,6 +50,7 @@ def test_a_reader_of_a_closed_channel_reads_and_commits(new_channel: NewChannel)
         assert reader.committed() == reader.position()
 
 
+@pytest.mark.long
 def test_a_reader_of_a_deleted_channel_gets_an_error_on_commit(
     new_channel: NewChannel,
 ) -> None:
@@ -63,6 +64,7 @@ def test_a_reader_of_a_deleted_channel_gets_an_error_on_commit(
             again_and_again(lambda: reader.read(100, timeout=60))
 
 
+@pytest.mark.long
 def test_positions_of_a_recreated_channel_are_not_those_of_the_deleted_one(
     new_channel: NewChannel, gateway_url: str
 ) -> None:
@@ -93,6 +95,7 @@ def test_endpoints_and_schemas_are_not_those_of_a_recreated_channel(
             request()
 
 
+@pytest.mark.long
 def test_a_reader_does_not_commit_to_a_recreated_channel(
     new_channel: NewChannel, gateway_url: str
 ) -> None:
@@ -130,6 +133,7 @@ def test_a_superseded_writer_is_fenced_and_does_not_end_its_successor(
         assert states == [(new.endpoint_id, "opened")]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 @pytest.mark.parametrize("method", ["flush", "close"])
 def test_records_in_a_topic_that_was_created_again_are_not_acknowledged(

@@ -55,6 +55,7 @@ def create(gateway: Gateway) -> Callable[..., Channel]:
     return created
 
 
+@pytest.mark.long
 def test_records_with_unions_are_written_and_read(create: Callable[..., Channel]) -> None:
     channel = create()
     with channel.writer() as writer:
@@ -73,6 +74,7 @@ def test_records_with_unions_are_written_and_read(create: Callable[..., Channel]
         assert reader.read(6, timeout=None) == READ * 2
 
 
+@pytest.mark.long
 def test_old_records_are_read_with_a_wider_union(
     gateway: Gateway, create: Callable[..., Channel]
 ) -> None:

@@ -88,6 +88,7 @@ def test_the_end_of_a_writer_that_was_closed_in_an_outage_is_reported_after_it(
     written.close()
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("kind", KINDS)
 def test_closing_is_repeated_after_an_outage(
     make: Callable[..., Channel], relay: Relay, kind: str
@@ -105,6 +106,7 @@ def test_closing_is_repeated_after_an_outage(
     assert list(channel.reader()) == readings(3)
 
 
+@pytest.mark.long
 def test_records_that_closing_has_lost_in_an_outage_are_an_error_of_each_close(
     make: Callable[..., Channel], relay: Relay
 ) -> None:
@@ -145,6 +147,7 @@ def test_a_writer_whose_closing_was_interrupted_before_its_report_is_closed_by_t
     assert writer_states(channel) == [("closed", None)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_end_of_a_closed_writer_that_is_garbage_collected_is_reported(
     make: Callable[..., Channel], relay: Relay, kind: str
@@ -210,6 +213,7 @@ def test_a_process_that_ends_attempts_to_report_a_last_time(
     assert (state == "closed") is answers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["writer", "broker", "reader"])
 def test_a_failure_in_an_outage_is_reported_after_it(
     make: Callable[..., Channel], relay: Relay, kind: str

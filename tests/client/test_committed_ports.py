@@ -15,6 +15,7 @@ def ids(channel: Channel) -> list[int]:
         return sorted(record["id"] for record in reader)
 
 
+@pytest.mark.long
 def test_flush_commits_to_every_channel(new_channel: NewChannel) -> None:
     channels = [new_channel(delivery="exactly_once") for _ in range(2)]
     with OutputPort(channels, commit_every_s=600) as port:

@@ -117,6 +117,7 @@ def test_waiting_ends_when_all_have_attached(channel: Channel) -> None:
             assert {each.state for each in waiting.result(60)} >= {"closed"}
 
 
+@pytest.mark.long
 def test_a_wait_timeout_names_the_missing_endpoints(channel: Channel) -> None:
     with channel.writer(group="load", index=1, size=3):
         with pytest.raises(SluicewayTimeout) as raised:
@@ -209,6 +210,7 @@ FORKING = """
 """
 
 
+@pytest.mark.long
 def test_a_forked_process_has_its_own_session(channel: Channel, gateway_url: str) -> None:
     with channel.writer() as writer:
         writer.write(readings(10))

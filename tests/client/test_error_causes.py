@@ -341,6 +341,7 @@ def test_causes_of_confluent_producers_and_consumers_contain_no_values(
     assert not shows(all_responses(gateway_url, channel.name))
 
 
+@pytest.mark.long
 def test_causes_of_pykafka_brokers_contain_no_values(
     gateway_url: str, make: Callable[[str], Channel]
 ) -> None:

@@ -136,6 +136,7 @@ def test_every_local_code_of_librdkafka_is_classified_once() -> None:
     assert CODES.keys() >= GONE | RETRIABLE
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", CODES)
 def test_every_code_is_classified_as_retriable_or_gone_or_permanent(name: str) -> None:
     kind = TopicGone if name in GONE else KafkaUnavailable if name in RETRIABLE else KafkaFailure

@@ -66,6 +66,7 @@ def test_a_successful_exit_closes_what_it_leaves(
     assert list(channel.reader()) == readings(3)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("kind", ["writer", "port", "confluent", "broker"])
 @pytest.mark.parametrize("code", [1, "a reason"])
 def test_any_other_exit_is_a_failure(
@@ -86,6 +87,7 @@ def test_a_successful_exit_commits_the_records_of_an_exactly_once_channel(
     assert list(channel.reader()) == readings(3)
 
 
+@pytest.mark.sample
 @pytest.mark.usefixtures("brief_replacement")
 @pytest.mark.parametrize("block", ["batch", "transaction"])
 def test_an_exit_within_a_batch_aborts_it_and_is_a_failure(
@@ -110,6 +112,7 @@ def test_an_exit_within_a_batch_aborts_it_and_is_a_failure(
             following.read(1, timeout=None)
 
 
+@pytest.mark.long
 def test_a_writer_that_outlives_an_exit_within_a_batch_can_finish(
     make: Callable[..., Channel],
 ) -> None:
@@ -138,6 +141,7 @@ with Gateway(sys.argv[1]) as gateway, gateway.channel(sys.argv[2]).writer() as w
 """
 
 
+@pytest.mark.long
 def test_a_program_that_exits_on_sigterm_finishes_its_writers(
     make: Callable[..., Channel], gateway_url: str
 ) -> None:
@@ -171,6 +175,7 @@ finally:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 @pytest.mark.parametrize(("kind", "size"), [("rows", 1), ("table", 30_000)])
 def test_sigterm_while_a_program_writes_finishes_its_writer_with_whole_writes(
@@ -210,6 +215,7 @@ def send_signal(*_: object) -> None:
     signal.pthread_kill(ident, signal.SIGTERM)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 @pytest.mark.parametrize("call", ["write", "flush"])
 def test_an_exit_while_records_are_sent_finishes_the_writer_with_all_of_them(

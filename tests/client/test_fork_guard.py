@@ -64,6 +64,7 @@ def test_guards_of_one_process_have_one_key() -> None:
     assert guard_of_parent() not in entries
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("forked", [False, True])
 def test_a_finalizer_runs_in_the_process_that_registered_it(forked: bool) -> None:
     collected: list[str] = []
@@ -81,6 +82,7 @@ def test_a_child_of_a_real_fork_is_forked_and_its_own_guards_are_not() -> None:
     assert not guard.forked
 
 
+@pytest.mark.long
 def test_a_forked_child_returns_none_of_the_records_that_its_parent_has_fetched(
     topics: Topics,
 ) -> None:
@@ -93,6 +95,7 @@ def test_a_forked_child_returns_none_of_the_records_that_its_parent_has_fetched(
         assert list(reader) == readings(9, 1)
 
 
+@pytest.mark.long
 def test_a_forked_child_is_refused_the_end_offsets_at_once(topics: Topics) -> None:
     with ChannelWriter(topics.connect("avro", partitions=1), timeout_s=60) as writer:
         assert holds_in_a_forked_child(lambda: refuses(writer.end_offsets))
@@ -120,6 +123,7 @@ FORKED_AFTER_A_WRITE = """
 """
 
 
+@pytest.mark.long
 def test_a_child_that_is_forked_just_after_the_first_write_can_write(
     gateway_url: str, new_channel: Callable[..., Channel]
 ) -> None:

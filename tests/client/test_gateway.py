@@ -110,6 +110,7 @@ def test_a_channel_grows_in_place_and_keeps_its_records(gateway: Gateway, name: 
         assert sorted(reader, key=lambda record: record["id"]) == readings(20)
 
 
+@pytest.mark.long
 def test_disallowed_changes_are_conflicts_with_their_codes(gateway: Gateway, name: str) -> None:
     channel = gateway.channel(name, schema=Reading, partitions=3, pinned=True)
     for partitions, code in ((2, "partitions_shrink"), (4, "channel_pinned")):
@@ -160,6 +161,7 @@ def test_an_invalid_channel_name_is_refused(gateway: Gateway, bad: str) -> None:
         gateway.channel(bad, schema=Reading)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -86,6 +86,7 @@ def fragile(kafka: SharedKafka, tmp_path: Path) -> Iterator[RestartableGateway]:
         yield fragile
 
 
+@pytest.mark.long
 def test_reading_and_writing_continue_during_an_outage_and_commits_catch_up(
     fragile: RestartableGateway, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +277,7 @@ def test_readers_and_writers_notice_that_their_commits_are_missing(
         assert ids(whole) == [*range(10), *range(100, 120), *range(10, 20)]
 
 
+@pytest.mark.long
 def test_no_reader_of_the_process_returns_lost_commits_once_one_has_noticed(
     restorable: RestorableGateway, gateway: Gateway
 ) -> None:
@@ -301,6 +303,7 @@ def test_no_reader_of_the_process_returns_lost_commits_once_one_has_noticed(
         assert ids(again) == [*range(10)]
 
 
+@pytest.mark.long
 def test_readers_and_writers_of_the_backup_continue_and_later_ones_are_closed(
     restorable: RestorableGateway, gateway: Gateway
 ) -> None:
@@ -332,6 +335,7 @@ def test_readers_and_writers_of_the_backup_continue_and_later_ones_are_closed(
         each.close()
 
 
+@pytest.mark.long
 def test_a_running_query_of_spark_is_refused_with_its_checkpoint(
     restorable: RestorableGateway, gateway: Gateway
 ) -> None:

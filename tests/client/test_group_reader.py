@@ -43,6 +43,7 @@ def channel(new_channel: NewChannel) -> Channel:
     return new_channel(partitions=4, heartbeat=Heartbeat(interval_ms=100, timeout_ms=60_000))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("each_stream")
 def test_a_joining_member_gets_partitions_and_nothing_is_read_twice(
     new_channel: NewChannel, each_format: str
@@ -99,6 +100,7 @@ def test_partitions_of_a_leaving_member_continue_at_its_commits(channel: Channel
         assert set(first.lag().values()) == {0}
 
 
+@pytest.mark.long
 def test_a_silent_member_is_replaced(new_channel: NewChannel, gateway_url: str) -> None:
     channel = new_channel(partitions=2)
     with (
@@ -139,6 +141,7 @@ def test_a_member_that_does_not_release_partitions_is_awaited_then_starts_over(
             slow.commit()
 
 
+@pytest.mark.long
 def test_members_beyond_the_partition_count_are_idle_and_end(new_channel: NewChannel) -> None:
     channel = new_channel(partitions=1)
     write(channel, 10)
@@ -165,6 +168,7 @@ def test_new_partitions_are_assigned(new_channel: NewChannel) -> None:
     assert by_id(found) == readings(100)
 
 
+@pytest.mark.long
 def test_reassigned_partitions_lose_nothing_with_start_latest(
     channel: Channel,
 ) -> None:
@@ -181,6 +185,7 @@ def test_reassigned_partitions_lose_nothing_with_start_latest(
         assert all(record["id"] >= 40 for record in found)
 
 
+@pytest.mark.long
 def test_an_exception_of_a_rebalance_callback_is_raised_and_the_reader_continues(
     channel: Channel,
 ) -> None:
@@ -231,6 +236,7 @@ def test_partitions_that_a_member_keeps_after_on_revoke_are_assigned_and_revoked
     ]
 
 
+@pytest.mark.long
 def test_a_read_that_waits_is_one_cycle(channel: Channel) -> None:
     with channel.reader(group="d", dynamic=True, until=None) as reader:
         # Longer than the intervals in which a member looks for rebalances.
@@ -239,6 +245,7 @@ def test_a_read_that_waits_is_one_cycle(channel: Channel) -> None:
         assert reader.handle.metrics.averages() == {}
 
 
+@pytest.mark.long
 def test_a_group_is_resized_while_it_runs(channel: Channel) -> None:
     write(channel, 100)
     old = [channel.reader(group="g", index=index, size=2) for index in range(2)]

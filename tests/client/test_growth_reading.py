@@ -137,6 +137,7 @@ def test_every_reader_gets_the_first_records_of_added_partitions(
         assert_all_read(readers, expected_of(readers, {2: RECORDS, 3: RECORDS}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop", [None, "finished"])
 def test_chosen_partitions_stay_the_same_also_if_they_were_all(
     growing: Callable[..., Channel], stop: Literal["finished"] | None
@@ -161,6 +162,7 @@ def test_chosen_partitions_stay_the_same_also_if_they_were_all(
             assert list(chosen) == list(all_) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 @pytest.mark.parametrize("grouped", ["places", "members"])
 def test_readers_until_finished_read_added_partitions_before_they_end(

@@ -42,6 +42,7 @@ def written(channel: Channel, count: int) -> dict[int, list[int]]:
     return values
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 def test_records_without_a_key_go_to_added_partitions_and_are_in_the_end_offsets(
@@ -111,6 +112,7 @@ def test_a_batch_that_is_open_while_the_channel_grows_uses_the_partitions_that_i
     assert all(written(channel, 16).values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 def test_messages_without_a_key_of_a_confluent_producer_go_to_added_partitions(
     gateway: Gateway, gateway_url: str, delivery: str
@@ -143,6 +145,7 @@ def test_messages_without_a_key_of_a_confluent_producer_go_to_added_partitions(
         assert len(list(reader)) == len(reports)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chosen", ["key", "partitioner", "partition"])
 def test_other_writers_keep_the_number_of_partitions_with_which_they_opened(
     growing: Callable[..., Channel], chosen: str

@@ -105,6 +105,7 @@ def test_an_interrupt_of_any_call_of_a_read_loses_no_record(
     assert ids == [*range(len(ids))]
 
 
+@pytest.mark.long
 def test_single_records_are_sent_after_an_interrupt_at_any_step_of_a_write(topics: Topics) -> None:
     numbers = itertools.count()
     with ChannelWriter(topics.connect("avro", partitions=1)) as writer:
@@ -124,6 +125,7 @@ def test_single_records_are_sent_after_an_interrupt_at_any_step_of_a_write(topic
 
 
 # Of generators that are interrupted while they are collected.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_writer_that_is_interrupted_at_any_step_of_closing_loses_nothing_in_silence(
     topics: Topics, each_format: str

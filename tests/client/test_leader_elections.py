@@ -277,6 +277,7 @@ def test_a_broker_returns_offsets_after_a_leader_election(
     assert fetch_offset(broker, channel, OffsetType.LATEST).offset == [3]
 
 
+@pytest.mark.long
 def test_a_consumer_gets_offsets_after_a_leader_election(
     site: Facade, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ def channel(gateway: Gateway) -> Channel:
     return gateway.channel(f"Sensor_Readings.V1-{uuid.uuid4().hex[:8]}", schema=DEFINITION)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_group_of_any_name_reads_commits_and_is_reset(channel: Channel, group: str) -> None:
     with channel.writer(group=group) as writer:

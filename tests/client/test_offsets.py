@@ -64,6 +64,7 @@ def take(reader: ChannelReader, step: Step) -> list[dict[str, Any]]:
     return []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
 @settings(
     max_examples=settings.default.max_examples,
@@ -82,6 +83,7 @@ def test_records_before_and_after_a_position_are_everything_once(
     assert sorted(record["id"] for record in before + rest) == list(range(RECORDS))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
 def test_a_new_reader_resumes_at_any_record(channels: dict[str, Connection], format_: str) -> None:
     connection = channels[format_]

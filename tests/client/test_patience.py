@@ -62,6 +62,7 @@ def killed(script: str, *arguments: str) -> Iterator[str]:
             job.kill()
 
 
+@pytest.mark.long
 def test_a_killed_member_is_replaced_after_its_own_patience(
     new_channel: NewChannel, gateway_url: str
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_patience_outside_the_bounds_is_refused_with_the_bounds(new_channel: N
     assert channel.endpoints() == ()
 
 
+@pytest.mark.long
 def test_a_killed_consumer_is_replaced_at_once_by_one_with_its_instance_id(
     site: Facade, consumer: Callable[..., Consumer]
 ) -> None:

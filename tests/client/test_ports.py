@@ -84,6 +84,7 @@ def test_records_validated_once_are_written_unchanged_to_all_channels(gateway_ur
             assert [Fare(**record) for record in each.reader()] == fares
 
 
+@pytest.mark.long
 def test_an_iterator_may_change_and_yield_the_same_record_again(
     new_channel: NewChannel,
 ) -> None:
@@ -184,6 +185,7 @@ def test_an_input_port_waits_until_all_writers_are_open(channel: Channel) -> Non
         assert len(list(port)) == 10
 
 
+@pytest.mark.long
 def test_a_sequential_input_port_waits_until_all_writers_have_finished(channel: Channel) -> None:
     with InputPort(channel, writers=2, sequential=True, open_timeout_s=0.2) as port:
         write(channel, 10, group="load", index=1, size=2)
@@ -202,6 +204,7 @@ def fail(channel: Channel, count: int, **place: Any) -> None:
         raise ZeroDivisionError
 
 
+@pytest.mark.long
 def test_a_failed_writer_does_not_block_other_channels_of_a_sequential_port(
     new_channel: NewChannel,
 ) -> None:
@@ -225,6 +228,7 @@ def test_a_sequential_port_waits_for_the_successor_of_a_failed_writer(
         assert len(list(port)) == 20
 
 
+@pytest.mark.long
 def test_a_writer_that_failed_before_writing_does_not_count_as_attached(channel: Channel) -> None:
     fail(channel, 0)
     with InputPort(channel, open_timeout_s=0.5) as port:
@@ -234,6 +238,7 @@ def test_a_writer_that_failed_before_writing_does_not_count_as_attached(channel:
         assert len(list(port)) == 10
 
 
+@pytest.mark.long
 def test_a_lost_writer_that_left_nothing_undone_does_not_count_as_attached(
     new_channel: NewChannel, gateway_url: str
 ) -> None:
@@ -277,6 +282,7 @@ def test_a_fenced_port_stops_waiting(channel: Channel) -> None:
         port.wait()
 
 
+@pytest.mark.long
 def test_each_port_of_a_broadcast_group_gets_all_records(channel: Channel) -> None:
     ports = [InputPort(channel, group="g", index=i, size=2, mode="broadcast") for i in (0, 1)]
     write(channel, 20)

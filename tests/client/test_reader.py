@@ -65,6 +65,7 @@ def test_records_and_batches_and_lists_continue_from_one_position(
     assert by_id(found) == readings(200)
 
 
+@pytest.mark.sample
 @BOTH
 def test_until_now_excludes_records_written_after_opening(
     written: Written, each_format: str
@@ -79,6 +80,7 @@ def test_until_now_excludes_records_written_after_opening(
         assert sum(reader.lag().values()) > 0
 
 
+@pytest.mark.sample
 @BOTH
 def test_until_none_continues_with_new_records(written: Written, each_format: str) -> None:
     connection = written(each_format)
@@ -114,6 +116,7 @@ def test_reading_starts_at_the_given_position(written: Written) -> None:
         assert reader.position() == {0: Position(offset=20), 1: Position(offset=0)}
 
 
+@pytest.mark.sample
 @BOTH
 def test_reading_starts_at_a_time(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=1)
@@ -135,6 +138,7 @@ def test_reading_starts_at_a_time(topics: Topics) -> None:
             reader.seek_to_time(datetime(2026, 1, 1))  # noqa: DTZ001
 
 
+@pytest.mark.sample
 @BOTH
 def test_seeking_moves_the_named_partitions_only_and_takes_effect_inside_a_loop(
     written: Written, each_format: str
@@ -178,6 +182,7 @@ def test_lag_waits_for_no_fetch(written: Written) -> None:
         assert time.monotonic() - asked_s < 30
 
 
+@pytest.mark.sample
 @BOTH
 def test_transaction_markers_do_not_delay_the_end(topics: Topics, written: Written) -> None:
     connection = written("avro", 3, partition=0)

@@ -35,6 +35,7 @@ def with_foreign(topics: Topics, format_: str, value: bytes | None) -> Connectio
     return connection
 
 
+@pytest.mark.sample
 @BOTH
 @pytest.mark.parametrize("value", FOREIGN)
 def test_a_foreign_message_is_an_error_with_its_offset_after_earlier_records(
@@ -54,6 +55,7 @@ def test_a_foreign_message_is_an_error_with_its_offset_after_earlier_records(
         assert list(reader) == readings(5, 20)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("value", FOREIGN)
 def test_skipping_counts_foreign_messages(
     topics: Topics, each_format: str, value: bytes | None
@@ -116,6 +118,7 @@ def test_truncation_under_a_reader_is_an_error_before_positions_move(topics: Top
         assert list(reader) == readings(30, 20)
 
 
+@pytest.mark.long
 @BOTH
 def test_a_deleted_topic_is_gone(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=1)

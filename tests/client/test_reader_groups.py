@@ -68,6 +68,7 @@ def first_positions(channel: Channel) -> dict[int, Position]:
         return {p: Position(offset=end) for p, end in reader.end_offsets().items()}
 
 
+@pytest.mark.sample
 def test_a_restarted_member_resumes_at_the_last_commit(
     new_channel: NewChannel, each_format: str
 ) -> None:
@@ -102,6 +103,7 @@ def test_given_positions_are_committed_and_others_stay(channel: Channel) -> None
         }
 
 
+@pytest.mark.long
 def test_groups_of_one_channel_are_independent(channel: Channel) -> None:
     written(channel)
     with channel.reader(group="delays") as reader:
@@ -114,6 +116,7 @@ def test_groups_of_one_channel_are_independent(channel: Channel) -> None:
         assert by_id([*first, *second]) == readings(100)
 
 
+@pytest.mark.long
 def test_a_superseded_reader_is_fenced_when_it_commits(new_channel: NewChannel) -> None:
     # There is no heartbeat in between.
     heartbeat = Heartbeat(interval_ms=60_000, timeout_ms=180_000)
@@ -151,6 +154,7 @@ def test_a_commit_past_the_returned_records_is_refused(channel: Channel) -> None
         assert reader.committed() == {}
 
 
+@pytest.mark.long
 def test_only_a_reset_moves_a_commit_back(channel: Channel) -> None:
     written(channel)
     with channel.reader(group="delays", until="now") as reader:
@@ -208,6 +212,7 @@ def test_a_group_that_is_larger_than_the_channel_grows_it(new_channel: NewChanne
     assert channel.refresh().partitions == 3
 
 
+@pytest.mark.long
 def test_a_reader_reads_new_partitions_to_the_end(new_channel: NewChannel) -> None:
     channel = written(new_channel(partitions=1))
     with channel.reader(group="delays", writers=2) as reader:

@@ -58,6 +58,7 @@ def flags(topics: Topics, messages: int) -> Connection:
     return connection
 
 
+@pytest.mark.long
 def test_a_huge_message_takes_memory_only_for_the_records_read(
     topics: Topics,
 ) -> None:
@@ -99,6 +100,7 @@ def test_records_of_a_large_message_are_created_on_demand(topics: Topics) -> Non
     assert peak_bytes - before_bytes < 20_000_000
 
 
+@pytest.mark.long
 def test_records_before_an_invalid_one_are_returned(topics: Topics, each_format: str) -> None:
     days = {"name": "day", "type": {"type": "int", "logicalType": "date"}}
     connection = topics.connect(
@@ -125,6 +127,7 @@ def _read_or_nothing(reader: ChannelReader) -> list[dict[str, Any]]:
         return []
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("each_stream")
 def test_seeking_past_corrupt_messages_decodes_each_message_once(
     topics: Topics, each_format: str, decoded: list[int]
@@ -196,6 +199,7 @@ def _read_up_to_corrupt(
     return None
 
 
+@pytest.mark.long
 def test_messages_of_many_records_of_several_schemas_keep_their_order(topics: Topics) -> None:
     connection = topics.connect("arrow", partitions=1)
     values = []

@@ -37,6 +37,8 @@ def waits(reader: Any) -> bool:
     return reader.read(1, timeout=0.3) == [] and not reader.finished
 
 
+@pytest.mark.long
+@pytest.mark.sample
 @pytest.mark.parametrize("place", [{}, {"mode": "broadcast"}, {"dynamic": True}])
 @pytest.mark.parametrize("load", [{}, {"group": "load"}])
 def test_a_reader_that_starts_before_the_writer_of_the_next_run_waits_for_it(
@@ -50,6 +52,7 @@ def test_a_reader_that_starts_before_the_writer_of_the_next_run_waits_for_it(
             reader.commit()
 
 
+@pytest.mark.long
 def test_a_run_that_nobody_has_read_ends_the_next_reader(channel: Channel) -> None:
     write(channel, 5, group="load")
     assert read(channel, group="down") == readings(5)
@@ -70,6 +73,7 @@ def test_all_members_of_a_group_wait_for_the_next_run(new_channel: NewChannel) -
         assert by_id(found) == readings(10, 10 * run)
 
 
+@pytest.mark.long
 def test_a_reader_that_fails_or_leaves_early_reads_the_same_run_again(channel: Channel) -> None:
     write(channel, 5)
     with suppress(ZeroDivisionError), channel.reader(group="down") as reader:
@@ -102,6 +106,7 @@ def test_readers_without_a_group_count_all_writers(channel: Channel) -> None:
     assert [len(list(channel.reader())) for _ in range(2)] == [5, 5]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("group", [None, "down"])
 @pytest.mark.parametrize("alive", [False, True])
 def test_a_reader_from_the_latest_record_counts_writers_that_were_open_then(
@@ -125,6 +130,7 @@ def test_a_group_with_positions_ignores_its_start_also_for_writers(channel: Chan
     assert read(channel, group="down", start="latest") == readings(5)
 
 
+@pytest.mark.long
 def test_a_job_that_had_closed_at_its_end_is_repeated_after_a_reset_or_without_writers(
     channel: Channel,
 ) -> None:
@@ -135,6 +141,7 @@ def test_a_job_that_had_closed_at_its_end_is_repeated_after_a_reset_or_without_w
     assert read(channel, group="down") == readings(5)
 
 
+@pytest.mark.long
 def test_no_expected_writer_means_waiting_for_open_ones_only(channel: Channel) -> None:
     assert list(channel.reader(writers=0)) == []
     with channel.writer() as writer, channel.reader(writers=0) as reader:
@@ -179,6 +186,7 @@ def test_a_long_wait_is_logged_with_what_is_missing(
     assert "1 of 2 writers have attached" in caplog.text
 
 
+@pytest.mark.long
 def test_an_input_port_waits_for_the_writer_of_its_own_run(channel: Channel) -> None:
     for run in range(2):
         with InputPort(channel, group="down", all_open=True) as port:

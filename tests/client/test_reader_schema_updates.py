@@ -45,6 +45,7 @@ def name() -> str:
     return f"readings-{uuid.uuid4().hex[:8]}"
 
 
+@pytest.mark.sample
 def test_old_and_new_records_are_read_with_any_compatible_schema(
     gateway: Gateway, name: str, each_format: str
 ) -> None:
@@ -77,6 +78,7 @@ def _late(name: str, **more: object) -> dict[str, object]:
     return {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}, field]}
 
 
+@pytest.mark.sample
 def test_a_renamed_field_is_read_by_its_alias_and_warned_of_without_one(
     gateway: Gateway, name: str, each_format: str
 ) -> None:
@@ -118,6 +120,8 @@ def test_a_schema_is_updated_while_readers_read(gateway: Gateway, name: str) -> 
         assert list(reader) == [{"text": "hello"}]
 
 
+@pytest.mark.long
+@pytest.mark.sample
 def test_a_closed_gateway_cannot_look_up_a_new_schema_and_loses_no_record(
     gateway: Gateway, gateway_url: str, name: str, each_format: str
 ) -> None:

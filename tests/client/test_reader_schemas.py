@@ -68,6 +68,7 @@ EXPECTED = [
 ]
 
 
+@pytest.mark.sample
 def test_old_and_new_messages_are_read_with_the_newer_schema(interleaved: Connection) -> None:
     with ChannelReader(using(interleaved, OLD_VERSION, NEW_VERSION), until="now") as reader:
         found = list(islice(reader, 13))
@@ -102,6 +103,7 @@ def test_a_schema_that_appears_while_reading_is_fetched_and_its_new_fields_dropp
     assert asked == ["connection"]
 
 
+@pytest.mark.sample
 def test_an_unknown_schema_during_an_outage_is_an_error_and_nothing_is_lost(
     interleaved: Connection,
 ) -> None:
@@ -165,6 +167,7 @@ def test_without_a_gateway_a_newer_schema_is_not_skipped(topics: Topics, each_fo
         assert reader.corrupt_messages == 1
 
 
+@pytest.mark.long
 def test_a_foreign_adopted_topic_loses_nothing(topics: Topics, each_format: str) -> None:
     """Foreign schema ids are recognized, even with the schema of the channel."""
     connection = topics.connect(each_format, partitions=1)

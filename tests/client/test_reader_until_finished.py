@@ -40,6 +40,7 @@ def brief(new_channel: NewChannel) -> Channel:
     return new_channel(partitions=2, heartbeat=Heartbeat(interval_ms=200, timeout_ms=2_000))
 
 
+@pytest.mark.sample
 @pytest.mark.usefixtures("each_stream")
 def test_a_finished_channel_is_read_to_its_end(new_channel: NewChannel, each_format: str) -> None:
     channel = new_channel(partitions=2, format=each_format)
@@ -62,6 +63,7 @@ def test_a_reader_waits_for_a_writer_that_attaches_later(channel: Channel) -> No
         assert by_id(reading.result(60)) == readings(100)
 
 
+@pytest.mark.long
 def test_all_expected_writers_have_to_finish(channel: Channel) -> None:
     with channel.reader(writers=2) as reader:
         write(channel, 50)
@@ -72,6 +74,7 @@ def test_all_expected_writers_have_to_finish(channel: Channel) -> None:
         assert by_id(list(reader)) == readings(50, 50)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("each_stream")
 def test_a_writer_that_attaches_before_the_end_postpones_it(channel: Channel) -> None:
     write(channel, 50)
@@ -107,6 +110,7 @@ def test_a_failed_writer_is_named_after_its_records_are_read(brief: Channel) -> 
         assert by_id(found + list(reader)) == readings(100)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("each_stream")
 def test_a_failed_writer_is_awaited_and_its_successor_is_read(channel: Channel) -> None:
     fail(channel, 25, group="load")
@@ -120,6 +124,7 @@ def test_a_failed_writer_is_awaited_and_its_successor_is_read(channel: Channel) 
     assert by_id(list(channel.reader())) == readings(40)
 
 
+@pytest.mark.long
 def test_a_writer_that_failed_before_writing_is_ignored(channel: Channel) -> None:
     for place in ({}, {"group": "load"}, {"group": "load"}):
         fail(channel, 0, **place)
@@ -142,6 +147,7 @@ def test_a_failed_instance_without_records_keeps_the_end_offsets_of_its_place(
     assert by_id(list(channel.reader())) == readings(40)
 
 
+@pytest.mark.long
 def test_a_writer_without_records_does_not_finish_its_failed_predecessor(brief: Channel) -> None:
     fail(brief, 40, group="load")
     fail(brief, 0, group="load")
@@ -162,6 +168,7 @@ def test_a_writer_without_records_that_failed_to_close_is_ignored(
     assert len(list(channel.reader())) == 10
 
 
+@pytest.mark.long
 def test_a_writer_abandoned_before_writing_is_ignored(channel: Channel) -> None:
     forgotten = channel.writer()
     del forgotten
@@ -172,6 +179,7 @@ def test_a_writer_abandoned_before_writing_is_ignored(channel: Channel) -> None:
     assert len(list(channel.reader())) == 10
 
 
+@pytest.mark.long
 def test_a_failed_writer_can_be_skipped_or_dismissed(brief: Channel) -> None:
     fail(brief, 50)
     assert len(list(brief.reader(on_lost_writer="go_on"))) == 50
@@ -184,6 +192,7 @@ def test_a_failed_writer_can_be_skipped_or_dismissed(brief: Channel) -> None:
     assert len(list(brief.reader())) == 100
 
 
+@pytest.mark.long
 def test_records_of_a_dismissed_writer_after_all_others_are_read(channel: Channel) -> None:
     write(channel, 50)
     fail(channel, 50, 50, group="load")

@@ -41,6 +41,7 @@ def messages(channel: Channel, count: int) -> list[bytes]:
         consumer.close()
 
 
+@pytest.mark.long
 def test_a_deserializer_reads_what_a_writer_wrote(
     channel: Channel, registry: SchemaRegistryClient
 ) -> None:

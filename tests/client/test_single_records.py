@@ -26,6 +26,7 @@ def ids(connection: Connection) -> list[Any]:
         return [record["id"] for record in reader]
 
 
+@pytest.mark.long
 def test_records_written_one_by_one_and_in_batches_keep_their_order(
     topics: Topics, each_format: str
 ) -> None:
@@ -57,6 +58,7 @@ def test_flush_sends_single_records(topics: Topics, each_format: str) -> None:
         assert sorted(ids(connection)) == [*range(10)]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("bad", [{"id": "x"}, {"id": 2**63}, {"name": "x"}, {}])
 def test_a_bad_record_is_refused_by_its_own_call(
     topics: Topics, each_format: str, bad: dict[str, Any]
@@ -84,6 +86,7 @@ def test_a_record_too_large_is_refused_by_its_own_call(topics: Topics, each_form
     assert ids(connection) == [*range(6)]
 
 
+@pytest.mark.long
 def test_records_near_the_limit_with_a_long_key_are_written(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=1, max_message_bytes=10_000)
     with ChannelWriter(connection, key="station") as writer:

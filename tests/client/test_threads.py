@@ -105,6 +105,7 @@ def every_format(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("placement", ["unkeyed", "keyed", "partitioner"])
 def test_threads_that_share_a_writer_write_each_record_once_and_read_each_once(
     topics: Topics, every_format: str, placement: str
@@ -144,6 +145,7 @@ def test_threads_that_share_a_writer_write_each_record_once_and_read_each_once(
     assert sorted(found) == list(range(THREADS * each))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share_connection", [False, True])
 def test_threads_that_seek_meanwhile_lose_no_record_of_other_partitions(
     topics: Topics, share_connection: bool
@@ -169,6 +171,7 @@ def test_threads_that_seek_meanwhile_lose_no_record_of_other_partitions(
     assert {times[i] for i in range(0, 4000, 2)} == {1}
 
 
+@pytest.mark.long
 def test_close_during_writes_loses_no_write_silently(topics: Topics, every_format: str) -> None:
     connection = connected(topics, every_format)
     writer = ChannelWriter(connection, batch_records=50)
@@ -194,6 +197,7 @@ def test_close_during_writes_loses_no_write_silently(topics: Topics, every_forma
         assert sorted(map(id_of, reader)) == sorted(written)
 
 
+@pytest.mark.long
 def test_a_flush_ends_while_other_threads_keep_writing(topics: Topics) -> None:
     connection = topics.connect("avro")
     stop = threading.Event()
@@ -254,6 +258,7 @@ def test_every_thread_gets_a_failed_delivery_with_correct_counts(
     assert {each.written_records for each in failures} == {10}
 
 
+@pytest.mark.long
 def test_a_reader_that_waits_lets_other_threads_commit_seek_and_close(
     new_channel: NewChannel,
 ) -> None:
@@ -278,6 +283,7 @@ def test_a_reader_that_waits_lets_other_threads_commit_seek_and_close(
         assert found == readings(10)
 
 
+@pytest.mark.long
 def test_records_not_yet_returned_are_not_committed_by_another_thread(
     new_channel: NewChannel, topics: Topics
 ) -> None:
@@ -303,6 +309,7 @@ def test_records_not_yet_returned_are_not_committed_by_another_thread(
     assert found == readings(24)
 
 
+@pytest.mark.long
 def test_commits_of_threads_do_not_go_back(new_channel: NewChannel) -> None:
     channel = new_channel(partitions=2)
     with channel.writer() as writer:
@@ -320,6 +327,7 @@ def test_commits_of_threads_do_not_go_back(new_channel: NewChannel) -> None:
     assert sorted(found) == list(range(400))
 
 
+@pytest.mark.sample
 @pytest.mark.usefixtures("each_stream")
 def test_dynamic_members_shared_by_threads_release_partitions(
     new_channel: NewChannel,
@@ -350,6 +358,7 @@ def test_dynamic_members_shared_by_threads_release_partitions(
     assert sorted(found) == list(range(3000))
 
 
+@pytest.mark.long
 def test_threads_share_the_ports_of_a_job(new_channel: NewChannel) -> None:
     channels = [new_channel(partitions=2), new_channel(partitions=2, format="arrow")]
     with OutputPort(channels) as port:

@@ -30,6 +30,7 @@ def read_back(connection: Any) -> list[dict[str, Any]]:
         return sorted(reader, key=lambda record: record["id"])
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "form",
     [
@@ -106,6 +107,7 @@ def test_small_arrow_writes_wait_for_flush(topics: Topics) -> None:
         assert read_back(connection) == readings(5)
 
 
+@pytest.mark.long
 def test_a_large_table_is_split_into_messages(topics: Topics) -> None:
     connection = topics.connect("arrow", partitions=2)
     table = pa.Table.from_pylist(readings(25_000))
@@ -117,6 +119,7 @@ def test_a_large_table_is_split_into_messages(topics: Topics) -> None:
     assert read_back(connection) == readings(25_000)
 
 
+@pytest.mark.sample
 def test_records_of_one_key_go_to_the_partition_of_javas_client(
     topics: Topics, each_format: str
 ) -> None:
@@ -177,6 +180,7 @@ def test_a_fixed_partition_gets_all_records(topics: Topics, each_format: str) ->
         assert list(reader) == readings(30)
 
 
+@pytest.mark.sample
 def test_one_invalid_record_fails_the_whole_write_before_sending(
     topics: Topics, each_format: str
 ) -> None:
@@ -190,6 +194,7 @@ def test_one_invalid_record_fails_the_whole_write_before_sending(
     assert read_back(connection) == readings(3)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("wishes", [{}, {"key": "id"}, {"partitioner": lambda r, n: r["id"] % n}])
 def test_a_too_large_record_fails_the_whole_write_with_its_number(
     topics: Topics, each_format: str, wishes: dict[str, Any]

@@ -15,6 +15,7 @@ from topics import Topics, readings
 NewChannel = Callable[..., Channel]
 
 
+@pytest.mark.sample
 def test_waiting_returns_when_every_group_has_committed_past_the_last_record(
     new_channel: NewChannel, each_format: str
 ) -> None:

@@ -61,6 +61,7 @@ def test_close_and_leaving_with_raise_a_failed_delivery(topics: Topics) -> None:
         writer.write([noisy(1)])
 
 
+@pytest.mark.long
 def test_a_failure_ends_a_long_write_early(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=1, config={"max.message.bytes": "2000"})
     writer = ChannelWriter(connection, config={"queue.buffering.max.messages": 100})

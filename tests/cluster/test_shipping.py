@@ -76,6 +76,7 @@ def test_a_worker_without_the_client_fails_with_the_install_command(shipped: Pat
     assert f"set PYSPARK_PYTHON to a Python that has it, such as {sys.executable}" in output
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("version", ["0.0.9", "0.2.0", "1.1.0"])
 def test_a_worker_with_another_version_fails_with_both_versions(
     shipped: Path, tmp_path: Path, version: str

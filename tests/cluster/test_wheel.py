@@ -222,6 +222,7 @@ def test_the_client_imports_without_spark(client: Environment) -> None:
     assert {"pyspark", "pandas", "fastapi", "sqlalchemy"} & set(loaded) == set()
 
 
+@pytest.mark.long
 def test_the_command_names_the_missing_extra(
     client: Environment,
 ) -> None:

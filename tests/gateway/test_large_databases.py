@@ -123,6 +123,7 @@ def slow(database: Database, looks: Looks, seconds: Callable[[], float]) -> None
     event.listen(database.engine, "after_cursor_execute", query)
 
 
+@pytest.mark.sample
 def test_a_pass_longer_than_a_heartbeat_interval_finds_silent_endpoints(
     database: Database,
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_process_paused_within_a_pass_makes_no_endpoint_lost(database: Databas
     assert looks.health() == {"healthy": 3}
 
 
+@pytest.mark.sample
 def test_many_silent_endpoints_are_written_in_several_passes(database: Database) -> None:
     crowd(database, channels=4, endpoints=600)
     # A part of a pass has 250 endpoints.
@@ -170,6 +172,7 @@ def test_a_silent_endpoint_is_read_only_when_its_health_may_change(database: Dat
     assert looks.health() == {"lost": 3}
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("loop", ["reaper", "sampler", "mirror", "idler", "ends"])
 def test_rows_are_processed_outside_transactions(postgres: Postgres, loop: str) -> None:
     """PostgreSQL ends sessions that do that within one."""
@@ -231,6 +234,8 @@ def all_with_readers(tx: ReadTransaction) -> list[str]:
 THREE_PAGES = 4_500
 
 
+@pytest.mark.long
+@pytest.mark.sample
 def test_idle_channels_are_sampled_page_by_page(database: Database) -> None:
     crowd(database, channels=THREE_PAGES, endpoints=7)
     with database.write() as tx:
@@ -241,6 +246,7 @@ def test_idle_channels_are_sampled_page_by_page(database: Database) -> None:
     assert looks.sampler.run_once().sampled == 7
 
 
+@pytest.mark.sample
 def test_channels_in_use_are_sampled_though_the_list_of_idle_ones_fails(
     database: Database,
 ) -> None:
@@ -274,6 +280,7 @@ def test_channels_in_use_are_sampled_though_the_list_of_idle_ones_fails(
     assert set(numbers(database)) == {f"uid-{number}" for number in range(10)}
 
 
+@pytest.mark.long
 def test_channels_that_cannot_be_sampled_delay_no_other(database: Database) -> None:
     # The samples of a hundred are written together.
     crowd(database, channels=400, endpoints=400)
@@ -297,6 +304,7 @@ def numbers(database: Database, channels: int = 10) -> dict[str, int]:
         return sample_store.last_numbers(tx, uids)
 
 
+@pytest.mark.long
 def test_no_transaction_is_open_while_the_list_of_channels_is_processed(
     postgres: Postgres,
 ) -> None:
@@ -341,6 +349,7 @@ def test_a_session_with_many_channels_gets_all_counterparts(database: Database) 
         assert {len(each) for each in on_sides(tx, sides).values()} == {1}
 
 
+@pytest.mark.sample
 def test_a_lookup_of_many_keys_finds_each_once(database: Database) -> None:
     """PostgreSQL takes 65,535 parameters."""
     crowd(database, channels=1, endpoints=9)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import pytest
 from prometheus_client import CollectorRegistry, Counter, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import event, update
@@ -82,6 +83,7 @@ def sample(flights: Site, *passes: tuple[int, list[ReaderProgress]]) -> None:
             assert sample_store.write(tx, [taken]) == 1
 
 
+@pytest.mark.long
 def test_lag_rates_progress_and_members_of_groups_are_metrics(rig: Rig) -> None:
     flights = site(rig, partitions=1)
     member = flights.member(group="delays")
@@ -121,6 +123,7 @@ def test_a_member_that_failed_a_day_ago_is_no_failure(rig: Rig) -> None:
     assert values(rig, "sluiceway_group_failures") == {}
 
 
+@pytest.mark.long
 def test_a_lost_endpoint_without_a_group_is_a_failure_and_no_member(rig: Rig) -> None:
     flights = site(rig, partitions=1)
     flights.attach("writer")
@@ -147,6 +150,7 @@ def test_the_age_of_messages_older_than_the_samples_is_marked_as_a_lower_bound(r
     assert values(rig, "sluiceway_group_progress") == {}
 
 
+@pytest.mark.long
 def test_unknown_figures_have_no_series(rig: Rig) -> None:
     flights = site(rig, partitions=1)
     flights.member(group="delays")
@@ -183,6 +187,7 @@ def test_a_broadcast_group_has_the_lag_of_its_last_member(rig: Rig) -> None:
     assert values(rig, "sluiceway_group_lag_messages") == {("flights", "all"): 60}
 
 
+@pytest.mark.long
 def test_series_of_deleted_channels_and_of_groups_that_left_disappear(rig: Rig) -> None:
     kept, gone = site(rig, "kept", partitions=1), site(rig, "gone", partitions=1)
     for each in (kept, gone):
@@ -228,6 +233,7 @@ def test_the_number_of_series_is_limited_and_omitted_channels_are_counted(
         assert values(rig, "sluiceway_metrics_omitted_channels") == {(): 3}
 
 
+@pytest.mark.long
 def test_only_channels_that_the_token_may_see_have_series(rig: Rig) -> None:
     for name in ("flights", "secret"):
         each = site(rig, name, partitions=1)
@@ -256,6 +262,7 @@ def selects(database: Database) -> Iterator[list[str]]:
         event.remove(database.engine, "before_cursor_execute", record)
 
 
+@pytest.mark.long
 def test_a_scrape_reads_the_database_once_and_sends_nothing_to_kafka(rig: Rig) -> None:
     kafka = Mock(answered=lambda _within_s: None)
     rig.replace(kafka=kafka)
@@ -272,6 +279,7 @@ def test_a_scrape_reads_the_database_once_and_sends_nothing_to_kafka(rig: Rig) -
     assert kafka.mock_calls == []
 
 
+@pytest.mark.long
 def test_the_state_of_the_gateway_and_its_process_are_metrics(rig: Rig) -> None:
     found = scraped(rig)
     (build,) = found["sluiceway_build_info"].samples
@@ -322,6 +330,7 @@ def test_metrics_of_other_registries_keep_their_times_of_creation(rig: Rig) -> N
     assert "jobs_created" in generate_latest(others).decode()
 
 
+@pytest.mark.long
 def test_every_metric_is_documented_and_a_group_has_at_most_ten_series(rig: Rig) -> None:
     flights = site(rig, partitions=1)
     flights.member(group="delays")

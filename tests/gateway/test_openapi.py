@@ -110,6 +110,7 @@ def create_channel(gateway: Gateway, name: str) -> dict[str, Any]:
     return {"spec": SPECS[name], "uid": response.json()["metadata"]["uid"]}
 
 
+@pytest.mark.sample
 def test_the_stored_openapi_document_is_the_served_one(gateway: Gateway) -> None:
     served = httpx.get(f"{gateway.url}/openapi.json", headers=gateway.headers, timeout=60).json()
     assert served == gateway.document

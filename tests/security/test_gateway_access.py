@@ -93,6 +93,7 @@ def test_http_to_an_https_gateway_is_reported_at_once(secured_service: SecuredGa
         assert "it uses TLS; use https://" in until(refusal)
 
 
+@pytest.mark.long
 def test_the_last_diagnosis_is_kept_while_the_broker_is_slow(secured: SecuredKafka) -> None:
     properties = dict(secured.tls("FOREIGN"))
     port = int(properties.pop("bootstrap.servers").rpartition(":")[2])

@@ -107,6 +107,7 @@ LOCKOUTS: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "reason",
     [

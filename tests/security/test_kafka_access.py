@@ -40,6 +40,7 @@ def test_an_unreachable_broker_is_not_an_access_problem(secured: SecuredKafka) -
     assert type(raised.value) is KafkaUnavailable
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("response", "protocol", "words"),
     [
@@ -75,6 +76,7 @@ def test_a_port_of_another_service_is_reported_within_the_timeout(
     serving.join(10)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
 def test_hanging_servers_share_the_time(protocol: str) -> None:
     # Limits, because a busy machine exceeds each by an unknown time.
@@ -116,6 +118,7 @@ def test_a_server_after_a_hanging_one_is_diagnosed(secured: SecuredKafka) -> Non
         assert until(problem) is AccessProblem.CERTIFICATE
 
 
+@pytest.mark.long
 def test_a_client_probes_a_slow_broker_again(secured: SecuredKafka) -> None:
     properties = secured.tls("FOREIGN")
     with contextlib.closing(

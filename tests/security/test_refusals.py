@@ -96,6 +96,8 @@ def problem_of(fault: str) -> AccessProblem:
 ONE_OF_EACH = ("wrong password", "expired certificate", "plaintext to a TLS port")
 
 
+@pytest.mark.long
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "fault",
     # The test of clients has the diagnosis of all.

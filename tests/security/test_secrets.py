@@ -91,6 +91,7 @@ def test_http_at_debug_shows_no_secret(
         assert [each for each in (*tokens, *secrets(secured)) if each in place] == []
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("listener", ["scram", "mutual"])
 def test_librdkafka_at_debug_shows_no_secret(
     environment: SecuredGateway,
@@ -185,6 +186,7 @@ def spark_reader(connection: Connection, **options: str) -> ChannelDataReader:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("failure", KAFKA_FAILURES)
 def test_tracebacks_of_kafka_failures_show_no_secret(secured: SecuredKafka, failure: str) -> None:
     call, kind = KAFKA_FAILURES[failure]
@@ -193,6 +195,7 @@ def test_tracebacks_of_kafka_failures_show_no_secret(secured: SecuredKafka, fail
     assert_no_secrets(raised.value, SECRET, *secrets(secured))
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "text",
     [
@@ -211,6 +214,7 @@ def test_tracebacks_of_invalid_credentials_show_no_secret(
     assert_no_secrets(raised.value, SECRET)
 
 
+@pytest.mark.long
 def test_tracebacks_of_records_show_no_secret(
     environment: SecuredGateway, secured: SecuredKafka
 ) -> None:
@@ -244,6 +248,7 @@ GATEWAY_FAILURES: dict[str, tuple[bytes | None, type[SluicewayError]]] = {
 }
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("failure", GATEWAY_FAILURES)
 def test_tracebacks_of_gateway_failures_show_no_secret(
     monkeypatch: pytest.MonkeyPatch, failure: str

@@ -26,6 +26,7 @@ def write_and_read(channel: Channel) -> list[dict[str, int]]:
         return sorted(reader, key=lambda record: record["a"])
 
 
+@pytest.mark.long
 def test_the_environment_alone_is_enough_to_read_records(
     environment: SecuredGateway, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -43,6 +44,7 @@ def test_the_environment_alone_is_enough_to_read_records(
     assert sorted((json.loads(line) for line in lines), key=lambda each: each["a"]) == RECORDS
 
 
+@pytest.mark.long
 def test_a_client_chooses_the_listener(
     environment: SecuredGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,6 +62,7 @@ def test_a_client_chooses_the_listener(
         assert gateway.channel("by-certificate").connection("read").kafka["sasl.username"] == "job"
 
 
+@pytest.mark.long
 def test_a_client_may_have_its_own_password(
     environment: SecuredGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -103,6 +106,7 @@ def test_a_running_job_uses_a_replaced_token(
         gateway.channel("rotated")
 
 
+@pytest.mark.long
 def test_the_response_with_credentials_is_not_cacheable(
     environment: SecuredGateway, secured: SecuredKafka
 ) -> None:

@@ -66,7 +66,7 @@ _LOG = "gateway.log"
 _GATEWAY = {
     "KAFKA_TIMEOUT_MS": "20000",
     "LOG_LEVEL": "warning",
-    "SAMPLE_S": "1",
+    "SAMPLE_S": "2",
     # Drift is tested with other gateways. This one would check hundreds of channels that tests have
     # left, every half a minute.
     "RESYNC_S": "3600",

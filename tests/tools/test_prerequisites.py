@@ -47,6 +47,7 @@ def test_complete_prerequisites_print_nothing(path: Path) -> None:
     assert _run(path) == (0, [])
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "java", [None, "echo 'java version \"1.8.0_402\"' >&2", "echo 'openjdk version \"11.0.1\"' >&2"]
 )

@@ -51,6 +51,7 @@ def abandon(channel: Channel, count: int) -> None:
         write()
 
 
+@pytest.mark.long
 def test_each_request_is_committed_before_it_returns(
     broker: Broker, channel: Channel, ledger: LedgerView
 ) -> None:
@@ -94,6 +95,7 @@ def test_only_committed_messages_are_fetched(broker: Broker, channel: Channel) -
     assert values(fetch(broker, channel, 4, timeout=50)) == sent[3:]
 
 
+@pytest.mark.long
 def test_an_open_batch_hides_later_records(broker: Broker, channel: Channel) -> None:
     sent = encode(channel, 4)
     with channel.writer(partition=0) as writer:
@@ -138,6 +140,7 @@ def test_a_short_socket_timeout_is_accepted(gateway_url: str, channel: Channel) 
         until(answered)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("arrives", [True, False])
 def test_an_interrupted_commit_leaves_no_batch_open(
     broker: Broker,

@@ -91,6 +91,7 @@ def test_stopping_the_handler_disconnects_and_connect_creates_a_new_one(
     assert channel.endpoints()[-1].state == "closed"
 
 
+@pytest.mark.long
 def test_connected_follows_the_gateways_answers(gateway_url: str) -> None:
     with (
         closing(Relay(int(gateway_url.rpartition(":")[2]))) as relay,
@@ -191,6 +192,7 @@ def run_program(*arguments: str) -> int:
     ).returncode
 
 
+@pytest.mark.long
 def test_a_program_that_exits_without_closing_closes_its_writers(
     gateway_url: str, new_channel: NewChannel
 ) -> None:
@@ -259,6 +261,7 @@ FORKING = """
 """
 
 
+@pytest.mark.long
 def test_a_forked_process_connects_again(gateway_url: str, gateway: Gateway) -> None:
     channel = gateway.channel(f"forked-{uuid.uuid4().hex[:8]}", format="bytes")
     address = urlsplit(gateway_url)

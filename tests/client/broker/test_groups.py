@@ -122,6 +122,7 @@ def test_members_share_partitions_and_release_them_when_they_rejoin(
     assert second.sync() == [0, 1, 2, 3]
 
 
+@pytest.mark.long
 def test_members_share_added_partitions_when_their_heartbeats_let_them_rejoin(
     broker: Broker, channel: Channel
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_join_that_fails_after_attaching_leaves_no_member(
     assert partitions == [0, 1, 2, 3]
 
 
+@pytest.mark.long
 def test_a_member_without_heartbeats_loses_its_partitions(
     broker: Broker, new_channel: NewChannel
 ) -> None:
@@ -204,6 +206,7 @@ def test_commits_store_metadata_with_the_offset(broker: Broker, channel: Channel
         assert fetch_committed(broker, channel, group).offset == 2
 
 
+@pytest.mark.long
 def test_a_commit_of_revoked_partitions_is_refused(broker: Broker, channel: Channel) -> None:
     produce_values(broker, channel, encode(channel, 3), 1)
     fetch(broker, channel, partition=1)
@@ -222,6 +225,7 @@ def test_a_commit_of_revoked_partitions_is_refused(broker: Broker, channel: Chan
     assert first.commit(0, 0).err == IllegalGeneration.ERROR_CODE
 
 
+@pytest.mark.long
 def test_commits_past_fetched_offsets_or_backwards_are_refused(
     broker: Broker, channel: Channel
 ) -> None:
@@ -288,6 +292,7 @@ def test_a_dismissed_member_is_unknown(broker: Broker, channel: Channel) -> None
     assert member.beat() == UnknownMemberId.ERROR_CODE
 
 
+@pytest.mark.long
 def test_a_member_rejoins_after_a_reset(broker: Broker, channel: Channel) -> None:
     produce_values(broker, channel, encode(channel, 4))
     fetch(broker, channel)
@@ -323,6 +328,7 @@ def test_a_group_has_one_channel_and_one_kind_of_members(
     assert reported.error_code == UnknownTopicOrPartition.ERROR_CODE
 
 
+@pytest.mark.long
 def test_commits_without_membership_follow_a_recreated_channel(
     broker: Broker, channel: Channel, gateway_url: str
 ) -> None:
@@ -341,6 +347,7 @@ def test_commits_without_membership_follow_a_recreated_channel(
         assert fetch_committed(broker, anew, b"g").offset == 2
 
 
+@pytest.mark.long
 def test_commits_without_membership_need_a_group_without_members(
     broker: Broker, channel: Channel
 ) -> None:
@@ -361,6 +368,7 @@ def test_commits_without_membership_need_a_group_without_members(
     assert commit(broker, channel, b"alone", 4).err == 0
 
 
+@pytest.mark.long
 def test_a_commit_without_membership_does_not_overtake_a_member(
     broker: Broker, channel: Channel
 ) -> None:
@@ -377,6 +385,7 @@ def test_a_commit_without_membership_does_not_overtake_a_member(
     assert commit(broker, channel, b"alone", 4).err == 0
 
 
+@pytest.mark.long
 def test_a_commit_without_membership_does_not_undo_a_reset(
     broker: Broker, channel: Channel
 ) -> None:
@@ -415,6 +424,7 @@ def test_invalid_arguments_of_group_calls_raise(
         ask(broker)
 
 
+@pytest.mark.long
 def test_threads_of_one_process_commit_without_conflicts(
     gateway_url: str, new_channel: NewChannel
 ) -> None:
@@ -434,6 +444,7 @@ def test_threads_of_one_process_commit_without_conflicts(
         assert [fetch_committed(broker, channel, b"t", p).offset for p in range(4)] == [10] * 4
 
 
+@pytest.mark.long
 def test_a_lost_answer_to_a_commit_without_membership_is_resolved_by_the_next(
     gateway_url: str, new_channel: NewChannel, broker: Broker
 ) -> None:

@@ -77,6 +77,7 @@ def test_produced_messages_are_fetched_unchanged(broker: Broker, channel: Channe
         assert sorted(record["id"] for record in reader) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.long
 def test_a_fetch_begins_at_its_offset_and_ends_at_max_bytes(
     broker: Broker, channel: Channel
 ) -> None:
@@ -93,6 +94,7 @@ def test_a_fetch_begins_at_its_offset_and_ends_at_max_bytes(
     assert (values(reported), reported.max_offset, reported.err) == ([], 50, 0)
 
 
+@pytest.mark.long
 def test_several_partitions_of_several_channels_are_fetched_together(
     broker: Broker, new_channel: NewChannel
 ) -> None:
@@ -132,6 +134,7 @@ def test_a_fetch_waits_for_min_bytes_or_its_timeout(
         assert values(second.result()) == sent[1:]
 
 
+@pytest.mark.long
 def test_threads_that_share_a_broker_produce_each_message_once(
     gateway_url: str, channel: Channel
 ) -> None:
@@ -333,6 +336,7 @@ def test_without_acknowledgement_closing_waits_for_delivery(
     assert channel.endpoints()[0].ends == {0: 3}
 
 
+@pytest.mark.long
 def test_closing_reports_the_ends_to_readers(gateway_url: str, channel: Channel) -> None:
     with broker_at(gateway_url) as broker:
         produce_values(broker, channel, encode(channel, 3))
@@ -345,6 +349,7 @@ def test_closing_reports_the_ends_to_readers(gateway_url: str, channel: Channel)
         assert list(reader) == readings(3)
 
 
+@pytest.mark.long
 def test_leaving_a_broker_by_an_exception_fails_its_writers(
     gateway_url: str, channel: Channel
 ) -> None:
@@ -368,6 +373,7 @@ def test_a_channel_of_bytes_accepts_any_message(broker: Broker, gateway_url: str
     assert values(reported) == sent
 
 
+@pytest.mark.long
 def test_arrow_batches_pass_unchanged(broker: Broker, new_channel: NewChannel) -> None:
     channel = new_channel(format="arrow")
     with channel.writer() as writer:
@@ -409,6 +415,7 @@ def test_invalid_arguments_raise(
         ask(broker)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("acks", [0, -1])
 def test_an_interrupt_within_a_delivery_report_ends_the_call(
     gateway_url: str, channel: Channel, acks: int

@@ -61,6 +61,7 @@ def topic(
         broker.close()
 
 
+@pytest.mark.long
 def test_a_simple_consumer_continues_at_the_committed_offsets(topic: Any) -> None:
     options = {"consumer_group": b"simple", "consumer_timeout_ms": 30_000}
     options["auto_offset_reset"] = OffsetType.EARLIEST
@@ -74,6 +75,7 @@ def test_a_simple_consumer_continues_at_the_committed_offsets(topic: Any) -> Non
     assert sorted(messages) == sorted(SENT)
 
 
+@pytest.mark.long
 def test_a_topic_and_its_partitions_have_offset_limits(topic: Any) -> None:
     limits = topic.latest_available_offsets()
     assert sum(position.offset[0] for position in limits.values()) == len(SENT)
@@ -106,6 +108,7 @@ def test_pykafkas_requests_create_and_delete_topics(gateway_url: str) -> None:
         broker.delete_topics([name], timeout=30_000)
 
 
+@pytest.mark.long
 def test_kafka_tools_show_the_lag_of_a_group(topic: Any) -> None:
     from pykafka.cli import kafka_tools
 
@@ -120,6 +123,7 @@ def test_kafka_tools_show_the_lag_of_a_group(topic: Any) -> None:
     assert sum(latest - at for latest, at in lags.values()) == len(SENT) - 12
 
 
+@pytest.mark.long
 def test_managed_consumers_share_the_partitions(topic: Any) -> None:
     options = {"managed": True, "consumer_timeout_ms": 30_000, "heartbeat_interval_ms": 100}
     options["auto_offset_reset"] = OffsetType.EARLIEST

@@ -124,6 +124,7 @@ def test_a_record_beyond_the_message_limit_is_reported():
     assert caught.value.limit_bytes == 5000
 
 
+@pytest.mark.long
 def test_a_slice_encodes_only_its_own_rows():
     (batch,) = to_batches(rows(10_000), SCHEMA)
     for begin in (0, 1, 7, 4321, 9990):

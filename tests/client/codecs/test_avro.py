@@ -37,6 +37,7 @@ def test_a_value_is_the_registry_prefix_and_the_record():
     assert encoded == [b"\x00\x01\x02\x03\x04\x04ab", b"\x00\x01\x02\x03\x04\x00"]
 
 
+@pytest.mark.long
 @settings(max_examples=settings.default.max_examples // 2)
 @given(schemas(FAST))
 def test_most_types_use_the_columnar_codec(schema):
@@ -185,6 +186,7 @@ def damaged(draw, message):
     return bytes(message)
 
 
+@pytest.mark.long
 @given(with_rows(FAST, least=1), st.data())
 def test_the_columnar_codec_and_the_strict_reader_agree(given_, data):
     schema, rows = given_
@@ -208,6 +210,7 @@ def test_the_columnar_codec_and_the_strict_reader_agree(given_, data):
     assert repr(plain[0]) == repr(plain[1])
 
 
+@pytest.mark.long
 @given(
     st.one_of(with_rows(least=1), with_rows(least=1, with_unions=True)),
     st.lists(st.one_of(st.none(), st.binary(max_size=40)), max_size=8),

@@ -269,6 +269,7 @@ def resolve(batch: pa.RecordBatch, writer: Schema, reader: Schema) -> pa.RecordB
     return resolved
 
 
+@pytest.mark.long
 @given(st.one_of(pairs(), pairs(UNION_LEAVES, with_unions=True)), st.data())
 def test_records_are_resolved_as_fastavro_resolves_them(pair, data):
     writer, reader = pair
@@ -289,6 +290,7 @@ def test_records_are_resolved_as_fastavro_resolves_them(pair, data):
     assert same(to_records(resolved), expected)
 
 
+@pytest.mark.long
 @settings(max_examples=settings.default.max_examples // 2)
 @given(pairs(depth=1), st.data())
 def test_incompatible_schemas_are_not_resolved(pair, data):

@@ -65,6 +65,7 @@ def wide(fields):
     return ["null", {"type": "record", "name": "w", "fields": members}]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "type_",
     [
@@ -98,6 +99,7 @@ def arrays_of_nothing():
             schema_of({"type": "array", "items": items})
 
 
+@pytest.mark.long
 def test_nulls_of_wide_records_are_limited():
     survives(nulls_for_wide_records, most_mb=200)
 

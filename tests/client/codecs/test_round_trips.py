@@ -109,6 +109,7 @@ def test_unions_round_trip_through_avro_as_by_fastavro(given_, schema_id):
     assert same(decoded_rows(codec_, messages), read)
 
 
+@pytest.mark.long
 @given(with_rows())
 def test_records_round_trip_through_batches(given_):
     schema, rows = given_
@@ -121,6 +122,7 @@ def test_records_round_trip_through_batches(given_):
     assert same([row for batch in again for row in to_records(batch)], rows)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
 @given(given_=with_rows(), schema_id=IDS)
 def test_records_round_trip_through_codecs(format_, given_, schema_id):
@@ -134,6 +136,7 @@ def test_records_round_trip_through_codecs(format_, given_, schema_id):
     assert same(decoded_rows(codec_, messages), rows)
 
 
+@pytest.mark.long
 @given(with_rows(), IDS)
 def test_avro_is_encoded_as_by_fastavro(given_, schema_id):
     schema, rows = given_
@@ -164,6 +167,7 @@ def test_slices_round_trip_like_whole_batches(given_, schema_id, data):
         assert same(decoded_rows(codec_, messages), read[begin:end])
 
 
+@pytest.mark.long
 @given(schemas(), st.data())
 def test_a_table_gives_the_same_batches_as_its_records(schema, data):
     rows = data.draw(st.lists(values(schema.record), min_size=1, max_size=4))

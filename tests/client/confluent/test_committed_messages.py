@@ -43,6 +43,7 @@ def abandon(channel: Channel, count: int, partition: int = 0) -> None:
         failing()
 
 
+@pytest.mark.long
 def test_only_committed_messages_are_returned(channel: Channel, consumer: MakeConsumer) -> None:
     write(channel, 1, 2)
     abandon(channel, 10)
@@ -60,6 +61,7 @@ def test_only_committed_messages_are_returned(channel: Channel, consumer: MakeCo
     assert reader.committed([at(channel.name)])[0].offset == read[-1] + 1
 
 
+@pytest.mark.long
 def test_channels_may_be_added_while_another_thread_polls(
     channel: Channel, site: Facade, consumer: MakeConsumer
 ) -> None:
@@ -101,6 +103,7 @@ def test_all_partitions_whose_offsets_are_gone_continue_by_the_policy(
         assert {message.partition() for message in messages} == {0, 1}
 
 
+@pytest.mark.long
 def test_a_late_error_for_an_earlier_offset_repeats_no_messages(
     channel: Channel, consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +137,7 @@ def test_an_open_batch_hides_later_records_until_it_ends(
     assert reader.get_watermark_offsets(at(channel.name, 0)) == (0, 2)
 
 
+@pytest.mark.long
 def test_a_restarted_consumer_continues_after_its_commit(
     channel: Channel, consumer: MakeConsumer
 ) -> None:
@@ -179,6 +183,7 @@ def test_seeking_pausing_and_resuming_lose_nothing(
     assert offsets(poll_messages(reader, 1)) == {0: [10]}
 
 
+@pytest.mark.long
 def test_large_batches_are_consumed_beside_another_channel(
     site: Facade, channel: Channel, consumer: MakeConsumer
 ) -> None:

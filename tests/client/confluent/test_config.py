@@ -157,6 +157,7 @@ def librdkafkas_properties() -> list[str]:
     )
 
 
+@pytest.mark.long
 def test_every_property_of_librdkafka_is_accepted_or_refused_with_a_reason() -> None:
     names = librdkafkas_properties()
     assert len(names) > 170

@@ -92,6 +92,7 @@ def test_consume_returns_as_many_messages_as_requested(
         reader.consume(-1)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 def test_messages_of_an_interrupted_consume_are_returned_again(
     consumer: Callable[..., Consumer], site: Facade, delivery: str
@@ -149,6 +150,7 @@ def test_an_interrupt_of_any_call_of_poll_or_consume_loses_no_message(
 
 
 # An interrupt as a statement drops its last reference to a lock's release.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 def test_an_interrupt_of_any_call_of_pause_or_resume_loses_no_message(
@@ -320,6 +322,7 @@ def test_of_two_consumers_of_one_partition_the_second_commit_is_refused(
     other.commit(asynchronous=False)
 
 
+@pytest.mark.long
 def test_automatic_commits_are_made_at_intervals_and_on_close(
     consumer: Callable[..., Consumer], site: Facade, name: str
 ) -> None:
@@ -435,6 +438,7 @@ def test_an_event_reports_the_end_of_a_partition(
     assert error_code_of(reader.commit, message=event) == KafkaError._INVALID_ARG
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(("policy", "expected"), [("earliest", 0), ("latest", 10)])
 def test_an_offset_out_of_range_is_reset_by_the_policy(
     consumer: Callable[..., Consumer], name: str, policy: str, expected: int
@@ -501,6 +505,7 @@ def test_a_closed_consumer_raises(site: Facade, name: str) -> None:
         assert entered is reader
 
 
+@pytest.mark.long
 def test_a_consumer_is_listed_with_its_positions(
     consumer: Callable[..., Consumer], site: Facade, name: str
 ) -> None:
@@ -528,6 +533,7 @@ def test_avro_messages_are_returned_as_encoded(
     assert message.value() == b"\0" + schema_id.to_bytes(4, "big") + b"\x0a"
 
 
+@pytest.mark.long
 def test_metadata_is_stored_with_committed_offsets(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
@@ -558,6 +564,7 @@ def test_partitions_of_unknown_channels_have_no_committed_offset(
     assert [place.topic for place in places] == ["nobody-made-it", name]
 
 
+@pytest.mark.long
 def test_on_commit_gets_the_error_of_each_partition(
     consumer: Callable[..., Consumer], site: Facade, name: str
 ) -> None:

@@ -77,6 +77,7 @@ def test_reading_continues_while_the_gateway_is_unavailable(
     assert sum(at.offset for at in site.gateway.channel(name).committed("g").values()) == 20
 
 
+@pytest.mark.long
 def test_consume_commits_messages_only_after_returning_them(
     consumer: New, site: Facade, name: str
 ) -> None:
@@ -97,6 +98,7 @@ def test_consume_commits_messages_only_after_returning_them(
     assert len(held) == 11
 
 
+@pytest.mark.long
 def test_consume_loses_no_message_when_a_callback_raises(consumer: New, name: str) -> None:
     raised: list[bool] = []
 
@@ -195,6 +197,7 @@ def test_a_callback_may_seek_and_pause_but_not_close(consumer: New, name: str) -
     assert offsets(poll_messages(reader, 2)) == {1: [8, 9]}
 
 
+@pytest.mark.long
 def test_a_channel_can_be_subscribed_to_after_a_failed_assign(
     consumer: New, site: Facade, name: str
 ) -> None:
@@ -236,6 +239,7 @@ def test_assigning_again_starts_at_the_committed_offset(consumer: New, name: str
     assert [place.offset for place in mine.commit(asynchronous=False)] == [10]
 
 
+@pytest.mark.long
 def test_a_commit_without_an_answer_is_resolved_by_the_next_one(
     site: Facade, name: str, relay: Relay
 ) -> None:
@@ -315,6 +319,7 @@ def test_a_wakeup_during_postponing_is_not_lost() -> None:
         assert wakeup.is_set() == (wakeup.due_s == 0)
 
 
+@pytest.mark.long
 def test_an_interval_of_zero_disables_automatic_commits_until_close(
     consumer: New, site: Facade, name: str
 ) -> None:
@@ -335,6 +340,7 @@ def test_incremental_assignments_refuse_repeats(consumer: New, name: str) -> Non
     assert offsets(poll_messages(reader, 10)) == {0: [*range(10)]}
 
 
+@pytest.mark.long
 def test_a_consumer_may_be_collected_at_any_call_of_its_session(site: Facade, name: str) -> None:
     control = Control(Transport(site.url))
     session = HeartbeatSession.of(control.endpoints, grace_s=control.grace_s)

@@ -61,6 +61,7 @@ def test_a_single_member_has_all_partitions_and_continues_after_a_restart(
     assert second.poll(0.2) is None
 
 
+@pytest.mark.long
 def test_reassigned_partitions_keep_their_offsets(
     consumer: Callable[..., Consumer], name: str
 ) -> None:
@@ -108,6 +109,7 @@ def test_subscribing_to_several_channels_and_regexes(
     poll_until(lambda: [place.topic for place in reader.assignment()] == [other], reader)
 
 
+@pytest.mark.long
 def test_an_unknown_channel_is_an_event_and_is_read_once_it_exists(
     consumer: Callable[..., Consumer], site: Facade, name: str
 ) -> None:
@@ -178,6 +180,7 @@ def test_a_removed_member_loses_its_partitions(
     assert reader.assignment() == []
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 @pytest.mark.parametrize("subscribed", [True, False])
 def test_a_consumer_loses_a_topic_that_is_created_again(
@@ -236,6 +239,7 @@ def test_an_abandoned_consumer_leaves_its_group(site: Facade, name: str) -> None
     until(lambda: not [endpoint for endpoint in channel.endpoints() if endpoint.lives])
 
 
+@pytest.mark.long
 def test_an_abandoned_consumer_that_has_committed_releases_its_kafka_client(
     site: Facade, name: str
 ) -> None:

@@ -156,6 +156,7 @@ def test_other_threads_poll_while_a_commit_waits(site: Facade, name: str, relay:
     )
 
 
+@pytest.mark.long
 def test_partitions_that_are_assigned_again_are_read_again(
     consumer: Callable[..., Consumer], name: str
 ) -> None:

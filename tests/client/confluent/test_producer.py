@@ -145,6 +145,7 @@ def test_an_abandoned_producer_is_closed(site: Facade, name: str) -> None:
         assert list(reader) == [{"value": b"last words"}]
 
 
+@pytest.mark.long
 def test_an_abandoned_producer_calls_no_callback_of_its_program(
     site: Facade, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -231,6 +232,7 @@ def test_avro_channels_accept_only_their_own_messages(site: Facade) -> None:
         assert [record["n"] for record in reader] == [5, 6, 7]
 
 
+@pytest.mark.long
 def test_arrow_channels_accept_only_their_own_messages(site: Facade) -> None:
     name = site.typed("arrow")
     with site.consumer() as reader:
@@ -273,6 +275,7 @@ def test_invalid_messages_raise(site: Facade, name: str) -> None:
     assert late.close() is True
 
 
+@pytest.mark.long
 def test_keys_select_the_partitions_of_native_writers(site: Facade, name: str) -> None:
     with site.producer() as producer:
         for number in range(10):
@@ -416,6 +419,7 @@ def test_a_message_without_a_thread_to_attach_its_channel_is_refused(
     assert reported == [(None, name, 0, 0)]
 
 
+@pytest.mark.long
 def test_topics_are_listed_while_the_first_channel_has_failed(
     site: Facade, topics: Topics, name: str
 ) -> None:

@@ -21,6 +21,7 @@ def recording(reported: list[Message]) -> Callable[[KafkaError | None, Message],
     return note
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("recreated", [True, False], ids=["recreated", "deleted"])
 def test_messages_to_a_deleted_channel_fail_at_once_and_not_by_their_timeout(
     site: Facade, recreated: bool
@@ -82,6 +83,7 @@ def test_the_next_batch_of_a_recreated_channel_fails_at_once(site: Facade) -> No
     assert error_code_of(producer.close) == GONE
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 @pytest.mark.parametrize("method", ["flush", "close"])
 def test_messages_in_a_topic_that_was_created_again_raise(

@@ -73,6 +73,7 @@ def test_messages_time_out_with_their_callbacks_and_the_outage_is_reported_once(
         assert producer.close() is True
 
 
+@pytest.mark.long
 def test_messages_are_delivered_in_order_once_the_gateway_answers(site: Facade) -> None:
     name = site.channel()
     delivered: list[bytes | None] = []
@@ -183,6 +184,7 @@ def test_a_polling_thread_gets_the_errors_of_another_threads_messages(site: Faca
         assert [code for code, _ in reported] == [KafkaError.UNKNOWN_TOPIC_OR_PART]
 
 
+@pytest.mark.long
 def test_an_abandoned_producer_of_a_silent_gateway_is_garbage_collected(silent: str) -> None:
     reported: Reported = []
     producer = Producer({"bootstrap.servers": silent, "message.timeout.ms": 500})

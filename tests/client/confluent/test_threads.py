@@ -32,6 +32,7 @@ def in_threads(work: Callable[[int], object]) -> None:
             done.result(120)
 
 
+@pytest.mark.long
 def test_threads_produce_poll_and_flush_and_each_message_is_delivered_and_reported_once(
     site: Facade, name: str
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_message_produced_during_close_is_delivered_or_refused(site: Facade, n
         assert sorted(int(record["value"] or b"") for record in reader) == sorted(produced)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("subscribes", [True, False])
 def test_threads_that_share_a_consumer_get_each_message_once_and_close_it(
     site: Facade, consumer: Callable[..., Consumer], subscribes: bool

@@ -164,6 +164,7 @@ def test_a_producer_commits_by_time(site: Facade, name: str) -> None:
             until(lambda: len(values(site, name)) == number + 1)  # noqa: B023
 
 
+@pytest.mark.long
 def test_at_most_one_timer_waits_for_the_next_commit(site: Facade, name: str) -> None:
     before = set(threading.enumerate())
 
@@ -249,6 +250,7 @@ def test_empty_transactions_are_no_batches(
     assert kinds(ledger, site, name) == []
 
 
+@pytest.mark.long
 def test_messages_and_offsets_are_committed_together(
     site: Facade, name: str, transactional: Callable[..., Producer], consumer: MakeConsumer
 ) -> None:
@@ -312,6 +314,7 @@ def test_a_transaction_whose_consumer_lost_its_partitions_is_refused(
     assert reader.committed([at(source)])[0].offset == 4
 
 
+@pytest.mark.long
 def test_a_transaction_whose_consumer_lost_a_partition_before_it_is_refused(
     site: Facade, name: str, transactional: Callable[..., Producer], consumer: MakeConsumer
 ) -> None:
@@ -460,6 +463,7 @@ def relay(
         yield relay
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_flush_without_an_answer_is_repeated_by_the_next(
     site: Facade, name: str, relay: Relay, *, arrives: bool
@@ -477,6 +481,7 @@ def test_a_flush_without_an_answer_is_repeated_by_the_next(
     assert values(site, name) == [b"1", b"2"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arrives", [True, False])
 def test_an_interrupted_flush_is_repeated_by_the_next(
     site: Facade, name: str, arrives: bool
@@ -508,6 +513,7 @@ def test_a_commit_that_is_interrupted_at_any_call_does_not_hold_back_the_next(
     assert values(site, name) == [b"1", b"2"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 def test_after_an_interrupt_of_any_call_of_produce_a_flush_delivers_the_next_message(
     site: Facade, delivery: str
@@ -545,6 +551,7 @@ def test_an_interrupt_of_any_call_that_opens_a_batch_leaves_none_open(
     assert values(site, name) == [b"0", b"1"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_transaction_without_an_answer_is_repeated_with_its_offsets(
     site: Facade,
@@ -573,6 +580,7 @@ def test_a_transaction_without_an_answer_is_repeated_with_its_offsets(
     assert reader.committed([at(source)])[0].offset == 3
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("arrives", [True, False])
 def test_aborting_an_unanswered_commit_reports_whether_it_was_applied(
     site: Facade,

@@ -74,6 +74,7 @@ def failed(channel: Channel, role: str) -> Endpoint:
     return next(e for e in channel.wait_until(absent, timeout_s=60) if e.role == role and e.group)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("make", "role"),
     [(writer, "writer"), (reader, "reader"), (member, "reader")],
@@ -98,6 +99,7 @@ def test_an_abandoned_writer_is_reported_while_its_process_runs(
         assert other.endpoint_id is not None
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("brief_replacement")
 def test_a_reader_raises_writer_failed_for_an_abandoned_writer(channel: Channel) -> None:
     with channel.reader(group="delays") as waiting:
@@ -109,6 +111,7 @@ def test_a_reader_raises_writer_failed_for_an_abandoned_writer(channel: Channel)
             waiting.read(1, timeout=None)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("options", [{}, {"group": "g"}, {"group": "g", "dynamic": True}])
 def test_an_abandoned_reader_that_has_read_everything_is_closed(
     new_channel: NewChannel, options: dict[str, Any]
@@ -122,6 +125,7 @@ def test_an_abandoned_reader_that_has_read_everything_is_closed(
     assert found.cause is None
 
 
+@pytest.mark.long
 def test_an_endpoint_held_by_its_own_callback_is_reported_after_garbage_collection(
     new_channel: NewChannel,
 ) -> None:

@@ -108,6 +108,7 @@ def ids(records: list[dict[str, Any]]) -> list[int]:
     return sorted(each["id"] for each in records)
 
 
+@pytest.mark.long
 def test_a_paused_dynamic_member_resumes_at_the_committed_position(
     channel: Channel, elsewhere: Gateway
 ) -> None:
@@ -176,6 +177,7 @@ def test_records_committed_by_another_member_during_the_pause_are_not_reread(
         assert reader.position() == channel.committed("d")
 
 
+@pytest.mark.long
 def test_a_member_removed_during_the_pause_is_fenced_with_the_reason(
     channel: Channel, elsewhere: Gateway
 ) -> None:
@@ -188,6 +190,7 @@ def test_a_member_removed_during_the_pause_is_fenced_with_the_reason(
         reader.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["shared", "broadcast"])
 def test_a_paused_reader_with_an_index_resumes(
     channel: Channel, elsewhere: Gateway, mode: str
@@ -203,6 +206,7 @@ def test_a_paused_reader_with_an_index_resumes(
         until(lambda: health(channel, reader.handle.id) == "healthy")
 
 
+@pytest.mark.long
 def test_a_paused_reader_that_was_replaced_is_fenced_with_the_reason(
     channel: Channel, elsewhere: Gateway
 ) -> None:
@@ -219,6 +223,7 @@ def test_a_paused_reader_that_was_replaced_is_fenced_with_the_reason(
         reader.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", [{}, {"group": "w", "index": 0, "size": 1}], ids=str)
 def test_a_paused_writer_resumes(
     channel: Channel, elsewhere: Gateway, place: dict[str, Any]
@@ -232,6 +237,7 @@ def test_a_paused_writer_resumes(
         assert ids(list(reader)) == list(range(10))
 
 
+@pytest.mark.long
 def test_a_paused_writer_that_was_replaced_is_fenced_with_the_reason(
     channel: Channel, elsewhere: Gateway
 ) -> None:
@@ -247,6 +253,7 @@ def test_a_paused_writer_that_was_replaced_is_fenced_with_the_reason(
         writer.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "place", [{"group": "d", "dynamic": True}, {"group": "g"}, {}], ids=["dynamic", "fixed", "none"]
 )
@@ -287,6 +294,7 @@ def lost_behind(relay: Relay, channel: Channel, consumer: Consumer) -> Iterator[
         yield
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_paused_consumer_resumes_at_the_committed_offset(
     site: Facade, name: str, relay: Relay, consumer: Callable[..., Consumer], kept: bool
@@ -324,6 +332,7 @@ def test_a_paused_consumer_resumes_at_the_committed_offset(
     assert [each.offset for each in reader.committed([at(name), at(name, 1)])] == [5, 5]
 
 
+@pytest.mark.long
 def test_a_consumer_removed_during_the_pause_gets_the_reason(
     site: Facade, name: str, relay: Relay, consumer: Callable[..., Consumer]
 ) -> None:
@@ -380,6 +389,7 @@ def test_a_stopped_and_continued_process_resumes(
     }
 
 
+@pytest.mark.long
 def test_a_pause_of_the_process_is_not_an_idle_timeout(topics: Topics) -> None:
     # Only the system stops a process and not its clock.
     now_s = time.monotonic()

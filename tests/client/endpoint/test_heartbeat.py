@@ -198,6 +198,7 @@ def test_a_final_report_waits_for_the_heartbeat_in_flight(
     assert session.wait_idle(0)
 
 
+@pytest.mark.long
 def test_a_gateway_outage_is_logged_once_and_raises_after_the_grace_period(
     session: HeartbeatSession,
     calls: EndpointCalls,
@@ -241,6 +242,7 @@ def test_an_abandoned_endpoint_sends_no_heartbeats(
     assert [each["id"] for each in script.bodies[0]["endpoints"]] == [kept.id]
 
 
+@pytest.mark.long
 def test_an_endpoint_abandoned_during_an_outage_is_garbage_collected(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:

@@ -196,6 +196,7 @@ def test_an_idle_readers_partitions_are_paused_and_read_completely_later(
         assert rest == list(range(6, 200_000, 2))
 
 
+@pytest.mark.long
 def test_a_waiting_reader_polls_for_all_and_passes_polling_on(
     topics: Topics, shared: Shared, clients: list[Client]
 ) -> None:
@@ -213,6 +214,7 @@ def test_a_waiting_reader_polls_for_all_and_passes_polling_on(
         each.close()
 
 
+@pytest.mark.long
 def test_a_served_reader_passes_polling_on_at_once(
     topics: Topics, own_properties: Mapping[str, str], clients: list[Client]
 ) -> None:
@@ -321,6 +323,7 @@ def test_an_interrupt_while_a_poll_takes_the_lock_back_stops_no_reader(
         assert list(first) == list(second) == readings(15, 5)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("call", ["incremental_assign", "incremental_unassign"])
 @pytest.mark.parametrize("done", [True, False])
 def test_an_interrupted_seek_may_be_repeated(

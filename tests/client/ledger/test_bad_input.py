@@ -62,6 +62,7 @@ def uncommitted(channel: Channel) -> int | None:
     return None if ledger is None else ledger.uncommitted_messages
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("listed", "advice"),
     [
@@ -82,6 +83,7 @@ def test_an_impossible_manifest_is_refused(
     assert ids(channel) == list(range(10))
 
 
+@pytest.mark.long
 def test_offsets_that_kafka_does_not_have_are_never_visible(
     channel: Channel, ledger: LedgerView
 ) -> None:
@@ -138,6 +140,7 @@ def test_committed_records_that_were_deleted_are_out_of_range(
     assert ids(channel) == list(range(4, 10))
 
 
+@pytest.mark.long
 def test_a_position_in_a_deleted_topic_is_refused_in_the_next_topic(
     gateway: Gateway, channel: Channel, topics: Topics
 ) -> None:

@@ -25,6 +25,7 @@ def relayed_gateway(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> Iterator[G
         yield gateway
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_flush_without_an_answer_is_resolved(
     relayed_gateway: Gateway,
@@ -53,6 +54,7 @@ def test_a_flush_without_an_answer_is_resolved(
     assert ledger.open_keys(channel) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_batch_without_an_answer_is_written_once_by_its_key(
     relayed_gateway: Gateway,
@@ -79,6 +81,7 @@ def test_a_batch_without_an_answer_is_written_once_by_its_key(
     assert ledger.ids(channel) == list(range(10))
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_writer_repeats_a_batch_without_an_answer(
     relayed_gateway: Gateway,
@@ -132,6 +135,7 @@ def attached(
         yield reader, writer
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_transaction_without_an_answer_is_resolved_for_reader_and_writer(
     relayed_gateway: Gateway,
@@ -164,6 +168,7 @@ def test_a_transaction_without_an_answer_is_resolved_for_reader_and_writer(
     assert ledger.ids(sink) == list(range(100))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arrives", [True, False])
 def test_an_interrupted_resolve_is_repeated_for_reader_and_writer(
     relayed_gateway: Gateway,
@@ -187,6 +192,7 @@ def test_an_interrupted_resolve_is_repeated_for_reader_and_writer(
     assert ledger.ids(sink) == list(range(100))
 
 
+@pytest.mark.long
 def test_a_commit_that_never_arrived_holds_readers_back_no_longer_than_its_lease(
     relayed_gateway: Gateway, relay: Relay, new_ledgered: NewChannel, ledger: LedgerView
 ) -> None:
@@ -205,6 +211,7 @@ def test_a_commit_that_never_arrived_holds_readers_back_no_longer_than_its_lease
     assert ledger.ids(channel) == list(range(10))
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_batch_whose_opening_is_interrupted_is_free_for_the_next_writer(
     channel: Channel, ledger: LedgerView, arrives: bool
@@ -228,6 +235,7 @@ def test_a_batch_whose_opening_is_interrupted_is_free_for_the_next_writer(
     assert ledger.ids(channel) == list(range(10))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arrives", [True, False])
 def test_an_interrupted_flush_is_completed_before_later_records_are_written(
     new_ledgered: NewChannel, ledger: LedgerView, *, arrives: bool

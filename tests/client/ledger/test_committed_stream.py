@@ -191,6 +191,7 @@ def test_a_run_above_stable_waits_for_the_batch_before_it(rig: Rig) -> None:
         assert [each["id"] for each in reader.read(30, timeout=None)] == [*range(10, 40)]
 
 
+@pytest.mark.long
 @BOTH
 def test_partitions_go_on_independently(new_rig: NewRig) -> None:
     rig = new_rig(partitions=3)
@@ -227,6 +228,7 @@ def test_commits_while_reading_are_read_in_order_and_once(rig: Rig) -> None:
         assert found == [*range(5000)]
 
 
+@pytest.mark.long
 def test_a_long_part_without_committed_records_is_skipped(rig: Rig) -> None:
     rig.write(56_000)
     rig.visibility.commit({0: [(0, 10), (55_000, 55_100), (55_990, 56_000)]})
@@ -320,6 +322,7 @@ def test_a_batch_that_holds_back_the_end_for_too_long_is_named(rig: Rig) -> None
         assert list(reader) == []
 
 
+@pytest.mark.long
 def test_waiting_readers_fetch_nothing_and_see_a_commit_at_once(rig: Rig) -> None:
     rig.write(100)
     rig.visibility.commit({0: [(0, 10)]})

@@ -33,6 +33,7 @@ def run(channel: Channel, *keys: str, fails_in: str | None = None, **place: Any)
                     raise ZeroDivisionError
 
 
+@pytest.mark.long
 def test_a_failed_job_is_ignored_once_its_retry_has_committed_its_keys(brief: Channel) -> None:
     run(brief, "day-1", "day-2", fails_in="day-2")
     run(brief, "day-1", "day-2")
@@ -43,6 +44,7 @@ def test_a_failed_job_is_ignored_once_its_retry_has_committed_its_keys(brief: Ch
         assert ids(port) == [*range(10)]
 
 
+@pytest.mark.long
 def test_a_reader_that_saw_a_job_fail_ends_after_its_retry(brief: Channel) -> None:
     failing = brief.writer()
     with suppress(ZeroDivisionError), failing, failing.batch("day-1", owner="job"):
@@ -54,6 +56,7 @@ def test_a_reader_that_saw_a_job_fail_ends_after_its_retry(brief: Channel) -> No
         assert ids(reader) == [*range(5)]
 
 
+@pytest.mark.long
 def test_a_key_that_nobody_has_committed_is_a_failure(brief: Channel) -> None:
     run(brief, "day-1", "day-2", fails_in="day-2")
     run(brief, "day-1")
@@ -66,6 +69,7 @@ def test_a_key_that_nobody_has_committed_is_a_failure(brief: Channel) -> None:
         assert ids(reader) == [*range(5, 10)]
 
 
+@pytest.mark.long
 def test_a_writer_that_failed_before_any_commit_is_none_of_the_expected(brief: Channel) -> None:
     run(brief, "day-1", fails_in="day-1")
     with brief.reader() as reader:
@@ -75,6 +79,7 @@ def test_a_writer_that_failed_before_any_commit_is_none_of_the_expected(brief: C
         assert ids(reader) == [*range(5)]
 
 
+@pytest.mark.sample
 def test_a_reader_that_saw_a_writer_fail_without_a_commit_raises(brief: Channel) -> None:
     failing = brief.writer()
     with suppress(ZeroDivisionError), failing, failing.batch("day-1", owner="job"):
@@ -87,6 +92,7 @@ def test_a_reader_that_saw_a_writer_fail_without_a_commit_raises(brief: Channel)
         list(reader)
 
 
+@pytest.mark.sample
 def test_a_repeated_job_with_other_records_does_not_spoil_its_channel(brief: Channel) -> None:
     run(brief, "day-1")
     with suppress(ReplayMismatch), brief.writer() as writer, writer.batch("day-1", owner="job"):
@@ -95,6 +101,7 @@ def test_a_repeated_job_with_other_records_does_not_spoil_its_channel(brief: Cha
     assert ids(brief.reader()) == [*range(5)]
 
 
+@pytest.mark.long
 def test_a_writer_that_failed_after_flushes_is_a_failure(brief: Channel) -> None:
     with suppress(ZeroDivisionError), brief.writer() as writer:
         writer.write(readings(5))

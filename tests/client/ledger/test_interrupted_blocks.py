@@ -119,6 +119,7 @@ def reading(number: int) -> Any:
     return readings(1, number)[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("write", [write_batch, write_batch_while_leaving])
 def test_an_interrupt_of_a_batch_loses_nothing_that_flush_acknowledges(
     new_ledgered: NewChannel, ledger: LedgerView, numbers: Iterator[int], write: Callable[..., None]
@@ -156,6 +157,7 @@ def test_an_interrupt_of_a_batch_loses_nothing_that_flush_acknowledges(
     assert ledger.open_keys(channel) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("copy", [copy_one, copy_one_while_leaving])
 def test_an_interrupt_of_a_transaction_copies_each_record_once(
     new_channel: NewChannel,
@@ -205,6 +207,7 @@ def close(writer: ChannelWriter, number: int, interrupt: Interrupt) -> None:
     interrupt.armed = False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 def test_an_interrupt_of_closing_a_writer_loses_nothing_that_it_acknowledges(
     new_channel: NewChannel, numbers: Iterator[int], delivery: str
@@ -233,6 +236,7 @@ def test_an_interrupt_of_closing_a_writer_loses_nothing_that_it_acknowledges(
     assert acknowledged <= set(visible)
 
 
+@pytest.mark.long
 def test_an_interrupt_of_closing_a_reader_keeps_its_commit(
     new_channel: NewChannel, numbers: Iterator[int]
 ) -> None:
@@ -280,6 +284,7 @@ def entered(writer: ChannelWriter) -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 def test_flush_delivers_in_a_block_within_a_generator(
     new_ledgered: NewChannel, ledger: LedgerView
 ) -> None:

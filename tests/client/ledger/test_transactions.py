@@ -63,6 +63,7 @@ def nest(
             inner.write(reader.read(30, timeout=None))
 
 
+@pytest.mark.sample
 def test_output_and_positions_are_committed_together(
     gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
 ) -> None:
@@ -79,6 +80,7 @@ def test_output_and_positions_are_committed_together(
     assert ledger.ids(sink) == list(range(100))
 
 
+@pytest.mark.long
 def test_a_restarted_job_continues_within_a_message(
     gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
 ) -> None:
@@ -90,6 +92,7 @@ def test_a_restarted_job_continues_within_a_message(
     assert ledger.ids(sink) == list(range(100))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("until_", [None, "finished"])
 def test_an_exception_rewinds_partitions_that_were_added_since_the_last_commit(
     gateway: Gateway,
@@ -123,6 +126,7 @@ def test_an_exception_rewinds_partitions_that_were_added_since_the_last_commit(
     assert sorted(ledger.ids(sink)) == list(range(20))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arrives", [True, False])
 def test_an_interrupted_commit_is_committed_with_its_positions_or_not_at_all(
     gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView, arrives: bool
@@ -190,6 +194,7 @@ def test_an_exception_rewinds_the_reader_and_writes_nothing(
     assert ledger.open_keys(sink) == []
 
 
+@pytest.mark.long
 def test_records_read_before_the_block_are_committed_with_it(
     gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
 ) -> None:
@@ -299,6 +304,7 @@ def test_positions_of_a_block_without_output_are_committed(
     assert ledger.ids(sink) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_transaction_continues_after_a_commit_without_a_response(
     gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView, arrives: bool
@@ -313,6 +319,7 @@ def test_a_transaction_continues_after_a_commit_without_a_response(
     assert ledger.ids(sink) == list(range(10, 30))
 
 
+@pytest.mark.long
 def test_positions_that_were_moved_meanwhile_refuse_the_output(
     gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
 ) -> None:
@@ -328,6 +335,7 @@ def test_positions_that_were_moved_meanwhile_refuse_the_output(
     assert ledger.open_keys(sink) == []
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("inside", [True, False])
 def test_revoked_partitions_refuse_the_output_of_a_block(
     gateway: Gateway, new_channel: NewChannel, sink: Channel, ledger: LedgerView, inside: bool
@@ -360,6 +368,7 @@ def test_revoked_partitions_refuse_the_output_of_a_block(
     assert sorted(ledger.ids(sink)) == list(range(40))
 
 
+@pytest.mark.long
 def test_a_superseded_reader_commits_no_output(
     gateway: Gateway, source: Channel, sink: Channel, ledger: LedgerView
 ) -> None:

@@ -96,6 +96,7 @@ def test_readers_of_a_process_share_it(
     assert first.runs.stable == {0: 10, 1: 0}
 
 
+@pytest.mark.long
 def test_many_waiting_readers_are_one_request(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:

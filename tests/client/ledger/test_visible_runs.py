@@ -89,6 +89,7 @@ def test_visible_runs_can_be_pickled() -> None:
     assert copy.between(0, 0, 20) == runs.between(0, 0, 20)
 
 
+@pytest.mark.long
 @given(
     st.lists(st.booleans(), min_size=1, max_size=60),
     st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=6),

@@ -34,6 +34,7 @@ def numbers(*ranges: tuple[int, int]) -> list[int]:
     return [each for first, end in ranges for each in range(first, end)]
 
 
+@pytest.mark.sample
 def test_records_are_visible_after_flush_and_not_before(
     channel: Channel, ledger: LedgerView
 ) -> None:
@@ -48,6 +49,7 @@ def test_records_are_visible_after_flush_and_not_before(
     assert ledger.open_keys(channel) == []
 
 
+@pytest.mark.long
 def test_closing_commits(channel: Channel, ledger: LedgerView) -> None:
     with channel.writer() as writer:
         writer.write(readings(100))
@@ -79,6 +81,7 @@ def test_leaving_by_an_exception_aborts_uncommitted_records(
     assert ledger.open_keys(channel) == []
 
 
+@pytest.mark.long
 def test_a_writer_commits_by_time(channel: Channel, ledger: LedgerView) -> None:
     with channel.writer(commit_every_s=0.05, batch_records=10) as writer:
         writer.write(readings(100))
@@ -112,6 +115,7 @@ def test_closing_raises_the_failure_of_a_timed_commit(channel: Channel, ledger: 
         writer.write(readings(1))
 
 
+@pytest.mark.long
 def test_a_block_is_not_committed_by_time(channel: Channel, ledger: LedgerView) -> None:
     with channel.writer(commit_every_s=0.05) as writer:
         with writer.batch("k"):
@@ -124,6 +128,7 @@ def test_a_block_is_not_committed_by_time(channel: Channel, ledger: LedgerView) 
     assert ledger.ids(channel) == numbers((0, 200))
 
 
+@pytest.mark.long
 def test_an_open_batch_of_one_writer_holds_back_later_commits_of_another(
     new_ledgered: NewChannel, ledger: LedgerView
 ) -> None:
@@ -162,6 +167,7 @@ def test_a_batch_is_all_or_nothing_and_the_writer_remains_usable(
     assert ledger.kinds(channel) == ["commit", "abort", "commit", "commit"]
 
 
+@pytest.mark.long
 def test_a_committed_key_writes_nothing_again(channel: Channel, ledger: LedgerView) -> None:
     for replayed in (False, True, True):
         with channel.writer() as writer:
@@ -174,6 +180,7 @@ def test_a_committed_key_writes_nothing_again(channel: Channel, ledger: LedgerVi
     assert ledger.kinds(channel) == ["commit"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [0, 99, 101])
 def test_a_replay_with_another_number_of_records_is_refused(
     new_ledgered: NewChannel, ledger: LedgerView, count: int
@@ -199,6 +206,7 @@ def test_an_empty_batch_is_committed_too(new_ledgered: NewChannel, ledger: Ledge
     assert ledger.kinds(channel) == ["commit"]
 
 
+@pytest.mark.long
 def test_a_key_belongs_to_its_owner(new_ledgered: NewChannel, ledger: LedgerView) -> None:
     channel = new_ledgered()
     with channel.writer() as writer, writer.batch("day-1", owner="flights"):
@@ -257,6 +265,7 @@ def test_a_lost_batch_ends_the_writer_and_shows_nothing(
     assert ledger.ids(channel) == []
 
 
+@pytest.mark.long
 def test_at_most_one_timer_waits_for_the_next_commit(new_ledgered: NewChannel) -> None:
     before = set(threading.enumerate())
     with new_ledgered().writer(commit_every_s=600) as writer:
@@ -340,6 +349,7 @@ FORKING = """
 """
 
 
+@pytest.mark.long
 def test_a_forked_child_neither_commits_nor_aborts_the_batch_of_its_parent(
     channel: Channel, ledger: LedgerView, gateway_url: str
 ) -> None:
@@ -356,6 +366,7 @@ def test_a_forked_child_neither_commits_nor_aborts_the_batch_of_its_parent(
     assert ledger.kinds(channel) == ["commit"]
 
 
+@pytest.mark.long
 def test_threads_share_a_writer_and_no_record_is_lost_or_doubled(
     channel: Channel, ledger: LedgerView
 ) -> None:
@@ -394,6 +405,7 @@ def test_records_of_a_block_cannot_be_acknowledged_before_its_end(
             writer.wait_acknowledged(["delays"], timeout_s=0)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("key", ["", "k" * 201, 7, None])
 def test_an_invalid_key_is_refused(new_ledgered: NewChannel, key: str) -> None:
     with (
@@ -419,6 +431,7 @@ def test_a_writer_of_a_connection_needs_the_gateway(new_ledgered: NewChannel) ->
         ChannelWriter(connection)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("answered", [True, False])
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_block_that_an_interrupt_has_ended_is_logged_by_its_outcome(

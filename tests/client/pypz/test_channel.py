@@ -75,6 +75,7 @@ def test_a_channel_is_created_written_read_and_deleted(bench: Bench) -> None:
     assert not bench.writer().invoke_open_channel()
 
 
+@pytest.mark.long
 def test_round_robin_starts_at_the_first_partition_and_replicas_share_them(bench: Bench) -> None:
     group = {"group": bench.name, "size": 3}
     readers = [bench.reader(index=index, **group) for index in range(3)]
@@ -106,6 +107,7 @@ def test_in_group_mode_every_replica_reads_everything(bench: Bench) -> None:
     assert readers[0].get_read_record_offset() == 0, "each has positions of its own"
 
 
+@pytest.mark.long
 def test_a_call_returns_one_record_unless_more_are_configured(bench: Bench) -> None:
     reader, writer = bench.pair(max_poll_records=1)
     writer.invoke_write_records(demo(3))
@@ -117,6 +119,7 @@ def test_a_call_returns_one_record_unless_more_are_configured(bench: Bench) -> N
     assert reader.get_configuration()["max_poll_records"] == 7
 
 
+@pytest.mark.long
 def test_an_interrupted_call_loses_no_records(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(5))
@@ -154,6 +157,7 @@ class PatientReader(KafkaChannelReader):
     InitialDataConsumerTimeoutInMs = DataConsumerTimeoutInMs = 30_000
 
 
+@pytest.mark.long
 def test_a_callback_commits_no_records_that_its_call_has_not_returned(bench: Bench) -> None:
     channel = bench.create_channel()
     reader, writer = bench.reader(PatientReader), bench.writer()
@@ -244,6 +248,7 @@ def test_changes_of_writers_do_not_end_the_wait_for_records(bench: Bench, metric
     assert reader.retrieve_all_connected_channel_count() == 3
 
 
+@pytest.mark.long
 def test_an_error_loses_no_record_that_was_read_before_it(bench: Bench, topics: Topics) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(2))
@@ -260,6 +265,7 @@ def test_an_error_loses_no_record_that_was_read_before_it(bench: Bench, topics: 
     assert take(reader, 1) == demo(1, 2)
 
 
+@pytest.mark.long
 def test_a_call_without_records_returns_after_its_timeout(bench: Bench) -> None:
     class Waiting(QuickReader):
         InitialDataConsumerTimeoutInMs = 800
@@ -281,6 +287,7 @@ def test_a_call_without_records_returns_after_its_timeout(bench: Bench) -> None:
     assert took_s[1] >= 0.3
 
 
+@pytest.mark.long
 def test_a_restart_continues_at_the_last_commit_or_at_the_beginning(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(10))
@@ -373,6 +380,7 @@ class HookedWriter(QuickWriter):
         super()._write_records([record for record in records for _ in range(2)])
 
 
+@pytest.mark.long
 def test_overridden_hooks_are_called(bench: Bench) -> None:
     reader, writer = bench.reader(HookedReader), bench.writer(kind=HookedWriter)
     assert isinstance(reader, HookedReader)
@@ -446,6 +454,7 @@ def test_a_larger_group_grows_the_channel_and_a_smaller_one_reads_all_of_it(benc
     assert sum(place.offset for place in kept.values()) == 18
 
 
+@pytest.mark.long
 def test_new_partitions_are_read_before_the_end(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(2))
@@ -480,6 +489,7 @@ def test_a_channel_in_use_is_not_deleted(bench: Bench) -> None:
     assert not reader.invoke_resource_deletion(), "somebody writes still"
 
 
+@pytest.mark.long
 def test_an_unread_channel_is_kept_and_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -689,6 +699,7 @@ def test_a_channel_needs_a_name_and_a_context(kind: type) -> None:
         kind("channel", None)
 
 
+@pytest.mark.long
 def test_a_restarted_port_fences_its_predecessor(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(4))
@@ -705,6 +716,7 @@ def test_a_restarted_port_fences_its_predecessor(bench: Bench) -> None:
     again.invoke_commit_current_read_offset()
 
 
+@pytest.mark.long
 def test_invalid_names_get_a_hash(bench: Bench) -> None:
     bench.name = bench.name.replace("pipeline", "Pipe Line")
     reader, writer = bench.pair()
@@ -713,6 +725,7 @@ def test_invalid_names_get_a_hash(bench: Bench) -> None:
     assert reader.get_channel_name() == bench.name
 
 
+@pytest.mark.long
 def test_a_pair_recovers_from_a_pause_beyond_the_heartbeat_timeout(
     bench: Bench,
 ) -> None:
@@ -735,6 +748,7 @@ def test_a_pair_recovers_from_a_pause_beyond_the_heartbeat_timeout(
     assert committed.offset == 6
 
 
+@pytest.mark.long
 def test_a_reader_of_the_next_run_waits_for_its_own_writers(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(5))

@@ -31,6 +31,7 @@ def abandon(channel: Channel) -> None:
         failing()
 
 
+@pytest.mark.long
 def test_records_arrive_once_they_are_committed(bench: Bench, channel: Channel) -> None:
     abandon(channel)
     reader, writer = bench.pair()

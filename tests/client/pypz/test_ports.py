@@ -230,6 +230,7 @@ def taken(port: Any, count: int) -> list[dict[str, str]]:
     return records
 
 
+@pytest.mark.long
 def test_a_pipeline_runs_from_its_first_resource_to_its_last(pipelines: Pipelines) -> None:
     (reader, reader_0), (writer, writer_0) = pipelines()
     for port in (reader_0, writer, writer_0):
@@ -267,6 +268,7 @@ def test_a_pipeline_runs_from_its_first_resource_to_its_last(pipelines: Pipeline
             gateway.channel(name)
 
 
+@pytest.mark.long
 def test_sync_connections_open_waits_for_all_writers(pipelines: Pipelines) -> None:
     (reader,), (writer, writer_0) = pipelines(readers=1, parameters={"syncConnectionsOpen": True})
     assert reader.create_resource()
@@ -295,6 +297,7 @@ def test_a_sequential_input_port_waits_until_all_have_finished(pipelines: Pipeli
     )
 
 
+@pytest.mark.long
 def test_the_ports_of_group_mode_read_everything(pipelines: Pipelines) -> None:
     inputs, outputs = pipelines(group_mode=True, config={"max_poll_records": 50})
     opened(*inputs, *outputs)
@@ -303,6 +306,7 @@ def test_the_ports_of_group_mode_read_everything(pipelines: Pipelines) -> None:
     assert [all_of(port) for port in inputs] == [demo(3), demo(3)]
 
 
+@pytest.mark.long
 def test_a_restart_after_an_error_continues_at_the_last_commit(pipelines: Pipelines) -> None:
     (reader,), (writer,) = pipelines(readers=1, writers=1, config={"max_poll_records": 3})
     with Gateway(pipelines.url) as gateway:
@@ -335,6 +339,7 @@ def test_a_restart_after_an_error_continues_at_the_last_commit(pipelines: Pipeli
     assert again.delete_resource()
 
 
+@pytest.mark.long
 def test_the_executors_of_pypz_run_a_pipeline_to_its_end(gateway_url: str) -> None:
     wish = Wish(
         name=f"pipeline-{uuid.uuid4().hex[:8]}", url=gateway_url, config={"max_poll_records": 50}

@@ -144,6 +144,7 @@ def test_a_silent_channel_receives_and_leaves_no_trace(bench: Bench) -> None:
     assert listening.invoke_close_channel()
 
 
+@pytest.mark.long
 def test_heartbeats_carry_payloads_and_metrics(bench: Bench) -> None:
     class Telling(QuickReader):
         def on_status_message_send(self) -> None:
@@ -186,6 +187,7 @@ def test_heartbeats_carry_payloads_and_metrics(bench: Bench) -> None:
     assert message.payload == {"of": "you"}
 
 
+@pytest.mark.long
 def test_health_checks_have_the_record_counts_without_metrics(bench: Bench) -> None:
     reader, writer = bench.reader(), bench.writer()
     assert reader.invoke_resource_creation()
@@ -224,6 +226,7 @@ def test_a_failing_callback_is_logged(bench: Bench, caplog: pytest.LogCaptureFix
     assert "no use for them" in caplog.text
 
 
+@pytest.mark.long
 def test_the_callback_of_a_monitor_may_request_an_update(bench: Bench) -> None:
     updates: list[ChannelStatusMessage] = []
 
@@ -248,6 +251,7 @@ def test_the_callback_of_a_monitor_may_request_an_update(bench: Bench) -> None:
     until(lambda: ChannelStatus.Started in [message.status for message in updates])
 
 
+@pytest.mark.long
 def test_an_acknowledgement_covers_only_records_read_before_it(bench: Bench) -> None:
     reader, writer = bench.pair()
     until(lambda: writer.is_any_connected_channels_healthy())
@@ -283,6 +287,7 @@ def test_a_principal_closes_after_its_replicas(bench: Bench) -> None:
     until(principal.invoke_close_channel)
 
 
+@pytest.mark.long
 def test_a_principal_closes_in_a_group_that_has_shrunk(bench: Bench) -> None:
     for size in (3, 2):
         group = {"group": bench.name, "size": size}
@@ -297,6 +302,7 @@ def test_a_principal_closes_in_a_group_that_has_shrunk(bench: Bench) -> None:
         until(principal.invoke_close_channel)
 
 
+@pytest.mark.long
 def test_the_last_figures_are_sent_before_a_channel_closes(bench: Bench) -> None:
     class RareWriter(KafkaChannelWriter):
         """A writer whose status loop has no turn within the test."""
@@ -317,6 +323,7 @@ def test_the_last_figures_are_sent_before_a_channel_closes(bench: Bench) -> None
     assert figures[-1] == {"sentRecordCount": 25}
 
 
+@pytest.mark.long
 def test_heartbeats_that_arrive_after_the_close_are_no_warning(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -337,6 +344,7 @@ def test_heartbeats_that_arrive_after_the_close_are_no_warning(
     assert [record.message for record in caplog.records if "refused" in record.message] == []
 
 
+@pytest.mark.long
 def test_a_writer_that_sent_error_has_not_finished(bench: Bench) -> None:
     reader, writer = impatient_reader(bench), bench.writer()
     until(writer.invoke_open_channel)
@@ -368,6 +376,7 @@ def test_a_writer_that_sent_error_has_not_finished(bench: Bench) -> None:
     assert not reader.has_records()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("written", [25, 0])
 def test_a_writer_that_is_restarted_in_time_is_read_to_the_end(bench: Bench, written: int) -> None:
     reader, writer = bench.pair()
@@ -396,6 +405,7 @@ def test_a_writer_that_failed_before_writing_ends_a_reader_without_an_error(benc
     until(lambda: not reader.has_records())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("choice", ["raise", "wait", "go_on"])
 def test_the_gateway_finds_a_dead_writer(bench: Bench, choice: str) -> None:
     channel, relay = bench.create_channel(), bench.relay()
@@ -416,6 +426,7 @@ def test_the_gateway_finds_a_dead_writer(bench: Bench, choice: str) -> None:
     relay.restore()
 
 
+@pytest.mark.long
 def test_a_writer_that_failed_before_may_be_restarted_with_its_reader(
     bench: Bench,
 ) -> None:
@@ -461,6 +472,7 @@ def test_a_delivery_failure_is_raised_and_fails_the_writer(bench: Bench, topics:
         until(lambda: not reader.has_records())
 
 
+@pytest.mark.long
 def test_causes_contain_no_values_of_records(bench: Bench) -> None:
     secret = "SENTINEL-4711"
     reader, writer = bench.pair()

@@ -184,6 +184,7 @@ def test_a_value_that_does_not_fit_is_reported_at_any_depth(type_, value, wrappe
         assert to_batches([single], schema)
 
 
+@pytest.mark.long
 @given(schemas(), st.data())
 def test_one_bad_record_among_good_ones_is_found(schema, data):
     rows = data.draw(st.lists(values(schema.record), min_size=1, max_size=5))
@@ -205,6 +206,7 @@ def test_the_error_path_includes_lists_maps_and_records():
     assert "str '1'" in error.reason
 
 
+@pytest.mark.long
 def test_the_error_index_counts_over_all_batches():
     rows = [{"x": number} for number in range(40_000)]
     assert sum(batch.num_rows for batch in to_batches(rows, schema_of("int"))) == 40_000

@@ -290,6 +290,7 @@ def test_a_default_must_be_of_its_type(type_, default):
         Schema.parse(of_type(type_, default=default))
 
 
+@pytest.mark.long
 @given(LEAVES.flatmap(lambda leaf: st.tuples(st.just(leaf), values(leaf))))
 def test_a_default_round_trips_through_python(given_):
     leaf, value = given_
@@ -308,6 +309,7 @@ def test_the_normal_form_of_a_decimal_default_is_the_shortest():
     assert long == short
 
 
+@pytest.mark.long
 def test_a_struct_type_is_a_schema_and_importing_the_client_needs_no_pyspark():
     program = """
 import sys
@@ -336,6 +338,7 @@ print(Schema.of(struct).canonical)
     )
 
 
+@pytest.mark.long
 def test_ten_thousand_fields_are_fast_and_one_more_is_rejected():
     names = [f"f{number}" for number in range(10_000)]
     money = logical("bytes", "decimal", precision=10, scale=2)

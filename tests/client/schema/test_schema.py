@@ -24,6 +24,7 @@ def of_type(type_: object, **more: object) -> dict[str, object]:
     return record({"name": "x", "type": type_, **more})
 
 
+@pytest.mark.long
 @given(st.one_of(schemas(), schemas(with_unions=True)))
 def test_the_canonical_form_is_its_own_canonical_form(schema):
     assert Schema.parse(schema.canonical) == schema

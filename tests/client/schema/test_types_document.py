@@ -71,6 +71,7 @@ def of_python(source):
     return Schema.of(dataclass(type("r", (), {"__annotations__": {"x": made}})))
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("row", table("Supported types"), ids=lambda row: row[0])
 @settings(max_examples=5)
 @given(data=st.data())

@@ -58,6 +58,7 @@ def start(channel: Channel, gateway_url: str, monkeypatch: pytest.MonkeyPatch) -
     return start
 
 
+@pytest.mark.sample
 def test_a_job_is_one_batch(start: Start, channel: Channel, ledger: LedgerView) -> None:
     job = start()
     results = [job.attempt(number, [number]) for number in range(5)]

@@ -26,6 +26,7 @@ def open_batch(channel: Channel) -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 def test_jobs_read_what_is_committed(spark: SparkSession, channel: Channel) -> None:
     fill(channel, range(3))
     fill(channel, range(3, 5), partition=1)
@@ -41,6 +42,7 @@ def test_jobs_read_what_is_committed(spark: SparkSession, channel: Channel) -> N
     assert then == 5
 
 
+@pytest.mark.long
 def test_a_job_waits_for_no_open_batch(spark: SparkSession, channel: Channel) -> None:
     with open_batch(channel):
         fill(channel, range(3))

@@ -197,6 +197,7 @@ def test_the_checkpoint_of_a_recreated_channel_is_refused(
         restarted.batch(end, restarted.end())
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("options", "start"),
     [

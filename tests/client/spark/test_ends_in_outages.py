@@ -101,6 +101,7 @@ def test_the_end_of_a_write_that_met_an_outage_is_reported_after_it(
     assert writers(channel) == [COMMITTED]
 
 
+@pytest.mark.long
 def test_the_failure_of_a_write_that_met_an_outage_is_reported_after_it(
     application: Application,
     relay: Relay,
@@ -113,6 +114,7 @@ def test_the_failure_of_a_write_that_met_an_outage_is_reported_after_it(
     until(lambda: writers(channel) == [ABORTED])
 
 
+@pytest.mark.long
 def test_a_program_that_ends_reports_the_ends_of_its_writes_as_they_were(
     application: Application,
     relay: Relay,
@@ -127,6 +129,7 @@ def test_a_program_that_ends_reports_the_ends_of_its_writes_as_they_were(
     assert writers(channel) == [COMMITTED]
 
 
+@pytest.mark.long
 def test_ends_wait_for_the_gateway_also_after_spark_was_stopped(
     application: Application,
     spark: SparkParts,

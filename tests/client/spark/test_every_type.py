@@ -136,6 +136,7 @@ def records() -> list[dict[str, Any]]:
     return [record(number, absent) for number, absent in enumerate(absences)]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
 def test_every_type_survives_a_round_trip_through_spark(
     spark: SparkSession, gateway: Gateway, name: str, format_: str
@@ -154,6 +155,7 @@ def test_every_type_survives_a_round_trip_through_spark(
             assert sorted(reader, key=lambda record: record["row"]) == written
 
 
+@pytest.mark.long
 def test_a_channel_created_from_a_dataframe_returns_its_rows(
     spark: SparkSession, name: str
 ) -> None:

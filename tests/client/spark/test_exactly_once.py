@@ -66,6 +66,7 @@ def numbers(spark: SparkSession, count: int, tasks: int = 3) -> DataFrame:
     return spark.range(0, count, 1, tasks).selectExpr("id", "cast(id as string) s")
 
 
+@pytest.mark.long
 def test_a_job_that_runs_again_with_its_batch_key_writes_once(
     spark: SparkSession, sink: Channel, ledger: LedgerView
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_job_that_runs_again_with_its_batch_key_writes_once(
         save(numbers(spark, 99), sink, batchKey="monday")
 
 
+@pytest.mark.long
 def test_a_job_without_rows_commits_an_empty_batch(
     spark: SparkSession, sink: Channel, ledger: LedgerView
 ) -> None:
@@ -194,6 +196,7 @@ def test_micro_batches_whose_rows_are_all_dropped_commit_no_batch(
     assert ledger.open_keys(sink) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["failed", pytest.param("stopped", marks=pytest.mark.long)])
 def test_the_batch_of_a_failed_query_ends_with_it(
     spark: SparkSession,

@@ -136,6 +136,7 @@ def spark_facts(gateway_url: str, channel: Channel, role: str) -> object:
     return [each["spark"] for each in items if each["role"] == role]
 
 
+@pytest.mark.long
 def test_the_gateway_knows_applications_and_queries(
     spark: SparkSession,
     gateway_url: str,
@@ -186,6 +187,7 @@ def test_facts_of_jobs_are_as_long_as_the_gateway_takes() -> None:
     assert Job(session="s", title="t", query="q", ui="http://" + "h" * 600).facts == {"query": "q"}
 
 
+@pytest.mark.long
 def test_a_failed_write_is_in_error_until_its_group_writes_again(
     spark: SparkSession, gateway_url: str, channel: Channel
 ) -> None:
@@ -205,6 +207,8 @@ def test_a_failed_write_is_in_error_until_its_group_writes_again(
         assert len(list(reader)) >= 4
 
 
+@pytest.mark.long
+@pytest.mark.sample
 @pytest.mark.parametrize("key", [{"batchKey": "2013-01-01"}, {}])
 def test_a_failed_exactly_once_write_does_not_spoil_its_channel(
     spark: SparkSession, gateway: Gateway, name: str, key: dict[str, str]
@@ -231,6 +235,7 @@ def test_a_failed_exactly_once_write_does_not_spoil_its_channel(
         assert sorted(record["id"] for record in reader) == [*range(4)]
 
 
+@pytest.mark.long
 def test_a_read_is_listed_and_closed_when_its_tasks_are_done(
     spark: SparkSession, channel: Channel
 ) -> None:
@@ -244,6 +249,7 @@ def test_a_read_is_listed_and_closed_when_its_tasks_are_done(
     assert (done.counters["records"], done.counters["tasks_done"]) == (30, 2)
 
 
+@pytest.mark.long
 def test_an_abandoned_read_is_closed_after_the_heartbeat_timeout(
     spark: SparkSession, gateway: Gateway, name: str
 ) -> None:

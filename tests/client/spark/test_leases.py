@@ -341,6 +341,7 @@ def test_the_last_ends_are_reported_after_earlier_ones_that_take_long(
     until(lambda: states() == ends)
 
 
+@pytest.mark.long
 def test_queries_whose_ends_cannot_be_reported_become_lost(
     application: Application,
     spark: SparkParts,

@@ -53,6 +53,7 @@ def query(start: Callable[..., Query]) -> Query:
     return start()
 
 
+@pytest.mark.sample
 def test_a_micro_batch_is_visible_with_its_commit(
     query: Query, channel: Channel, ledger: LedgerView
 ) -> None:
@@ -288,6 +289,7 @@ def test_a_batch_that_was_opened_for_no_rows_is_aborted(
     assert ledger.kinds(channel) == ["abort"]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("daemon", [True, False])
 def test_a_commit_needs_no_connection_to_the_channel(
     query: Query,

@@ -30,6 +30,7 @@ def with_bad_text(schema_id: int) -> bytes:
     return value
 
 
+@pytest.mark.long
 def test_columns_outside_of_the_given_schema_are_not_decoded(
     spark: SparkSession, gateway: Gateway, name: str
 ) -> None:
@@ -44,6 +45,7 @@ def test_columns_outside_of_the_given_schema_are_not_decoded(
         load(spark, name).collect()
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
 def test_metadata_can_be_read_without_any_column(
     spark: SparkSession, gateway: Gateway, name: str, format_: str
@@ -60,6 +62,7 @@ def test_metadata_can_be_read_without_any_column(
     assert len(frame.collect()) == 3
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("pushdown", ["false", "true"])
 def test_the_filters_of_one_query_do_not_narrow_others(
     spark: SparkSession, gateway: Gateway, name: str, pushdown: str
@@ -80,6 +83,7 @@ def test_the_filters_of_one_query_do_not_narrow_others(
         spark.conf.unset(PUSHDOWN)
 
 
+@pytest.mark.long
 def test_a_dataframe_reads_the_same_messages_in_all_queries(
     spark: SparkSession, gateway: Gateway, name: str
 ) -> None:
@@ -95,6 +99,7 @@ def test_a_dataframe_reads_the_same_messages_in_all_queries(
     assert ids(load(spark, name)) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.long
 def test_metadata_columns_have_types_in_sql(
     spark: SparkSession, gateway: Gateway, name: str
 ) -> None:

@@ -93,6 +93,7 @@ def early(channel: Channel, gateway: Gateway) -> Connection:
     return connection
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("plan", [batch, stream])
 def test_a_message_with_an_unknown_schema_is_not_skipped_without_the_gateway(
     early: Connection, plan: Plan
@@ -104,6 +105,7 @@ def test_a_message_with_an_unknown_schema_is_not_skipped_without_the_gateway(
         planned.ids(1)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("plan", [batch, stream])
 def test_a_new_schema_is_read_and_foreign_messages_skipped_with_the_gateway(
     early: Connection, gateway_url: str, plan: Plan
@@ -116,6 +118,7 @@ def test_a_new_schema_is_read_and_foreign_messages_skipped_with_the_gateway(
     assert planned.ids(1) == [3, 4, 5]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("plan", [batch, stream])
 def test_a_foreign_message_is_not_skipped_without_the_gateway(channel: Channel, plan: Plan) -> None:
     connection = channel.connection("read")

@@ -120,6 +120,7 @@ def test_offsets_without_messages_are_skipped(channel: Channel, topics: Topics) 
     assert read(connection, maxrecordsperpartition="1") == [[0], [0], [], [0], []]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("bad", [b"", b"not of this channel", None])
 def test_a_corrupt_message_fails_the_task_with_its_offset(
     channel: Channel, bad: bytes | None
@@ -156,6 +157,7 @@ def test_a_deleted_topic_fails_planning_and_tasks(channel: Channel) -> None:
         list(made.read(split))
 
 
+@pytest.mark.long
 def test_without_kafka_a_task_fails_within_the_timeout(
     fragile_kafka: Relay, fragile: Connection
 ) -> None:

@@ -23,6 +23,7 @@ def load(spark: SparkSession, name: str, **options: str) -> DataFrame:
     return spark.read.format("channel").options(**options).load(name)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
 def test_old_and_new_messages_are_read_with_the_newest_schema(
     spark: SparkSession, gateway: Gateway, name: str, format_: str
@@ -49,6 +50,7 @@ def test_old_and_new_messages_are_read_with_the_newest_schema(
         frame.collect()
 
 
+@pytest.mark.long
 def test_a_record_unreadable_by_the_newest_schema_is_never_skipped(
     spark: SparkSession, gateway: Gateway, name: str
 ) -> None:

@@ -43,6 +43,7 @@ def all_types(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(ROWS, ALL_TYPES)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
 def test_rows_survive_a_round_trip(
     spark: SparkSession, all_types: DataFrame, name: str, format_: str
@@ -71,6 +72,7 @@ def test_python_reads_records_written_by_spark(
     assert records[2]["nested"] == {"a": None, "deep": None}
 
 
+@pytest.mark.long
 def test_a_schema_selects_and_reorders_columns(
     spark: SparkSession, all_types: DataFrame, name: str
 ) -> None:
@@ -97,6 +99,7 @@ def test_narrow_numbers_widen_and_absent_columns_become_null(
     assert spark.read.format("channel").load(name).collect() == [Row(a=3, b=0.5, c=None)]
 
 
+@pytest.mark.long
 def test_bytes_and_shorts_become_ints(spark: SparkSession, name: str) -> None:
     frame = spark.createDataFrame([Row(a=-128, b=-32768)], "a tinyint, b smallint")
     frame.write.format("channel").mode("append").option("create", "true").save(name)

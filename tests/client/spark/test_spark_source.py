@@ -41,6 +41,7 @@ def test_a_write_creates_a_channel_only_on_request(
     assert count(gateway, name) == 100
 
 
+@pytest.mark.long
 def test_a_second_write_appends_to_the_channel(
     spark: SparkSession, frame: DataFrame, gateway: Gateway, name: str
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_second_write_appends_to_the_channel(
     assert spark.read.format("channel").load(name).count() == 200
 
 
+@pytest.mark.long
 def test_a_thread_writes_after_it_has_registered_the_session(
     spark: SparkSession, frame: DataFrame, gateway: Gateway, gateway_url: str, name: str
 ) -> None:
@@ -63,6 +65,7 @@ def test_a_thread_writes_after_it_has_registered_the_session(
     assert count(gateway, name) == 100
 
 
+@pytest.mark.long
 def test_a_further_session_of_the_thread_is_registered_too(
     spark: SparkSession, gateway: Gateway, gateway_url: str, name: str
 ) -> None:
@@ -75,12 +78,14 @@ def test_a_further_session_of_the_thread_is_registered_too(
     assert count(gateway, name) == 100
 
 
+@pytest.mark.long
 def test_an_empty_channel_has_no_rows(spark: SparkSession, frame: DataFrame, name: str) -> None:
     save(frame.limit(0), name, create="true")
 
     assert spark.read.format("channel").load(name).collect() == []
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -107,6 +112,7 @@ def test_overwriting_is_an_error_with_advice(frame: DataFrame, gateway: Gateway,
     assert count(gateway, name) == 100
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
@@ -126,6 +132,7 @@ def test_a_mismatched_dataframe_fails_before_the_first_row(
     assert count(gateway, name) == 0
 
 
+@pytest.mark.long
 def test_an_unsupported_type_creates_no_channel(
     frame: DataFrame, gateway: Gateway, name: str
 ) -> None:
@@ -134,6 +141,7 @@ def test_an_unsupported_type_creates_no_channel(
     assert name not in {channel.name for channel in gateway.channels()}
 
 
+@pytest.mark.long
 def test_a_null_in_a_required_column_fails_the_job(
     spark: SparkSession, gateway: Gateway, name: str
 ) -> None:
@@ -144,6 +152,7 @@ def test_a_null_in_a_required_column_fails_the_job(
     assert count(gateway, name) == 0
 
 
+@pytest.mark.long
 def test_a_corrupt_message_fails_the_job_unless_skipped(
     spark: SparkSession, frame: DataFrame, gateway: Gateway, name: str
 ) -> None:
@@ -187,6 +196,7 @@ def test_a_read_after_a_limit_is_complete(spark: SparkSession, frame: DataFrame,
     assert loaded.count() == 100
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("schema", "said"),
     [

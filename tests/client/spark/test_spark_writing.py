@@ -43,6 +43,7 @@ def batch(*ids: int | None, text: str | None = "x") -> pa.RecordBatch:
     return pa.record_batch(columns, names=["id", "s"])
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(("task", "partition"), [(0, 0), (1, 1), (5, 2)])
 def test_a_task_writes_to_the_partition_with_its_number(
     channel: Channel, monkeypatch: pytest.MonkeyPatch, task: int, partition: int
@@ -136,6 +137,7 @@ def test_a_task_whose_records_are_in_a_topic_that_was_created_again_fails(channe
         writer_.write(iter([batch(2)]))
 
 
+@pytest.mark.long
 def test_a_deleted_topic_fails_a_write(gateway: Gateway, name: str) -> None:
     channel = gateway.channel(name, SCHEMA)
     writer_ = writer(channel.connection("write"))

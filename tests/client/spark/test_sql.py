@@ -63,6 +63,7 @@ def test_a_table_is_written_with_the_name_of_its_channel(
     assert all_ids(gateway.channel(name)) == [0, 1, 1, 2, 3, 3]
 
 
+@pytest.mark.long
 def test_a_write_to_a_table_alone_is_refused(
     spark: SparkSession, gateway: Gateway, name: str, table: str, new_table: Table
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_write_to_a_table_alone_is_refused(
     assert all_ids(gateway.channel(name)) == all_ids(gateway.channel(f"{name}-other")) == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_options_of_a_query_are_added_to_those_of_the_table(
     spark: SparkSession, name: str, table: str
 ) -> None:
@@ -95,6 +97,7 @@ def test_options_of_a_query_are_added_to_those_of_the_table(
         ids(spark, f"SELECT * FROM {table} WITH (startingOffset 'latest')")  # noqa: S608
 
 
+@pytest.mark.long
 def test_a_table_of_a_changed_channel_is_refused_with_advice(
     spark: SparkSession, gateway: Gateway, name: str, table: str
 ) -> None:
@@ -144,6 +147,7 @@ def test_a_channel_cannot_be_overwritten_by_insert(spark: SparkSession, table: s
         spark.sql(f"INSERT OVERWRITE {table} VALUES (3, 'c')")  # noqa: S608
 
 
+@pytest.mark.long
 def test_a_temporary_view_is_read_and_written(
     spark: SparkSession, gateway: Gateway, name: str
 ) -> None:
@@ -155,6 +159,7 @@ def test_a_temporary_view_is_read_and_written(
     assert ids(spark, "SELECT * FROM v") == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_a_temporary_view_with_columns_creates_its_channel(
     spark: SparkSession, gateway: Gateway, name: str
 ) -> None:
@@ -169,6 +174,7 @@ def test_a_temporary_view_with_columns_creates_its_channel(
     assert gateway.channel(name).connection("read").partitions == 2
 
 
+@pytest.mark.long
 def test_a_table_whose_options_spark_drops_is_refused_with_advice(
     spark: SparkSession, gateway: Gateway, name: str
 ) -> None:

@@ -125,6 +125,7 @@ def test_batches_follow_one_another_from_the_earliest_offset(
     assert query.batch(second, second) == {}
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("options", "start"),
     [

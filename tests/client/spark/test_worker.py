@@ -104,9 +104,11 @@ def prepared(directory: Path, **environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_a_prepared_worker_does_not_cache_sparks_archives(tmp_path: Path) -> None:
     assert prepared(tmp_path, SPARK_REUSE_WORKER="1") == ["True", "['mine']"]
 
 
+@pytest.mark.long
 def test_a_process_that_is_not_a_worker_is_unchanged(tmp_path: Path) -> None:
     assert prepared(tmp_path) == ["False", "['mine', 'sparks']"]

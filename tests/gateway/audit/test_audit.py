@@ -66,6 +66,7 @@ def test_a_creation_records_a_retention_of_zero(ops: Rig) -> None:
     }
 
 
+@pytest.mark.long
 def test_a_change_names_old_and_new_values(ops: Rig) -> None:
     ops.put(metadata={"labels": {"team": "data", "stage": "test"}})
     ops.clock.advance(60)

@@ -11,6 +11,7 @@ from sluiceway_gateway.errors import InvalidSettings, WrongRevision
 from sluiceway_gateway.settings import Settings
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:8900", "[::1]"])
 def test_without_tokens_loopback_is_served(shared_rig: Rig, host: str) -> None:
     assert shared_rig.http.get("/v1/channels", headers={"Host": host}).status_code == 200
@@ -32,6 +33,7 @@ def test_a_page_of_another_origin_is_refused(shared_rig: Rig, headers: dict[str,
     assert shared_rig.http.get("/livez", headers=headers).status_code == 200
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "headers",
     [

@@ -106,6 +106,7 @@ USES_OF_GROUPS: dict[str, Callable[[Owned], httpx.Response]] = {
 }
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("use", USES_OF_GROUPS.values(), ids=USES_OF_GROUPS.keys())
 @pytest.mark.parametrize("caller", CALLERS.values(), ids=CALLERS.keys())
 def test_a_group_is_used_by_its_owner_and_by_managers(
@@ -123,6 +124,7 @@ def test_a_group_is_used_by_its_owner_and_by_managers(
     assert owned.flights.commit(owned.reader, 2, (0, 6, 0)).status_code == 200
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("caller", CALLERS.values(), ids=CALLERS.keys())
 def test_positions_without_membership_are_moved_by_the_owner_and_by_managers(
     flights: Site, caller: Caller
@@ -155,6 +157,7 @@ USES_OF_ENDPOINTS: dict[str, Callable[[Owned], httpx.Response]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("use", USES_OF_ENDPOINTS.values(), ids=USES_OF_ENDPOINTS.keys())
 @pytest.mark.parametrize("caller", CALLERS.values(), ids=CALLERS.keys())
 def test_an_endpoint_is_used_by_its_label_alone(
@@ -164,6 +167,7 @@ def test_an_endpoint_is_used_by_its_label_alone(
     (allowed if caller.label == OWNER else refused)(use(owned))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("caller", CALLERS.values(), ids=CALLERS.keys())
 def test_an_endpoint_is_dismissed_by_managers_alone(owned: Owned, caller: Caller) -> None:
     caller.enter(owned.flights.rig)
@@ -199,6 +203,7 @@ def transfer_group(flights: Site, group: str, owner: str, **body: Any) -> httpx.
     )
 
 
+@pytest.mark.long
 def test_a_shared_group_is_used_by_every_label(owned: Owned) -> None:
     flights = owned.flights
     refused(transfer_group(flights, "g", "*"))
@@ -219,6 +224,7 @@ def owner_of(flights: Site, group: str = "g") -> Any:
     return flights.rig.http.get(flights.offsets_path(group)).json()["owner"]
 
 
+@pytest.mark.long
 def test_a_group_without_an_owner_belongs_to_the_first_label_that_uses_it(rig: Rig) -> None:
     flights = site(rig, partitions=4)
     flights.member()
@@ -248,6 +254,7 @@ def test_anonymous_endpoints_belong_to_nobody(flights: Site) -> None:
     allowed(another.post_attach())
 
 
+@pytest.mark.long
 def test_tokens_of_one_label_are_one_owner(flights: Site) -> None:
     flights.member()
     become(flights.rig, OWNER, "read:flights")
@@ -260,6 +267,7 @@ def changes(site: Site | LedgerSite, action: str) -> list[Any]:
     return [each for each in items if each["action"] == action]
 
 
+@pytest.mark.long
 def test_transfers_and_refused_uses_are_audited(owned: Owned) -> None:
     flights = owned.flights
     become(flights.rig, OTHER, "read", "write")
@@ -280,6 +288,7 @@ def test_transfers_and_refused_uses_are_audited(owned: Owned) -> None:
     assert 'sluiceway_foreign_uses_total{action="resize"} 3.0' in metrics
 
 
+@pytest.mark.long
 def test_uses_of_each_foreign_group_are_audited(owned: Owned) -> None:
     flights = owned.flights
     flights.member(group="h")
@@ -366,6 +375,7 @@ USES_OF_BATCHES: dict[str, Callable[[LedgerSite, Any], httpx.Response]] = {
 }
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("use", USES_OF_BATCHES.values(), ids=USES_OF_BATCHES.keys())
 @pytest.mark.parametrize("caller", CALLERS.values(), ids=CALLERS.keys())
 def test_batches_and_keys_are_used_by_their_owner_and_by_managers(
@@ -383,6 +393,7 @@ def test_batches_and_keys_are_used_by_their_owner_and_by_managers(
     orders.commit(batch, {0: [(0, 10)]})
 
 
+@pytest.mark.long
 def test_no_refusal_of_a_batch_names_an_instance(orders: LedgerSite) -> None:
     batch = orders.open(instance="the-instance")
     responses = [
@@ -468,6 +479,7 @@ def test_batches_without_an_owner_belong_to_the_first_label_that_uses_them(
     assert (claim["by"], claim["target"]) == (OWNER, "job")
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("use", USES_OF_GROUPS.values(), ids=USES_OF_GROUPS.keys())
 def test_without_tokens_groups_are_used_by_everybody(
     rig: Rig, use: Callable[[Owned], httpx.Response]
@@ -480,6 +492,7 @@ def test_without_tokens_groups_are_used_by_everybody(
     assert owner_of(flights) is None
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("use", USES_OF_BATCHES.values(), ids=USES_OF_BATCHES.keys())
 def test_without_tokens_batches_are_used_by_everybody(
     ledger: LedgerSite, use: Callable[[LedgerSite, Any], httpx.Response]
@@ -500,6 +513,7 @@ def replayed(response: httpx.Response) -> bool:
     return was_committed
 
 
+@pytest.mark.long
 def test_keys_of_messages_written_by_hand_belong_to_a_label(orders: LedgerSite) -> None:
     assert not replayed(write_by_hand(orders, "by-hand"))
     become(orders.rig, OTHER, "write")

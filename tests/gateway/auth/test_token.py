@@ -9,6 +9,7 @@ from gateways import Rig, code
 PATH = "/v1/token"
 
 
+@pytest.mark.long
 def test_a_token_describes_itself_without_its_secret(rig: Rig) -> None:
     limited = rig.token(
         "read", "manage:sales.", label="Ana's laptop", expires_in=timedelta(hours=1)

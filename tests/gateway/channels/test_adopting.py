@@ -58,6 +58,7 @@ def adopt(rig: Rig, topic: str, name: str = "flights", **spec: Any) -> httpx.Res
     return rig.put(name, topic={"name": topic}, **spec)
 
 
+@pytest.mark.sample
 def test_a_topic_is_not_adopted_with_exactly_once_delivery(near: Rig, topic: str) -> None:
     response = adopt(near, topic, delivery="exactly_once")
     assert (response.status_code, code(response)) == (409, "channel_adopted")
@@ -86,6 +87,7 @@ def test_an_adopted_topic_is_observed_and_unchanged(
     assert (again.status_code, again.json()["metadata"]["generation"]) == (200, 1)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "spec",
     [
@@ -157,6 +159,7 @@ def test_adopting_needs_the_scope_for_all_channels(shared_rig: Rig, rig: Rig) ->
     assert "without a prefix" in response.json()["detail"]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("asked", ["delete", "keep"])
 def test_deleting_the_channel_leaves_the_topic_with_its_schemas(
     near: Rig, topic: str, reconciler: Reconciler, operator: AdminClient, asked: str

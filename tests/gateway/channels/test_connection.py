@@ -8,6 +8,7 @@ from sluiceway_gateway.db.engine import Database
 PATH = "/v1/channels/flights/connection"
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_a_ready_channel_returns_its_connection(rig: Rig, access: str) -> None:
     made = rig.put(partitions=3, format="arrow", config={"max.message.bytes": "2000000"}).json()
@@ -48,6 +49,7 @@ def test_a_channel_that_is_not_ready_returns_the_reason(rig: Rig) -> None:
     assert response.json()["retriable"]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(("topic", "how"), [("delete", "with"), ("keep", "without")])
 def test_a_channel_that_is_being_deleted_says_what_to_do(rig: Rig, topic: str, how: str) -> None:
     uid = rig.put().json()["metadata"]["uid"]

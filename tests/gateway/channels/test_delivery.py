@@ -44,6 +44,7 @@ def test_the_delivery_cannot_be_changed(rig: Rig, was: str) -> None:
     assert f"The delivery of the channel 'flights' is {was}" in response.json()["detail"]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
@@ -71,6 +72,7 @@ def test_an_unknown_delivery_is_refused(shared_rig: Rig) -> None:
     assert (response.status_code, code(response)) == (422, "invalid_request")
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("features", [{}, {"Sluiceway-Features": "other"}])
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_a_client_without_the_feature_gets_no_connection(

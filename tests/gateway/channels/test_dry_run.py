@@ -45,6 +45,7 @@ def test_a_dry_change_returns_the_next_generation_and_stores_nothing(rig: Rig) -
     assert rig.http.put(PATH, json=wanted).json()["spec"] == dry.json()["spec"]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "spec",
     [

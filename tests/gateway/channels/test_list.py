@@ -17,10 +17,12 @@ def names(rig: Rig, headers: dict[str, str] | None = None, **parameters: Any) ->
         parameters["cursor"] = response.json()["next_cursor"]
 
 
+@pytest.mark.long
 def test_an_empty_list_has_no_further_page(shared_rig: Rig) -> None:
     assert shared_rig.http.get("/v1/channels").json() == {"items": [], "next_cursor": None}
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("limit", [1, 2, 5, 1000])
 def test_pages_follow_each_other_by_name(rig: Rig, limit: int) -> None:
     made = ["b", "a", "a-b", "a.b", "c"]
@@ -29,6 +31,7 @@ def test_pages_follow_each_other_by_name(rig: Rig, limit: int) -> None:
     assert names(rig, limit=limit) == sorted(made)
 
 
+@pytest.mark.long
 def test_pages_continue_despite_created_and_deleted_channels(rig: Rig) -> None:
     for name in ("a", "c", "e"):
         rig.put(name)

@@ -94,6 +94,7 @@ def test_a_ready_channel_stays_ready_while_it_grows(rig: Rig) -> None:
     assert (status["observed_generation"], status["topic"]["partitions"]) == (1, 1)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [

@@ -42,6 +42,7 @@ def test_another_schema_for_bytes_is_refused(rig: Rig) -> None:
     assert code(put(rig, schema=SCHEMA, compatibility="none")) == "invalid_schema"
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
 def test_channels_of_other_formats_need_a_schema(rig: Rig, format_: str) -> None:
     refused = put(rig, format=format_)

@@ -17,6 +17,7 @@ def rig_with_kafka(database: Database, database_url: str, kafka: SharedKafka) ->
         yield rig
 
 
+@pytest.mark.sample
 def test_more_replicas_than_brokers_are_refused_and_nothing_is_created(rig_with_kafka: Rig) -> None:
     response = rig_with_kafka.put(replication=2)
     assert (response.status_code, code(response)) == (409, "replication_exceeds_brokers")

@@ -77,6 +77,7 @@ def test_a_channel_name_is_unique(database: Database) -> None:
     assert find(database, "flights") == make("flights")
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -120,6 +121,7 @@ def observed(channel: Channel, phase: Phase) -> Channel:
     return replace(channel, phase=phase, topic=topic, observed_generation=channel.generation)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("phase", Phase)
 def test_a_change_made_from_another_phase_changes_nothing(database: Database, phase: Phase) -> None:
     """Ready and closing are distinguished, though their rows have the same phase."""
@@ -135,6 +137,7 @@ def test_a_change_made_from_another_phase_changes_nothing(database: Database, ph
     assert find(database, "flights") == replace(channel, revision=2)
 
 
+@pytest.mark.sample
 @given(steps=st.lists(st.sampled_from(Phase), max_size=6))
 @settings(
     max_examples=settings.default.max_examples // 2,
@@ -189,6 +192,7 @@ PARTS = st.one_of(
 )
 
 
+@pytest.mark.long
 @given(
     labels=st.lists(st.dictionaries(KEYS, VALUES), min_size=1, max_size=5),
     parts=st.lists(PARTS, min_size=1, max_size=3),

@@ -116,6 +116,7 @@ def test_a_change_is_shown_field_by_field_and_omitted_fields_keep_their_values(
     assert channel_json(command, name)["spec"]["retention"]["ms"] == 60_000
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
@@ -506,6 +507,7 @@ def test_pruning_deletes_matching_channels_but_none_with_data_unless_forced(
     assert channel_json(command, f"{name}-other")["status"]["phase"] == "ready"
 
 
+@pytest.mark.long
 def test_applying_an_exported_channel_changes_nothing(
     command: Command, folder: Path, name: str
 ) -> None:
@@ -625,6 +627,7 @@ _VALUES = st.recursive(
 )
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("format_", ["yaml", "json"])
 def test_every_value_round_trips_through_a_document(
     format_: str, tmp_path_factory: pytest.TempPathFactory

@@ -233,6 +233,7 @@ def test_tail_prints_existing_records(command: Command, gateway_url: str, name: 
     assert command("tail", name, "--from-beginning", "-n", "2").out.splitlines() == lines[:2]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("partition", [0, 1], ids=["same partition", "added partition"])
 def test_tail_follows_from_the_end(gateway_url: str, name: str, partition: int) -> None:
     with Gateway(gateway_url) as gateway:

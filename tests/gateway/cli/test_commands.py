@@ -108,6 +108,7 @@ def test_an_invalid_setting_is_named(sluiceway: Sluiceway) -> None:
     sluiceway("migrate", database_url="mysql://x").failed("sqlite:///PATH or postgresql://")
 
 
+@pytest.mark.sample
 def test_migrate_can_be_repeated(sluiceway: Sluiceway, empty_database_url: str) -> None:
     first, second = (sluiceway("migrate", database_url=empty_database_url) for _ in range(2))
     assert first.status == second.status == 0
@@ -173,6 +174,7 @@ def used_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
+@pytest.mark.sample
 def test_serve_refuses_unsafe_or_used_addresses(
     sluiceway: Sluiceway, database_url: str, used_port: int
 ) -> None:
@@ -192,6 +194,7 @@ def test_serve_refuses_unsafe_or_used_addresses(
     serve(token_key="x" * 40).failed("another key", "sluiceway token create")
 
 
+@pytest.mark.sample
 def test_tokens_are_created_listed_and_revoked(
     sluiceway: Sluiceway, empty_database_url: str
 ) -> None:
@@ -220,6 +223,7 @@ def test_tokens_are_created_listed_and_revoked(
     assert "revoked" in token("list").out
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -47,6 +47,7 @@ def all_run(processes: list[Process]) -> bool:
     return all(each.running() for each in processes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "databases", ["postgres", pytest.param("sqlite", marks=pytest.mark.long)], indirect=True
 )
@@ -65,6 +66,7 @@ def test_of_two_concurrent_migrations_one_does_the_work(
     database.close()
 
 
+@pytest.mark.sample
 def test_a_database_of_a_newer_version_is_refused(sluiceway: Sluiceway, database_url: str) -> None:
     database = Database(database_url)
     with database.write() as tx:

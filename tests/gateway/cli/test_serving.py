@@ -174,6 +174,7 @@ def _heeds_hangup() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_heeds_hangup")
 @pytest.mark.parametrize(
     "number",

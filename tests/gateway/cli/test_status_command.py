@@ -111,6 +111,7 @@ def test_json_is_the_response_of_the_gateway(
     assert line["lag_messages"] == 2
 
 
+@pytest.mark.long
 def test_watching_shows_each_state_until_it_is_interrupted(gateway_url: str, name: str) -> None:
     arguments = ("channels", "status", name, "--watch", "--json", "--url", gateway_url)
     with process(*arguments, command=INTERRUPTIBLE) as running, Gateway(gateway_url) as gateway:

@@ -104,6 +104,7 @@ def in_terminal(columns: int) -> list[str]:
     return text.decode().replace("\r", "").splitlines()
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(("columns", "widest"), [(60, 60), (20, 40)])
 def test_a_long_cause_wraps_in_its_column_and_nothing_is_cut(columns: int, widest: int) -> None:
     lines = in_terminal(columns)

@@ -48,6 +48,7 @@ def calls(uid: str) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.sample
 @pytest.mark.usefixtures("no_leader")
 def test_a_locked_database_is_503_and_loses_nothing(database: Database, database_url: str) -> None:
     with running(database, database_url, database_wait_ms=50) as rig:
@@ -72,6 +73,7 @@ def test_a_locked_database_is_503_and_loses_nothing(database: Database, database
         until(lambda: rig.put(partitions=2).status_code == 200)
 
 
+@pytest.mark.long
 def test_an_unavailable_database_is_503_on_every_route_until_it_returns(
     database: Database, database_url: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -138,6 +140,7 @@ def check_away(rig: Rig, uid: str) -> None:
     assert rig.http.get("/livez").status_code == 200
 
 
+@pytest.mark.long
 def test_a_full_disk_is_not_ready(sqlite: SQLite) -> None:
     url = sqlite.migrated()
     with closing(Database(url)) as database, running(database, url) as rig:
@@ -273,6 +276,7 @@ def ready(rig: Rig) -> bool:
     return bool(rig.http.get("/readyz").json()["database"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wait_ms", [500, pytest.param(5_000, marks=pytest.mark.long)])
 def test_while_postgres_hangs_every_request_is_503(postgres: Postgres, wait_ms: int) -> None:
     with gateway(postgres.migrated(), database_wait_ms=wait_ms) as rig:
@@ -318,6 +322,7 @@ def test_while_postgres_hangs_every_request_is_503(postgres: Postgres, wait_ms: 
         assert flights.committed() == [(0, 9, 0)]
 
 
+@pytest.mark.long
 def test_connections_with_lost_packets_are_replaced_and_commits_continue(
     postgres: Postgres,
 ) -> None:
@@ -361,6 +366,7 @@ def test_an_unconfirmed_commit_can_be_repeated(postgres: Postgres, arrives: bool
         assert flights.committed() == [(0, 9, 0)]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("no_leader")
 @pytest.mark.parametrize("arrives", [pytest.param(True, marks=pytest.mark.long), False])
 def test_an_unconfirmed_change_is_made_once(postgres: Postgres, arrives: bool) -> None:

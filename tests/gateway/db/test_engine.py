@@ -42,6 +42,7 @@ def test_sqlite_is_durable_through_a_power_loss(tmp_path: Path) -> None:
     database.close()
 
 
+@pytest.mark.long
 def test_a_new_file_can_be_opened_concurrently(tmp_path: Path) -> None:
     at_once = threading.Barrier(8)
 
@@ -77,6 +78,7 @@ def test_a_new_file_locked_by_another_is_awaited_for_a_limited_time(tmp_path: Pa
     database.close()
 
 
+@pytest.mark.sample
 def test_a_failed_transaction_leaves_no_rows(database: Database) -> None:
     def fail() -> None:
         with database.write() as tx:
@@ -89,6 +91,7 @@ def test_a_failed_transaction_leaves_no_rows(database: Database) -> None:
         assert leases.current(tx, "l") is None
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("failure", [RuntimeError(), sqlite3.OperationalError(), None])
 def test_work_after_a_failed_transaction_is_not_part_of_it(
     database: Database, failure: Exception | None

@@ -95,6 +95,7 @@ def test_the_migration_creates_the_tables_of_the_schema(
     assert definitions(database) == expected
 
 
+@pytest.mark.sample
 def test_the_next_migration_would_be_empty(database: Database) -> None:
     with database.engine.connect() as connection:
         options = {"compare_type": True, "compare_server_default": True}
@@ -115,6 +116,7 @@ def test_migrating_again_changes_nothing(database: Database, database_url: str) 
     revision.require_current(database)
 
 
+@pytest.mark.long
 def test_concurrent_migrations_all_succeed(empty_database_url: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         revisions = list(pool.map(migrate, [empty_database_url] * 4))
@@ -129,6 +131,7 @@ def test_a_database_without_tables_is_refused(empty_database_url: str) -> None:
         revision.require_current(database)
 
 
+@pytest.mark.sample
 def test_a_database_of_a_newer_version_is_refused(database: Database, database_url: str) -> None:
     with database.engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -194,6 +197,7 @@ def fill(connection: Connection) -> None:
     )
 
 
+@pytest.mark.sample
 def test_an_upgrade_keeps_all_rows_and_references(old: Database) -> None:
     assert revision.upgrade(old) == "9000"
     assert revision.current(old) == "9000"
@@ -202,6 +206,7 @@ def test_an_upgrade_keeps_all_rows_and_references(old: Database) -> None:
         assert tx.execute(text("SELECT topic_id, schema_id FROM kept_schemas")).all() == [("t", 7)]
 
 
+@pytest.mark.sample
 def test_an_upgrade_of_the_initial_revision_keeps_its_rows(empty_database_url: str) -> None:
     with opened(empty_database_url) as database:
         with writing(database) as connection:

@@ -73,6 +73,7 @@ def seconds_to_refuse(call: Callable[[Database], object], database: Database) ->
     return time.monotonic() - begun_s
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("prepared", [False, True])
 def test_a_statement_without_an_answer_ends_the_transaction(
     postgres: Postgres, silent: Database, prepared: bool

@@ -136,6 +136,7 @@ def test_requests_that_wait_share_a_transaction(crowd: Crowd) -> None:
     assert len(crowd.notified) == 2
 
 
+@pytest.mark.sample
 def test_an_error_of_one_request_does_not_affect_the_others(crowd: Crowd) -> None:
     known = crowd.request(**member(0))
     crowd.service.submit(known).result(30)
@@ -156,6 +157,7 @@ def test_an_error_of_one_request_does_not_affect_the_others(crowd: Crowd) -> Non
     assert len(crowd.rows(endpoints, crowd.uid)) == 3
 
 
+@pytest.mark.sample
 def test_a_full_dynamic_group_admits_restarts_of_its_static_members_only(crowd: Crowd) -> None:
     dynamic: dict[str, Any] = {"group": "d"}
     first = crowd.attach(**dynamic, static_id="a").endpoint
@@ -287,6 +289,7 @@ def random_spec(chance: random.Random) -> dict[str, Any]:
     return {"role": role, "mode": mode, "group": kind, "index": chance.randrange(3), "size": 3}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
 def test_a_batch_gives_the_same_as_single_requests(crowd: Crowd, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - to repeat, not to hide
@@ -312,6 +315,7 @@ def outcome(future: "Future[Attached]") -> Any:
     return endpoint.place, endpoint.epoch
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("seed", range(5))
 def test_a_batch_gives_each_request_the_outcome_that_it_would_have_alone(
     crowd: Crowd, seed: int

@@ -95,12 +95,14 @@ def test_a_new_instance_fences_the_old_one(flights: Site) -> None:
     assert report["events"][0]["by"] == "loopback"
 
 
+@pytest.mark.long
 def test_ungrouped_endpoints_fence_no_other(flights: Site) -> None:
     first, second = flights.attach("writer"), flights.attach("writer")
     assert (first["index"], second["index"]) == (0, 1)
     assert {each["superseded"] for each in flights.listed()} == {False}
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "other",
     [
@@ -178,6 +180,7 @@ def test_a_failed_member_of_the_old_size_is_fenced_when_it_changes(flights: Site
     assert flights.get(failed)["superseded"]
 
 
+@pytest.mark.long
 def test_a_larger_group_grows_the_channel_and_gets_retry_after(flights: Site) -> None:
     request_body: dict[str, Any] = {"group": "g", "index": 5, "size": 6, "id": fresh_id()}
     for _ in range(2):
@@ -274,6 +277,7 @@ def test_a_deleted_channel_deletes_its_endpoints(flights: Site) -> None:
     assert reply["status"] == "gone"
 
 
+@pytest.mark.long
 def test_positions_of_another_topic_are_refused(flights: Site) -> None:
     from sqlalchemy import text
 

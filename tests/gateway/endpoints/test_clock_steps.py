@@ -8,6 +8,7 @@ from endpoints import Site, report
 from sluiceway_gateway.endpoints.session_store import MAX_BEATS_AHEAD
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hours", [1, -1])
 def test_attach_heartbeat_commit_and_reset_survive_clock_steps(flights: Site, hours: int) -> None:
     clock, key = flights.rig.clock, {"Idempotency-Key": "a-reset"}

@@ -51,6 +51,7 @@ def test_a_failed_member_0_does_not_wait_for_its_group(flights: Site) -> None:
     assert flights.detach(first, "error").status_code == 200
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("body", "pointer"),
     [
@@ -91,6 +92,7 @@ def test_a_wrong_epoch_or_unknown_id_or_end_offsets_of_a_reader_are_refused(flig
     )
 
 
+@pytest.mark.long
 def test_the_end_offsets_of_a_place_only_grow(flights: Site) -> None:
     flights.detach(flights.member(role="writer"), ends={"0": 120, "3": 7})
     assert not flights.member(role="writer")["took_over"]
@@ -302,6 +304,7 @@ def test_a_long_poll_of_endpoints_ends_only_on_their_changes(flights: Site) -> N
     assert response.headers["etag"] == f'"{flights.uid[:8]}.e1"'
 
 
+@pytest.mark.long
 def test_a_long_poll_of_a_channel_ignores_changes_of_endpoints(flights: Site) -> None:
     tag = flights.rig.http.get(flights.path).headers["etag"]
     flights.attach()

@@ -13,6 +13,7 @@ def flights(rig: Rig) -> Site:
     return site(rig, partitions=4, heartbeat={"interval_ms": 700, "timeout_ms": 5000})
 
 
+@pytest.mark.long
 def test_a_heartbeat_stores_states_and_counters_and_returns_counterparts(flights: Site) -> None:
     reader, writer = flights.member(), flights.attach("writer")
     response = flights.send(
@@ -208,6 +209,7 @@ def test_a_heartbeat_without_endpoints_is_accepted(flights: Site) -> None:
     assert response == {"next_ms": 2000, "beat": 0, "endpoints": []}
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("body", "pointer"),
     [

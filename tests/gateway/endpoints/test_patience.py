@@ -18,6 +18,7 @@ def asked(flights: Site, **heartbeat: int) -> Any:
     return flights.post_attach(group="d", dynamic=True, heartbeat=heartbeat)
 
 
+@pytest.mark.long
 def test_the_interval_is_a_sixth_of_the_timeout_and_at_most_the_channels(flights: Site) -> None:
     for timeout_ms, interval_ms in ((300, 100), (3000, 500), (30_000, 2000), (60_000, 2000)):
         response = asked(flights, timeout_ms=timeout_ms).json()
@@ -83,6 +84,7 @@ def shares(flights: Site, *members: Any) -> list[list[int]]:
     return [flights.sync(member).json()["held"] for member in members]
 
 
+@pytest.mark.long
 def test_a_restart_with_the_same_static_id_takes_index_and_partitions_at_once(
     flights: Site,
 ) -> None:
@@ -99,6 +101,8 @@ def test_a_restart_with_the_same_static_id_takes_index_and_partitions_at_once(
     assert shares(flights, second, again) == [[1, 3], [0, 2]]
 
 
+@pytest.mark.long
+@pytest.mark.sample
 @pytest.mark.parametrize("end", ["closed", "error", "lost", "removed"])
 def test_a_static_id_keeps_its_index_and_the_ended_instance_stays_fenced(
     rig: Rig, flights: Site, end: str

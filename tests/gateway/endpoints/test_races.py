@@ -83,6 +83,7 @@ def crowd(database: Database) -> Crowd:
     return Crowd(database)
 
 
+@pytest.mark.sample
 def test_of_many_attaches_to_one_place_the_highest_epoch_wins(crowd: Crowd) -> None:
     attached = crowd.at_once(*[crowd.attach] * THREADS)
     epochs = sorted(each.endpoint.epoch for each in attached)
@@ -107,6 +108,7 @@ def test_no_older_instance_commits_beyond_the_positions_of_a_new_one(crowd: Crow
         old = new
 
 
+@pytest.mark.sample
 def test_a_forced_reset_and_a_commit_are_serialized(crowd: Crowd) -> None:
     for turn in range(5):
         reader = crowd.attach()
@@ -165,6 +167,7 @@ def test_of_concurrent_commits_of_one_endpoint_the_highest_remains(crowd: Crowd)
     assert crowd.offsets() == {0: THREADS - 1}
 
 
+@pytest.mark.sample
 def test_heartbeats_commits_attaches_and_the_reaper_do_not_deadlock(crowd: Crowd) -> None:
     session = uuid.uuid4().hex
     members = [crowd.attach(index, PARTITIONS, session=session) for index in range(PARTITIONS)]

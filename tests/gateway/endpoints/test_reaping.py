@@ -69,6 +69,7 @@ def health(flights: Site, endpoint: Any) -> str:
     return found
 
 
+@pytest.mark.sample
 def test_silence_makes_an_endpoint_suspect_then_lost_and_a_heartbeat_heals_it(
     flights: Site, watch: Watch
 ) -> None:
@@ -97,6 +98,7 @@ def test_silence_makes_an_endpoint_suspect_then_lost_and_a_heartbeat_heals_it(
     assert flights.get(reader)["events"][-1]["cause"] == "its session sends heartbeats again"
 
 
+@pytest.mark.long
 def test_an_endpoint_with_heartbeats_stays_healthy(flights: Site, watch: Watch) -> None:
     reader, writer = flights.attach(), flights.attach("writer")
     before = flights.rig.http.get(f"{flights.path}/endpoints").headers["etag"]
@@ -127,6 +129,7 @@ def test_a_new_leader_starts_over(flights: Site, watch: Watch) -> None:
     assert health(flights, reader) == "lost"
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("hours", [1, -1])
 def test_setting_the_wall_clock_makes_no_endpoint_lost(
     flights: Site, watch: Watch, hours: int
@@ -140,6 +143,7 @@ def test_setting_the_wall_clock_makes_no_endpoint_lost(
     assert health(flights, reader) == "suspect"
 
 
+@pytest.mark.long
 def test_only_open_endpoints_are_evaluated(flights: Site, watch: Watch) -> None:
     closed, old = flights.attach(), flights.member()
     flights.detach(closed)

@@ -58,6 +58,7 @@ ASKED: dict[str, Callable[[Site, Any], httpx.Response]] = {
 }
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED.keys())
 def test_another_owner_is_refused_and_changes_nothing(
     flights: Site, ask: Callable[[Site, Any], httpx.Response]

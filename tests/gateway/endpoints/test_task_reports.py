@@ -182,6 +182,7 @@ def test_a_kept_endpoint_is_healthy_again_although_its_task_is_fenced(
     assert flights.get(foreign)["health"] == "suspect"
 
 
+@pytest.mark.long
 def test_only_a_writer_itself_closes_it(flights: Site) -> None:
     endpoint = flights.attach("writer")
 
@@ -233,6 +234,7 @@ def test_a_keeping_session_gets_only_endpoints_in_the_tokens_scope(rig: Rig, fli
     assert [each["id"] for each in keep(flights)["kept"]] == [reader["id"]]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -260,6 +262,7 @@ def test_an_attempt_is_at_most_once_in_a_heartbeat(flights: Site) -> None:
     assert Worker(flights).send(task(endpoint, 0), task(endpoint, 0)).status_code == 422
 
 
+@pytest.mark.long
 def test_a_keeping_session_keeps_all_endpoints_and_gets_the_open_ones(flights: Site) -> None:
     assert keep(flights)["kept"] == []
     flights.detach(flights.attach("writer"))

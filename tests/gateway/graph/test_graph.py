@@ -3,6 +3,8 @@
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from endpoints import Site, fresh_id, site
 from gateways import Rig, code
 from sluiceway_gateway.channels.service import find_channel
@@ -70,6 +72,7 @@ def test_jobs_that_have_ended_stay_while_their_place_is_theirs(rig: Rig) -> None
     assert (job["name"], job["edges"][0]["finished"]) == ("g", 1)
 
 
+@pytest.mark.long
 def test_channels_that_the_token_does_not_see_are_left_out(rig: Rig) -> None:
     chain(rig, "raw", "secret", "sums")
     found = graph(rig, "raw", **rig.token("read:raw"))
@@ -82,6 +85,7 @@ def test_channels_that_the_token_does_not_see_are_left_out(rig: Rig) -> None:
     assert code(absent) == "channel_not_found"
 
 
+@pytest.mark.long
 def test_a_graph_is_bounded_and_says_so(rig: Rig) -> None:
     names = [f"c{number}" for number in range(model.MAX_HOPS + 3)]
     chain(rig, *names)

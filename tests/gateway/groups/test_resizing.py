@@ -46,6 +46,7 @@ def test_closed_members_keep_their_places(flights: Site) -> None:
     assert flights.get(open_)["superseded"]
 
 
+@pytest.mark.long
 def test_groups_of_one_channel_have_independent_sizes(flights: Site) -> None:
     others = [flights.member(index, 3, group="h") for index in range(3)]
     flights.member(0, 2)

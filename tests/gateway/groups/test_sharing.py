@@ -232,6 +232,7 @@ def test_only_members_sync(flights: Site) -> None:
     assert code(flights.sync(member, uid="0" * 32)) == "uid_mismatch"
 
 
+@pytest.mark.long
 def test_syncing_needs_the_scope_of_attaching(rig: Rig) -> None:
     flights = site(rig, partitions=4)
     member = flights.join()

@@ -105,6 +105,7 @@ def team(database: Database) -> Team:
     return Team(database)
 
 
+@pytest.mark.sample
 def test_a_lost_member_has_no_place_and_the_others_take_its_partitions(team: Team) -> None:
     silent, other = team.join(), team.join()
     team.take(silent)
@@ -149,6 +150,7 @@ def test_a_lost_member_returns_by_a_heartbeat_and_commits_only_with_a_new_share(
         team.commit(paused, has)
 
 
+@pytest.mark.long
 def test_an_old_heartbeat_does_not_return_a_lost_member(team: Team) -> None:
     paused = team.join()
     team.take(paused)

@@ -98,6 +98,7 @@ def test_a_request_without_a_body_is_refused_with_advice(shared_rig: Rig) -> Non
     assert "no body; send JSON" in response.json()["detail"]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("body", "pointer"),
     [

@@ -29,6 +29,7 @@ def soon() -> Iterator[None]:
     assert time.process_time() - started_s < SOON_S
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("soon")
 def test_a_duplicate_among_many_names_is_found_fast() -> None:
     names = [f'"{number:x}":0' for number in range(40_000)]
@@ -37,6 +38,7 @@ def test_a_duplicate_among_many_names_is_found_fast() -> None:
         loads(body)
 
 
+@pytest.mark.long
 def test_unknown_fields_are_counted_beyond_the_first_twenty(shared_rig: Rig) -> None:
     body = {f"{number:x}": 0 for number in range(70_000)}
     response = shared_rig.http.put("/v1/channels/flights", json=body)
@@ -110,6 +112,7 @@ def status(sent: socket.socket) -> int:
         return int(response.readline().split()[1])
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("token", [None, "slw_" + "0" * 16 + "_" + "0" * 64, "x"])
 def test_no_route_reads_the_body_of_an_unauthenticated_request(rig: Rig, token: str | None) -> None:
     rig.token("admin")
@@ -148,6 +151,7 @@ def test_a_client_that_disconnects_while_sending_is_not_a_gateway_error(
     assert "request failed" not in caplog.text
 
 
+@pytest.mark.long
 def test_the_openapi_document_has_the_exact_largest_integer(shared_rig: Rig) -> None:
     served = shared_rig.http.get("/openapi.json")
     assert b'"maximum":9223372036854775807' in served.content

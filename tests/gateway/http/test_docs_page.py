@@ -155,6 +155,7 @@ def test_nothing_else_is_served_under_docs(shared_rig: Rig, file: str) -> None:
     assert (response.status_code, code(response)) == (404, "not_found")
 
 
+@pytest.mark.long
 def test_the_openapi_document_is_at_the_path_used_by_the_page(shared_rig: Rig) -> None:
     (place,) = re.findall(r'url: "([^"]+)"', (DIRECTORY / "start.js").read_text())
     document = shared_rig.http.get(urljoin("/docs", place)).json()
@@ -176,6 +177,7 @@ def bodies(document: dict[str, Any]) -> dict[str, tuple[str, str, Any]]:
     }
 
 
+@pytest.mark.long
 def test_links_name_operations_and_their_parameters(rig: Rig) -> None:
     document = rig.http.get("/openapi.json").json()
     operations = {
@@ -198,6 +200,7 @@ def test_links_name_operations_and_their_parameters(rig: Rig) -> None:
             assert "requestBody" in target or "requestBody" not in link
 
 
+@pytest.mark.long
 def test_every_body_has_an_example_that_the_gateway_accepts(rig: Rig) -> None:
     found = bodies(rig.http.get("/openapi.json").json())
     assert found.keys() == EXAMPLES.keys()
@@ -209,6 +212,7 @@ def test_every_body_has_an_example_that_the_gateway_accepts(rig: Rig) -> None:
     assert rig.http.get("/v1/channels/name").json()["spec"]["partitions"] == 4
 
 
+@pytest.mark.long
 def test_operation_ids_are_short_and_stable(shared_rig: Rig) -> None:
     paths = shared_rig.http.get("/openapi.json").json()["paths"]
     ids = [each["operationId"] for operations in paths.values() for each in operations.values()]

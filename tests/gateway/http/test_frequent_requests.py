@@ -29,6 +29,7 @@ MEMBER: dict[str, Any] = {"group": "g", "index": 0, "size": 2}
 DYNAMIC: dict[str, Any] = {"group": "d", "dynamic": True}
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("changes", "status"),
     [
@@ -60,6 +61,7 @@ def test_an_invalid_attach_is_answered_with_its_error(
         assert response.json()["connection"]["schema"]["definition"]["name"] == "R"
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -97,6 +99,7 @@ def test_an_attach_returns_the_current_connection(flights: Site) -> None:
     assert direct.json() == after
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("changes", "status"),
     [
@@ -129,6 +132,7 @@ def test_a_heartbeat_is_stored(flights: Site) -> None:
     assert (found["state"], found["counters"]) == ("started", {"records": 7})
 
 
+@pytest.mark.long
 def test_attaching_and_heartbeats_need_their_scopes(rig: Rig) -> None:
     flights = site(rig)
     reader = flights.attach()

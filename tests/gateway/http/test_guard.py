@@ -39,6 +39,7 @@ def foreign_token(rig: Rig) -> str:
     return other.create(label="foreign", scopes=["admin"]).text.get_secret_value()
 
 
+@pytest.mark.long
 def test_every_route_requires_a_valid_token(rig: Rig) -> None:
     valid = rig.token("admin")["Authorization"]
     expired = rig.token("admin", expires_in=timedelta(seconds=1))["Authorization"]
@@ -92,6 +93,7 @@ def test_only_health_documentation_and_the_files_of_the_dashboard_are_public() -
     assert {"/livez", "/readyz"} | documentation | dashboard == PUBLIC
 
 
+@pytest.mark.long
 def test_documentation_needs_no_token_and_shows_no_data(rig: Rig) -> None:
     rig.put("secret-name")
     rig.token("admin")
@@ -150,6 +152,7 @@ ALLOWED = {
 }
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("scope", ALLOWED)
 def test_each_scope_allows_exactly_its_routes(rig: Rig, scope: str) -> None:
     admin = rig.token("admin")

@@ -86,6 +86,7 @@ def test_a_path_without_get_takes_no_head(rig: Rig) -> None:
     assert (status, headers["allow"]) == (405, "POST")
 
 
+@pytest.mark.long
 def test_the_document_of_the_interface_has_no_head(rig: Rig) -> None:
     document = rig.http.get("/openapi.json").json()
     assert all("head" not in each for each in document["paths"].values())

@@ -37,6 +37,7 @@ def path(flights: Site, group: str, rest: str = "offsets") -> str:
     return f"{flights.path}/groups/{segment}/{rest}"
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_group_of_any_name_commits_is_read_reset_and_resized(flights: Site, group: str) -> None:
     member = flights.member(group=group)
@@ -67,6 +68,7 @@ def test_a_group_of_any_name_commits_is_read_reset_and_resized(flights: Site, gr
     assert 'route="/v1/channels/{name}/groups/{group}/offsets"' in http.get("/metrics").text
 
 
+@pytest.mark.long
 def test_pages_of_endpoints_continue_after_groups_of_any_name(flights: Site) -> None:
     for group in GROUPS:
         flights.member(group=group)

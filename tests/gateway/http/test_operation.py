@@ -51,6 +51,7 @@ def test_health_and_readiness_name_the_available_parts(rig: Rig) -> None:
     until_ready(rig, 503, body)
 
 
+@pytest.mark.long
 def test_a_loop_that_keeps_failing_shows_in_readiness_metrics_and_log(
     rig: Rig, database: Database, lines: io.StringIO
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_thread_that_has_ended_shows_in_readiness(rig: Rig) -> None:
     assert ready.json()["reasons"]["threads"] == "ThreadEnded"
 
 
+@pytest.mark.long
 def test_requests_are_counted_by_route_and_not_by_path(rig: Rig) -> None:
     for name in ("a", "b"):
         rig.put(name)
@@ -218,6 +220,7 @@ def test_a_request_id_of_the_client_is_in_answer_problem_and_log(
     assert requests_logged(lines, "/v1/channels/{name}")[0]["request_id"] == mine
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "given",
     [
@@ -244,6 +247,7 @@ def test_requests_without_an_id_get_unique_ones(rig: Rig) -> None:
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("given", "trace"),
     [
@@ -273,6 +277,7 @@ def test_a_response_does_not_wait_for_a_delayed_ack(rig: Rig) -> None:
     until(several_are_fast, 30)
 
 
+@pytest.mark.long
 def test_the_log_has_the_code_of_a_refusal_and_the_cause_in_the_database(
     rig: Rig, database: Database, lines: io.StringIO
 ) -> None:

@@ -211,6 +211,7 @@ def refusing() -> Iterator[str]:
         yield f"127.0.0.1:{reserved.getsockname()[1]}"
 
 
+@pytest.mark.long
 def test_without_a_broker_every_call_fails_within_the_timeout(refusing: str) -> None:
     away = KafkaAdmin(refusing, timeout_s=0.5)
     change = AlterConfig(name="t", set={"segment.ms": "2000"}, delete=frozenset())

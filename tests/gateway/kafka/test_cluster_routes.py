@@ -90,6 +90,7 @@ def test_a_malformed_broker_or_topic_is_422(http: httpx.Client, path: str) -> No
     problem(http.get(f"/v1/cluster/{path}"), 422, "invalid_request")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["", "/brokers/1", "/topics/some"])
 def test_without_kafka_the_cluster_is_unavailable(tmp_path: Path, path: str) -> None:
     settings = Settings(

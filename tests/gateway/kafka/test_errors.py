@@ -13,6 +13,7 @@ CODES = sorted(
 )
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("code", CODES)
 def test_every_code_that_librdkafka_knows_is_translated(code: int) -> None:
     assert rejection(KafkaError(code, "words")).cause in Cause

@@ -113,6 +113,7 @@ def test_invalid_parameters_are_refused_with_a_reason(
     assert message in response.text
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "until",
     [

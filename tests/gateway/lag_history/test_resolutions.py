@@ -69,6 +69,7 @@ def flights(rig: Rig) -> Site:
     return site(rig)
 
 
+@pytest.mark.long
 def test_a_day_is_kept_at_decreasing_resolution_in_a_bounded_number_of_rows(flights: Site) -> None:
     recorder = Recorder(flights)
     for step_s, kept_s in ((300, 26 * 3600), (60, 2 * 3600 + 600), (10, 1300)):
@@ -130,6 +131,7 @@ def test_a_later_interval_replaces_only_an_expired_row(flights: Site) -> None:
     assert lags(history(flights, since=60)) == [3]
 
 
+@pytest.mark.long
 def test_a_channels_history_is_separate_and_deleted_with_it(rig: Rig) -> None:
     flights, weather = site(rig, "flights"), site(rig, "weather")
     Recorder(flights, weather).record(1, after_s=10)

@@ -61,6 +61,7 @@ def test_a_repeated_commit_gets_the_same_answer(ledger: LedgerSite) -> None:
     assert code(ledger.post_commit(first, {0: [(0, 11)]})) == "batch_committed"
 
 
+@pytest.mark.long
 def test_a_batch_without_records_is_committed(ledger: LedgerSite) -> None:
     assert ledger.commit(ledger.open(), {})["number"] == 1
     assert ledger.open(instance="run-2")["state"] == "committed"
@@ -168,6 +169,7 @@ def test_leases_are_renewed_and_ended_batches_named(ledger: LedgerSite) -> None:
     assert ledger.post("batches/renew", batches=[strange]).json() == {"batches": []}
 
 
+@pytest.mark.long
 def test_a_lease_of_0_renews_nothing(ledger: LedgerSite) -> None:
     batch = ledger.open()
     named = [{"id": batch["id"], "instance": "run-1"}]
@@ -213,6 +215,7 @@ def test_a_heartbeat_renews_the_open_batches_of_running_jobs(ledger: LedgerSite)
     assert lease_of(ledger, batch) == "2030-01-01T00:00:41.000Z"
 
 
+@pytest.mark.long
 def test_a_heartbeat_aborts_the_open_batches_of_ended_jobs(ledger: LedgerSite) -> None:
     done, left = ledger.open("k1"), ledger.open("k2")
     ledger.commit(done, {0: [(0, 10)]})
@@ -294,6 +297,7 @@ def test_a_long_response_is_read_in_slices_of_one_state(ledger: LedgerSite) -> N
     assert runs == {str(each): list(map(list, found)) for each, found in whole.items()}
 
 
+@pytest.mark.long
 def test_runs_above_stable_do_not_count_for_the_limit(ledger: LedgerSite) -> None:
     apart = [(at, at + 1) for at in range(0, 20, 2)]
     ledger.commit(ledger.open("k1"), {0: apart, 1: apart})
@@ -305,6 +309,7 @@ def test_runs_above_stable_do_not_count_for_the_limit(ledger: LedgerSite) -> Non
     assert ledger.committed(limit=20)["truncated"] == {}
 
 
+@pytest.mark.long
 def test_a_read_starts_at_the_requested_offsets(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open(), {0: [(0, 10), (20, 30)], 1: [(0, 5)]})
     found = ledger.committed(**{"from": "0:25,2:7"})
@@ -312,6 +317,7 @@ def test_a_read_starts_at_the_requested_offsets(ledger: LedgerSite) -> None:
     assert found["stable"] == {"0": 30, "1": 5, "2": 0, "3": 0}
 
 
+@pytest.mark.long
 def test_a_snapshot_shows_the_channel_as_it_was(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open("k1"), {0: [(0, 10)]})
     ledger.rig.clock.advance(60)
@@ -330,6 +336,7 @@ def test_a_snapshot_shows_the_channel_as_it_was(ledger: LedgerSite) -> None:
     assert (naive.status_code, code(naive)) == (422, "invalid_request")
 
 
+@pytest.mark.long
 def test_a_snapshot_has_each_batch_wholly_or_not_at_all(ledger: LedgerSite) -> None:
     first = ledger.open("c", "one", partitions=[0, 1])
     ledger.commit(ledger.open("b", "two", partitions=[0]), {0: [(10, 20)]})
@@ -345,6 +352,7 @@ def test_a_snapshot_has_each_batch_wholly_or_not_at_all(ledger: LedgerSite) -> N
     assert (held["stable"]["1"], held["visible_end"]["1"]) == (0, 10)
 
 
+@pytest.mark.long
 def test_a_snapshot_after_growth_has_whole_batches(ledger: LedgerSite) -> None:
     ledger.open("old", "one", partitions=[0])
     ledger.commit(ledger.open("new", "two", partitions=[0, 1]), {0: [(4, 8)], 1: [(0, 4)]})
@@ -353,6 +361,7 @@ def test_a_snapshot_after_growth_has_whole_batches(ledger: LedgerSite) -> None:
     assert ledger.committed()["runs"] == {"0": [], "1": [[0, 4]], "2": [], "3": []}
 
 
+@pytest.mark.long
 def test_a_snapshot_of_whole_batches_is_returned_in_parts(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open("first"), {0: [(0, 3)], 1: [(0, 1)]})
     ledger.open("slow", "other", partitions=[0, 1])
@@ -382,6 +391,7 @@ def whole_runs(ledger: LedgerSite, snapshot: int, *, limit: int = 1000) -> dict[
     return offsets
 
 
+@pytest.mark.long
 def test_a_batch_is_refused_if_the_previous_commit_of_its_writer_is_missing(
     ledger: LedgerSite,
 ) -> None:
@@ -397,6 +407,7 @@ def test_a_batch_is_refused_if_the_previous_commit_of_its_writer_is_missing(
     assert (naive.status_code, code(naive)) == (422, "invalid_request")
 
 
+@pytest.mark.long
 def test_a_read_has_the_times_of_its_number_and_of_a_known_one(ledger: LedgerSite) -> None:
     found = ledger.committed(known=0)
     assert (found["at"], found["known_at"]) == (None, None)
@@ -410,6 +421,7 @@ def test_a_read_has_the_times_of_its_number_and_of_a_known_one(ledger: LedgerSit
     assert ledger.committed(known=3)["known_at"] is None
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("at", "number"),
     [
@@ -445,6 +457,7 @@ def test_an_unchanged_ledger_is_not_sent_again(ledger: LedgerSite) -> None:
     assert ledger.get_committed(etag=etag).status_code == 304
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_a_waiting_reader_is_answered_when_a_batch_ends(ledger: LedgerSite, end: str) -> None:
     batch = ledger.open()
@@ -533,6 +546,7 @@ def test_a_channel_with_uncommitted_messages_at_its_end_is_drained_and_deleted(
     assert deleted.status_code == 202, deleted.text
 
 
+@pytest.mark.long
 def test_partitions_that_are_added_are_used_by_later_batches(ledger: LedgerSite) -> None:
     narrow = replace(ledger.topic, name=ledger.topic.name[:-1], partitions=2)
     site = ledger_site(ledger.rig, narrow, "narrow")

@@ -44,6 +44,7 @@ def test_offsets_of_another_batch_are_refused(ledger: LedgerSite) -> None:
     assert ledger.commit(slow, {0: [(0, 5)]})["stable"]["0"] == 10
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -76,6 +77,7 @@ def test_only_the_instance_that_opened_a_batch_ends_it(ledger: LedgerSite) -> No
     assert code(ledger.rig.http.put(path, json=body)) == "batch_fenced"
 
 
+@pytest.mark.long
 def test_a_batch_below_the_highest_committed_one_is_refused(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open("8", "query", ordinal=8, takeover=True), {0: [(0, 5)]})
     response = ledger.post_open("7", "query", "run-2", ordinal=7, takeover=True)
@@ -97,6 +99,7 @@ def test_a_batch_of_another_channel_or_time_is_not_found(ledger: LedgerSite) -> 
     )
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "change",
     [

@@ -52,6 +52,7 @@ def ledger(database: Database) -> Ledger:
     return found
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     "values",
     [
@@ -71,6 +72,7 @@ def test_a_batch_ends_completely_or_not_at_all(
         tx.execute(update(batches).values(**values))
 
 
+@pytest.mark.sample
 def test_a_key_is_open_or_committed_once(database: Database, ledger: Ledger) -> None:
     again = replace(BATCH, id="2" * 32, epoch=2)
     with pytest.raises(IntegrityError), database.write() as tx:
@@ -88,6 +90,7 @@ def test_a_batch_ends_once(database: Database, ledger: Ledger) -> None:
         batch_store.end(tx, ledger.channel_uid, COMMITTED)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(("visible_end", "stable"), [(4, 5), (-1, -1), (5, -1)])
 def test_stable_never_exceeds_the_visible_end(
     database: Database, ledger: Ledger, visible_end: int, stable: int
@@ -98,6 +101,7 @@ def test_stable_never_exceeds_the_visible_end(
         tx.execute(ledger_partitions.insert(), row)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(("first", "end"), [(5, 5), (6, 5), (-1, 5)])
 def test_runs_are_not_empty(database: Database, ledger: Ledger, first: int, end: int) -> None:
     row = {"channel_uid": ledger.channel_uid, "partition": 0}

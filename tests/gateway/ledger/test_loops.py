@@ -55,6 +55,7 @@ def reap(ledger: LedgerSite, clocks: Clocks) -> Callable[[float], int]:
     return run
 
 
+@pytest.mark.sample
 def test_a_vanished_writers_batch_ends_with_its_lease(
     ledger: LedgerSite, reap: Callable[[float], int]
 ) -> None:
@@ -71,6 +72,7 @@ def test_a_vanished_writers_batch_ends_with_its_lease(
     assert reap(5) == 0
 
 
+@pytest.mark.sample
 def test_a_renewed_batch_stays_open_up_to_the_largest_age(
     ledger: LedgerSite, reap: Callable[[float], int]
 ) -> None:
@@ -86,6 +88,7 @@ def test_a_renewed_batch_stays_open_up_to_the_largest_age(
     assert late[0]["lease_until"] == "2030-01-02T00:00:20.000Z"
 
 
+@pytest.mark.sample
 def test_no_batch_ends_because_the_clock_was_set(
     ledger: LedgerSite, clocks: Clocks, reap: Callable[[float], int]
 ) -> None:
@@ -97,6 +100,7 @@ def test_no_batch_ends_because_the_clock_was_set(
     assert ledger.committed()["open"][0]["key"] == "k1"
 
 
+@pytest.mark.sample
 def test_a_clock_that_was_set_back_holds_readers_by_as_much_longer(
     ledger: LedgerSite, clocks: Clocks, reap: Callable[[float], int]
 ) -> None:
@@ -106,6 +110,7 @@ def test_a_clock_that_was_set_back_holds_readers_by_as_much_longer(
     assert reap(12) == 1
 
 
+@pytest.mark.sample
 def test_writers_can_renew_after_an_outage_of_the_gateway(
     ledger: LedgerSite, clocks: Clocks, reap: Callable[[float], int]
 ) -> None:
@@ -133,6 +138,7 @@ def comparer(
     admin.close()
 
 
+@pytest.mark.long
 def test_runs_below_the_log_start_are_removed(
     ledger: LedgerSite, kafka: SharedKafka, comparer: Callable[..., LedgerComparer]
 ) -> None:
@@ -175,6 +181,7 @@ class Behind(KafkaAdmin):
         return ends | {0: self.end} if self.is_behind and 0 in ends else ends
 
 
+@pytest.mark.sample
 def test_a_ledger_whose_records_are_lost_is_halted(
     ledger: LedgerSite,
     clocks: Clocks,
@@ -198,6 +205,7 @@ def test_a_ledger_whose_records_are_lost_is_halted(
     assert code(ledger.post_open("k2")) == "ledger_halted"
 
 
+@pytest.mark.long
 def test_the_loss_begins_at_the_lowest_observed_watermark(
     ledger: LedgerSite,
     clocks: Clocks,
@@ -227,6 +235,7 @@ def test_the_loss_begins_at_the_lowest_observed_watermark(
     behind.close()
 
 
+@pytest.mark.sample
 def test_another_topic_of_the_same_name_changes_no_ledger(
     ledger: LedgerSite,
     clocks: Clocks,
@@ -263,6 +272,7 @@ class Busy(KafkaAdmin):
         return marks
 
 
+@pytest.mark.long
 def test_commits_during_the_passes_halt_no_channel(
     ledger: LedgerSite,
     clocks: Clocks,
@@ -291,6 +301,7 @@ def test_commits_during_the_passes_halt_no_channel(
     assert site.committed()["halted"] is None
 
 
+@pytest.mark.sample
 def test_a_ledger_that_cannot_be_compared_delays_no_other(
     ledger: LedgerSite,
     kafka: SharedKafka,

@@ -69,6 +69,7 @@ def refusals(site: LedgerSite) -> list[Any]:
     return [entry for entry in entries if entry["action"] == "refuse_commit"]
 
 
+@pytest.mark.sample
 def test_a_commit_of_offsets_that_kafka_uses_again_halts_the_channel(replaced: LedgerSite) -> None:
     batch = replaced.open("after")
     # Only the offsets of partition 1 conflict.
@@ -80,6 +81,7 @@ def test_a_commit_of_offsets_that_kafka_uses_again_halts_the_channel(replaced: L
     assert code(replaced.post_open("later")) == "ledger_halted"
 
 
+@pytest.mark.sample
 def test_an_overlap_with_replaced_records_halts_the_channel(site: LedgerSite) -> None:
     site.rig.clock.now = datetime.now(UTC) + AN_HOUR_AGO
     late = site.open("late")
@@ -88,6 +90,7 @@ def test_an_overlap_with_replaced_records_halts_the_channel(site: LedgerSite) ->
     assert lost_from(site) == {0: 0}
 
 
+@pytest.mark.long
 def test_an_open_batch_hides_no_loss(site: LedgerSite) -> None:
     site.rig.clock.now = datetime.now(UTC) + AN_HOUR_AGO
     site.open("slow", "slow")
@@ -99,6 +102,7 @@ def test_an_open_batch_hides_no_loss(site: LedgerSite) -> None:
     assert lost_from(site) == {0: 0}
 
 
+@pytest.mark.long
 def test_a_faulty_clients_conflict_is_refused_counted_and_audited(site: LedgerSite) -> None:
     # The clocks differ by as much as is tolerated.
     site.rig.clock.now = datetime.now(UTC) - CLOCK_TOLERANCE + timedelta(seconds=1)
@@ -113,6 +117,7 @@ def test_a_faulty_clients_conflict_is_refused_counted_and_audited(site: LedgerSi
     assert site.committed()["halted"] is None
 
 
+@pytest.mark.sample
 def test_a_conflict_below_the_log_start_is_refused(
     replaced: LedgerSite, kafka: SharedKafka
 ) -> None:
@@ -122,6 +127,7 @@ def test_a_conflict_below_the_log_start_is_refused(
     assert lost_from(replaced) == {}
 
 
+@pytest.mark.sample
 def test_a_conflict_in_a_recreated_topic_names_the_topic(
     replaced: LedgerSite, kafka: SharedKafka
 ) -> None:
@@ -134,6 +140,7 @@ def test_a_conflict_in_a_recreated_topic_names_the_topic(
     assert lost_from(replaced) == {}
 
 
+@pytest.mark.sample
 def test_times_of_writers_prove_nothing(ledger: LedgerSite, kafka: SharedKafka) -> None:
     topic = written_topic(
         kafka.bootstrap_servers, partitions=2, records=20, message_timestamp_type="CreateTime"
@@ -144,6 +151,7 @@ def test_times_of_writers_prove_nothing(ledger: LedgerSite, kafka: SharedKafka) 
     assert code(site.post_commit(site.open("bad"), {0: [(8, 12)]})) == "manifest_conflict"
 
 
+@pytest.mark.long
 def test_records_of_a_repair_are_no_loss(site: LedgerSite, kafka: SharedKafka) -> None:
     site.rig.clock.now = datetime.now(UTC) + AN_HOUR_AGO
     site.commit(site.open("before"), {0: [(0, 10)], 1: [(0, 5)]})
@@ -157,6 +165,7 @@ def test_records_of_a_repair_are_no_loss(site: LedgerSite, kafka: SharedKafka) -
     assert site.committed()["halted"] is None
 
 
+@pytest.mark.sample
 def test_a_commit_above_a_low_watermark_stores_it(site: LedgerSite) -> None:
     site.commit(site.open("before"), {0: [(0, 10)]})
     lose_records(site, {0: 30})
@@ -192,6 +201,7 @@ def repair(site: LedgerSite, lost_from: dict[str, int]) -> None:
     assert response.status_code == 200, response.text
 
 
+@pytest.mark.long
 def test_a_repair_gives_up_reused_offsets_of_all_partitions(replaced: LedgerSite) -> None:
     # An open batch has filled the lost end of partition 1; only that of partition 0 was noticed.
     halt_ledger(replaced, {0: 5})
@@ -203,6 +213,7 @@ def test_a_repair_gives_up_reused_offsets_of_all_partitions(replaced: LedgerSite
     assert replaced.committed()["runs"] == {"0": [], "1": []}
 
 
+@pytest.mark.sample
 def test_a_commit_whose_conflict_another_one_has_proven_is_told_of_the_halt(
     replaced: LedgerSite, kafka: SharedKafka
 ) -> None:
@@ -256,6 +267,7 @@ def compare(site: LedgerSite, trailing: Trailing) -> Callable[[], int]:
     return run
 
 
+@pytest.mark.long
 def test_a_watermark_that_caught_up_by_other_records_halts_the_channel(
     replaced: LedgerSite, trailing: Trailing, compare: Callable[[], int]
 ) -> None:
@@ -269,6 +281,8 @@ def test_a_watermark_that_caught_up_by_other_records_halts_the_channel(
     assert low_ends(replaced) == {}
 
 
+@pytest.mark.long
+@pytest.mark.sample
 def test_records_below_a_low_watermark_that_lasts_are_lost_too(
     replaced: LedgerSite, trailing: Trailing
 ) -> None:
@@ -283,6 +297,7 @@ def test_records_below_a_low_watermark_that_lasts_are_lost_too(
     assert lost_from(replaced) == {0: 0, 1: 0}
 
 
+@pytest.mark.sample
 def test_a_watermark_that_stays_low_halts_the_channel_without_the_permission_to_read(
     replaced: LedgerSite, trailing: Trailing
 ) -> None:
@@ -298,6 +313,7 @@ def test_a_watermark_that_stays_low_halts_the_channel_without_the_permission_to_
     assert lost_from(replaced) == {0: 7}
 
 
+@pytest.mark.sample
 def test_later_commits_do_not_hide_a_loss(
     replaced: LedgerSite, trailing: Trailing, compare: Callable[[], int]
 ) -> None:
@@ -308,6 +324,7 @@ def test_later_commits_do_not_hide_a_loss(
     assert compare() == 1
 
 
+@pytest.mark.sample
 def test_a_watermark_that_trailed_is_forgotten(
     site: LedgerSite, trailing: Trailing, compare: Callable[[], int]
 ) -> None:

@@ -34,6 +34,7 @@ def rows(ledger: LedgerSite, table: str) -> int:
         return int(tx.execute(count).scalar_one())
 
 
+@pytest.mark.long
 def test_a_committed_key_stays_for_good_with_its_number_of_records(
     ledger: LedgerSite, pruner: LedgerPruner
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_stream_keeps_its_highest_batch(ledger: LedgerSite, pruner: LedgerPrun
     assert ledger.committed()["runs"]["0"] == [[0, 3]]
 
 
+@pytest.mark.long
 def test_keys_of_one_instance_and_aborted_batches_are_pruned_with_their_owners(
     ledger: LedgerSite, pruner: LedgerPruner
 ) -> None:
@@ -107,6 +109,7 @@ def test_a_pruned_snapshot_is_distinguished_from_an_unknown_one(
     assert "no commit 4" in ledger.get_committed(snapshot=4).json()["detail"]
 
 
+@pytest.mark.long
 def test_runs_of_batches_stay_while_a_snapshot_needs_them(
     ledger: LedgerSite, pruner: LedgerPruner
 ) -> None:
@@ -127,6 +130,7 @@ def test_runs_of_batches_stay_while_a_snapshot_needs_them(
     assert ledger.committed(snapshot=3)["runs"]["0"] == [[0, 15]]
 
 
+@pytest.mark.long
 def test_all_unneeded_runs_of_batches_are_pruned_with_their_snapshots(
     ledger: LedgerSite,
 ) -> None:
@@ -163,6 +167,7 @@ def test_a_migration_keeps_the_runs_that_later_snapshots_need(ledger: LedgerSite
     assert later["runs"] == {"0": [[0, 3], [3, 5], [5, 6], [7, 9]], "1": [[0, 4]], "2": [], "3": []}
 
 
+@pytest.mark.long
 def test_later_snapshots_have_the_batches_that_a_gateway_of_the_earlier_version_committed(
     ledger: LedgerSite,
 ) -> None:

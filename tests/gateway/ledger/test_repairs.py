@@ -56,6 +56,7 @@ def repair(site: LedgerSite, lost_from: Mapping[str, int]) -> Any:
     return response.json()
 
 
+@pytest.mark.long
 def test_a_plan_lists_lost_records_and_changes_nothing(site: LedgerSite) -> None:
     before = site.committed()
     plan = ask_plan(site).json()
@@ -67,6 +68,7 @@ def test_a_plan_lists_lost_records_and_changes_nothing(site: LedgerSite) -> None
     assert before["halted"] == plan["cause"]
 
 
+@pytest.mark.long
 def test_a_repaired_channel_gives_up_lost_records_and_works_again(
     site: LedgerSite, admin: KafkaAdmin
 ) -> None:
@@ -94,6 +96,7 @@ def test_a_repaired_channel_gives_up_lost_records_and_works_again(
     assert site.committed()["runs"]["0"] == [[0, 10], [11, 20], [30, 32]]
 
 
+@pytest.mark.long
 def test_a_repair_records_its_principal_and_reason(site: LedgerSite) -> None:
     done = repair(site, {"0": 20})
     listed = site.rig.http.get(f"{site.path}/commits").json()
@@ -121,6 +124,7 @@ def test_a_repair_aborts_open_batches_and_fences_their_instances(short: LedgerSi
     assert short.open("more", "idle", "run-9")["state"] == "open"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost_from", [{"0": 19}, {"0": 21}, {"1": 2}, {"0": 20, "1": 5}])
 def test_a_repair_gives_up_only_the_requested_records(
     site: LedgerSite, lost_from: dict[str, int]
@@ -132,6 +136,7 @@ def test_a_repair_gives_up_only_the_requested_records(
     assert site.committed() == before
 
 
+@pytest.mark.long
 def test_losses_since_the_halt_are_in_the_plan_and_given_up(site: LedgerSite) -> None:
     lose_records(site, {1: 40})
     plan = ask_plan(site).json()
@@ -141,6 +146,7 @@ def test_losses_since_the_halt_are_in_the_plan_and_given_up(site: LedgerSite) ->
     assert site.committed()["runs"]["1"] == [[0, 5], [6, 20]]
 
 
+@pytest.mark.long
 def test_a_loss_is_given_up_despite_later_writes_of_others(
     site: LedgerSite, kafka: SharedKafka
 ) -> None:
@@ -169,6 +175,7 @@ def test_a_halted_channel_names_the_command_that_repairs_it(site: LedgerSite) ->
     assert "`sluiceway channels repair NAME`" in response.json()["detail"]
 
 
+@pytest.mark.long
 def test_a_waiting_reader_learns_of_a_repair(site: LedgerSite) -> None:
     etag = site.get_committed().headers["etag"]
     assert site.get_committed(etag=etag).status_code == 304
@@ -176,6 +183,7 @@ def test_a_waiting_reader_learns_of_a_repair(site: LedgerSite) -> None:
     assert site.get_committed(etag=etag).status_code == 200
 
 
+@pytest.mark.long
 def test_a_repair_needs_the_scope_manage_and_its_plan_any(site: LedgerSite) -> None:
     writer = site.rig.token("write:halted")
     owner = site.rig.token("manage:halted", label="ops")
@@ -225,6 +233,7 @@ def is_refused(topics: Topics, topic: str) -> bool:
     return errors[0] is not None
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("forgotten", [{"halted": None}, {"lost_from": {}}, {"lost_from": {0: 25}}])
 def test_only_a_repair_clears_a_loss(site: LedgerSite, forgotten: dict[str, Any]) -> None:
     def save(tx: WriteTransaction) -> None:

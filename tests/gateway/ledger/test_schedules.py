@@ -239,6 +239,7 @@ def run_schedule(ledger: LedgerSite, seed: int) -> Writers:
     return writers
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_random_concurrent_batches_are_visible_once_or_never(ledger: LedgerSite, seed: int) -> None:
     assert run_schedule(ledger, seed).committed
@@ -275,6 +276,7 @@ def test_no_committed_key_is_lost_while_ledgers_are_pruned(ledger: LedgerSite) -
     assert len(states) > 0
 
 
+@pytest.mark.sample
 def test_one_of_many_concurrent_openings_creates_the_batch(ledger: LedgerSite) -> None:
     ledgers: Ledgers = ledger.rig.app.state.parts.ledgers
     request = OpenRequest(key="k", owner="o", instance="i", lease=LEASE)
@@ -286,6 +288,7 @@ def test_one_of_many_concurrent_openings_creates_the_batch(ledger: LedgerSite) -
     assert len({each.result().batch.id for each in openings}) == 1
 
 
+@pytest.mark.sample
 def test_a_concurrent_commit_and_abort_have_one_outcome(ledger: LedgerSite) -> None:
     ledgers: Ledgers = ledger.rig.app.state.parts.ledgers
     name, uid = ledger.name, ledger.uid
@@ -331,6 +334,7 @@ def test_a_concurrent_commit_and_abort_have_one_outcome(ledger: LedgerSite) -> N
         assert outcomes == (["batch_committed", "done"] if visible else ["done", "batch_aborted"])
 
 
+@pytest.mark.sample
 def test_transactions_of_two_channels_in_both_directions_do_not_deadlock(
     ledger: LedgerSite, kafka: SharedKafka
 ) -> None:

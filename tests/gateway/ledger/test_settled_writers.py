@@ -28,6 +28,7 @@ def settled(site: Site, writer: Any, state: str = "error", **body: Any) -> Any:
     return found["settled"]
 
 
+@pytest.mark.long
 def test_a_failed_job_whose_key_was_committed_since_is_settled(
     site: Site, ledger: LedgerSite
 ) -> None:
@@ -102,6 +103,7 @@ def test_heartbeats_tell_readers_the_same(site: Site) -> None:
     assert [each["settled"] for each in reply["counterparts"]] == ["none"]
 
 
+@pytest.mark.long
 def test_pruning_changes_nothing_while_the_writer_has_its_place(
     site: Site, ledger: LedgerSite
 ) -> None:

@@ -54,6 +54,7 @@ def test_a_closing_channel_accepts_readers_and_refuses_writers(flights: Site) ->
     flights.member(group="late")
 
 
+@pytest.mark.long
 def test_a_closing_channel_is_closed_when_its_last_writer_has_ended(
     flights: Site, drainer: Drainer
 ) -> None:
@@ -90,6 +91,7 @@ def test_a_forced_close_ignores_open_writers(flights: Site) -> None:
     assert flights.beat(report(writer))[0]["asked"] == "finish"
 
 
+@pytest.mark.long
 def test_closing_channels_are_counted_separately(rig: Rig) -> None:
     closes = site(rig, "a")
     closes.attach("writer")
@@ -100,6 +102,7 @@ def test_closing_channels_are_counted_separately(rig: Rig) -> None:
         assert f'sluiceway_channels{{phase="{phase}"}} 1.0' in text
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("topic", ["delete", "keep"])
 def test_a_channel_in_use_is_not_deleted(flights: Site, topic: str) -> None:
     member, writer = flights.member(), flights.attach("writer")

@@ -3,6 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from endpoints import Site
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.db.schema import endpoints
@@ -25,6 +27,7 @@ def reach(flights: Site, member: Any, title: str | None = "a query", **places: l
         tx.execute(whose.values(reached=reached, title=title))
 
 
+@pytest.mark.long
 def test_only_open_endpoints_are_named(flights: Site) -> None:
     writer, loner = flights.attach("writer"), flights.attach()
     flights.detach(flights.attach("writer"), "error")
@@ -44,6 +47,7 @@ def test_only_open_endpoints_are_named(flights: Site) -> None:
     assert not present.is_finished
 
 
+@pytest.mark.sample
 def test_members_share_positions_or_have_their_own(flights: Site) -> None:
     first, second = flights.member(0, 2), flights.member(1, 2)
     flights.commit(first, 1, (0, 5, 0), (2, 7, 1))
@@ -57,6 +61,7 @@ def test_members_share_positions_or_have_their_own(flights: Site) -> None:
     assert (everybody.shared, everybody.positions) == (False, {1: {3: 4}})
 
 
+@pytest.mark.sample
 def test_former_members_of_a_broadcast_group_do_not_count(flights: Site) -> None:
     shared = flights.member(group="g")
     flights.commit(shared, 1, (0, 3, 0))
@@ -78,11 +83,13 @@ def test_former_members_of_a_broadcast_group_do_not_count(flights: Site) -> None
     assert {each.member for each in snapshot.committed} == {0, 1}
 
 
+@pytest.mark.sample
 def test_reported_offsets_of_a_committing_member_are_ignored(flights: Site) -> None:
     reach(flights, flights.member(0, 1), title=None, p0=[6, 0])
     (group,) = seen(flights).groups
     assert group.reached == {}
 
 
+@pytest.mark.sample
 def test_a_channel_without_endpoints_is_finished(flights: Site) -> None:
     assert seen(flights).is_finished

@@ -104,6 +104,7 @@ def refused(http: httpx.Client, channel: Channel, status: int, name: str, **para
     return str(response.json()["detail"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
 def test_messages_show_their_records_by_their_schema(
     http: httpx.Client, gateway: Gateway, format_: str
@@ -122,6 +123,7 @@ def test_messages_show_their_records_by_their_schema(
     assert (first["committed"], first["key"], first["error"], first["raw"]) == (None,) * 4
 
 
+@pytest.mark.long
 def test_values_have_the_same_form_as_in_tail(http: httpx.Client, gateway: Gateway) -> None:
     fields = {
         "amount": {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2},
@@ -142,6 +144,7 @@ def test_values_have_the_same_form_as_in_tail(http: httpx.Client, gateway: Gatew
     ]
 
 
+@pytest.mark.long
 def test_valid_utf8_bytes_are_shown_as_text(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
@@ -159,6 +162,7 @@ def test_valid_utf8_bytes_are_shown_as_text(
     assert (tombstone["raw"], tombstone["records"]) == (None, [{"value": None}])
 
 
+@pytest.mark.long
 def test_the_newest_messages_come_first_and_pages_reach_the_beginning(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
@@ -244,6 +248,7 @@ def test_many_headers_and_long_keys_are_cut(
     assert message["key"]["truncated"]
 
 
+@pytest.mark.long
 def test_a_message_that_cannot_be_decoded_is_shown_raw_with_the_reason(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
@@ -264,6 +269,7 @@ def test_a_message_that_cannot_be_decoded_is_shown_raw_with_the_reason(
             assert "not one of the channel's" in unknown["error"]
 
 
+@pytest.mark.long
 def test_each_message_is_shown_with_the_schema_of_its_writer(
     http: httpx.Client, gateway: Gateway
 ) -> None:
@@ -295,6 +301,7 @@ def test_large_values_are_cut_and_marked_but_not_in_a_single_message(
     assert (alone["truncated"], alone["records"]) == ([], [{"id": 3, "carrier": text}])
 
 
+@pytest.mark.long
 def test_the_size_of_a_response_is_limited(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
@@ -400,6 +407,7 @@ def test_reading_leaves_no_trace_in_the_channel(http: httpx.Client, gateway: Gat
     assert (http.get(path).json(), http.get(f"{path}/endpoints").json()) == before
 
 
+@pytest.mark.long
 def test_compacted_topics_are_read_over_their_gaps(
     http: httpx.Client, gateway: Gateway, topics: Topics
 ) -> None:
@@ -432,6 +440,7 @@ class TestExactlyOnce:
     def channel(self, gateway: Gateway) -> Channel:
         return channel_of(gateway, delivery="exactly_once")
 
+    @pytest.mark.long
     def test_committed_records_are_shown_and_others_on_request(
         self, http: httpx.Client, channel: Channel
     ) -> None:
@@ -482,6 +491,7 @@ class TestExactlyOnce:
         (message,) = page(http, channel, uncommitted=True)["items"]
         assert (message["committed"], message["raw"]["data"]) == (False, "foreign")
 
+    @pytest.mark.long
     def test_hand_made_records_are_one_committed_batch(
         self, http: httpx.Client, channel: Channel
     ) -> None:
@@ -546,6 +556,7 @@ def test_a_key_takes_the_partition_that_writers_give_it(
         assert response["messages"][0]["partition"] == by_writer[number]
 
 
+@pytest.mark.long
 def test_messages_that_kafka_refuses_are_invalid_and_kafka_counts_as_up(
     http: httpx.Client, gateway: Gateway
 ) -> None:
@@ -581,6 +592,7 @@ def test_a_key_that_is_larger_than_a_message_is_refused_and_leaves_no_batch_open
         assert commits["open"] == []
 
 
+@pytest.mark.long
 def test_tombstones_and_bytes_are_written_to_channels_of_bytes(
     http: httpx.Client, gateway: Gateway
 ) -> None:

@@ -4,6 +4,7 @@ import threading
 from unittest.mock import Mock
 
 import httpx
+import pytest
 
 from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
@@ -47,6 +48,7 @@ def test_a_channel_without_a_topic_is_not_ready(rig: Rig) -> None:
     assert [code(each) for each in responses(rig, {})] == ["channel_not_ready"] * 2
 
 
+@pytest.mark.long
 def test_concurrent_and_waiting_reads_are_limited(rig: Rig) -> None:
     rig.put("flights").raise_for_status()
     rig.observe("flights", Phase.READY)

@@ -56,6 +56,7 @@ def test_of_two_readers_of_one_partition_the_second_is_refused(flights: Site) ->
     assert flights.committed() == [(0, 8, 0), (1, 5, 0)]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("body", "problem"),
     [

@@ -42,6 +42,7 @@ def changed(**fields: Any) -> Any:
     return lambda body, _path: body.update(fields)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("change", "status"),
     [
@@ -134,6 +135,7 @@ def test_a_bad_token_never_opens_a_write_transaction(rig: Rig) -> None:
             assert send(flights, reader, headers=headers).status_code == 401
 
 
+@pytest.mark.long
 def test_a_revoked_token_commits_nothing(rig: Rig) -> None:
     flights = site(rig)
     reader, token = flights.member(), rig.token("read:flights")

@@ -107,6 +107,7 @@ def group(database: WatchedDatabase) -> Iterator[Group]:
     group.offsets.close()
 
 
+@pytest.mark.sample
 def test_waiting_commits_share_one_transaction(group: Group) -> None:
     transactions: list[object] = []
     group.database.before_commit.append(lambda: transactions.append(None))
@@ -118,6 +119,7 @@ def test_waiting_commits_share_one_transaction(group: Group) -> None:
     assert group.stands() == {0: 0, 1: 5, 2: 5, 3: 5}
 
 
+@pytest.mark.sample
 def test_an_error_of_one_commit_does_not_affect_the_batch(group: Group) -> None:
     group.offsets.submit(group.commit(1, 1, offset=9), principal=LOOPBACK).result(30)
     group.attach(2)
@@ -143,6 +145,7 @@ def test_a_commit_that_breaks_the_transaction_fails_alone(group: Group) -> None:
     assert group.stands() == {0: 0, 3: 4}
 
 
+@pytest.mark.sample
 def test_commits_of_one_endpoint_are_validated_in_order(group: Group) -> None:
     futures = group.together(*(group.commit(1, number) for number in (3, 1, 2, 4)))
     numbers = [each.result(30).number for each in futures]

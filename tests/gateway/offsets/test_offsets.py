@@ -58,6 +58,7 @@ def test_metadata_is_stored_until_the_next_commit(flights: Site) -> None:
     assert flights.commit(reader, 3, positions=described).status_code == 422
 
 
+@pytest.mark.long
 def test_a_repeated_and_a_late_commit_change_nothing(flights: Site) -> None:
     reader = flights.member()
     first = flights.commit(reader, 1, (0, 5, 0))
@@ -69,6 +70,7 @@ def test_a_repeated_and_a_late_commit_change_nothing(flights: Site) -> None:
     assert flights.committed() == [(0, 9, 2)]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -142,6 +144,7 @@ def test_a_commit_for_another_channel_than_its_path_is_refused(flights: Site) ->
     assert code(other.commit(reader, 1, (0, 5, 0))) == "endpoint_not_found"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("body", "pointer"),
     [

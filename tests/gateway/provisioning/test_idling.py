@@ -89,6 +89,7 @@ def produce(rig: Rig, channel: Channel) -> None:
     assert producer.flush(30) == 0
 
 
+@pytest.mark.sample
 def test_an_idle_channel_is_announced_closed_and_then_deleted(
     leader: LeadingReplica,
 ) -> None:
@@ -183,6 +184,7 @@ def use_for_a_moment(leader: LeadingReplica) -> None:
     attach(leader)()
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("use", [use_by_connecting, use_by_writing, use_for_a_moment])
 def test_any_use_postpones_the_close(
     leader: LeadingReplica, use: Callable[[LeadingReplica], None]
@@ -206,6 +208,7 @@ def test_uses_of_a_short_time_are_all_saved(rig: Rig) -> None:
     assert leader.run_for(10).closed == 1
 
 
+@pytest.mark.long
 def test_records_are_a_use_up_to_the_close(rig: Rig) -> None:
     # The topic is checked every 31 seconds, by passes every ten: at 590, and then at 630.
     leader = LeadingReplica(rig, rig.ready(idle_ms=620_000))
@@ -250,6 +253,7 @@ def test_a_clock_set_forward_closes_no_channel_early(leader: LeadingReplica) -> 
     assert leader.run_for(10).deleted == 1
 
 
+@pytest.mark.long
 def test_a_clock_set_back_closes_no_channel_early(leader: LeadingReplica) -> None:
     leader.run_for(IDLE_S - 100)
     leader.set_clock(-3600)
@@ -268,6 +272,7 @@ def test_no_channel_is_closed_without_kafka(leader: LeadingReplica) -> None:
     assert leader.phase is Phase.READY
 
 
+@pytest.mark.long
 def test_a_changed_idle_ttl_applies_from_the_last_use(leader: LeadingReplica) -> None:
     leader.run_for(IDLE_S - 50)
     leader.rig.change_spec(leader.channel, idle_ms=None)
@@ -278,6 +283,7 @@ def test_a_changed_idle_ttl_applies_from_the_last_use(leader: LeadingReplica) ->
     assert leader.run_for(IDLE_S - 10).closed == 0
 
 
+@pytest.mark.long
 def test_an_adopted_topic_stays_when_its_idle_channel_is_deleted(
     rig: Rig, operator: Topics
 ) -> None:

@@ -121,6 +121,7 @@ def test_only_mirrored_channels_are_mirrored(site: Site, rig: Rig) -> None:
     assert site.kafka_offsets() == {}
 
 
+@pytest.mark.sample
 def test_positions_of_another_topic_are_not_mirrored(site: Site) -> None:
     with site.rig.database.write() as tx:
         place = Committed(

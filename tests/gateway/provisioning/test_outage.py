@@ -43,6 +43,7 @@ def run_until(rig: Rig, condition_met: Callable[[], bool]) -> None:
         rig.clock.advance(1)
 
 
+@pytest.mark.long
 def test_channels_wait_for_kafka_and_continue_when_it_returns(
     rig: Rig, fragile_kafka: Relay
 ) -> None:

@@ -244,6 +244,7 @@ def test_a_refused_change_leaves_a_ready_channel_ready(rig: Rig) -> None:
     assert status(found, "Synced") == ("False", "ConfigRejected")
 
 
+@pytest.mark.long
 def test_requests_refused_by_kafka_are_retried_with_backoff(rig: Rig) -> None:
     channel = rig.add(replication=3)
     rig.run_once()
@@ -292,6 +293,7 @@ def test_many_channels_are_reconciled_in_pages(rig: Rig) -> None:
     assert all(rig.get(each).phase is Phase.READY for each in channels)
 
 
+@pytest.mark.long
 def test_a_clock_set_back_delays_no_pending_channel(rig: Rig) -> None:
     channel = rig.add(replication=3)
     counts = rig.run_once()

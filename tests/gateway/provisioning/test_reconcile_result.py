@@ -116,6 +116,7 @@ class HidingKafka(KafkaAdmin):
         return ObservedTopics(topics={}, rejections=dict.fromkeys(names, denied))
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("deleting", [False, True])
 def test_a_topic_hidden_by_authorization_is_neither_missing_nor_changed(
     rig: Rig, kafka: SharedKafka, deleting: bool

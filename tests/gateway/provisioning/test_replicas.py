@@ -63,6 +63,7 @@ def hooked(kafka: SharedKafka) -> Iterator[HookedKafka]:
     client.close()
 
 
+@pytest.mark.sample
 def test_two_concurrent_replicas_create_each_topic_once(rig: Rig) -> None:
     channels = [rig.add(partitions=2) for _ in range(10)]
     with ThreadPoolExecutor(2) as pool:
@@ -199,6 +200,7 @@ def test_another_replica_takes_over_when_a_lease_ends(database: Database) -> Non
     assert not dead.leads(), "the former leader must notice at its next renewal"
 
 
+@pytest.mark.sample
 def test_a_renewed_lease_is_kept(database: Database) -> None:
     seconds = ManualSeconds()
     first, other = leader(database, "a", seconds), leader(database, "b", seconds)
@@ -207,6 +209,7 @@ def test_a_renewed_lease_is_kept(database: Database) -> None:
         seconds.now += other.poll_s
 
 
+@pytest.mark.sample
 def test_a_lease_expires_after_its_holders_term(database: Database) -> None:
     seconds = ManualSeconds()
     assert leader(database, "dead", seconds, lease_ms=3 * LEASE_MS).leads()
@@ -372,6 +375,7 @@ class Replica:
             self.changed.release()
 
 
+@pytest.mark.sample
 def test_a_replica_that_stops_releases_its_lease(rig: Rig, database_url: str) -> None:
     first, second = Replica(rig, database_url), Replica(rig, database_url)
     rig.add()

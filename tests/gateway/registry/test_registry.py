@@ -72,6 +72,7 @@ def test_documentation_aliases_and_attributes_are_served(
     assert plain.schema_id == latest.schema_id
 
 
+@pytest.mark.long
 def test_subjects_are_channels_and_their_topics(rig: Rig, client: SchemaRegistryClient) -> None:
     channel_of(rig)
     rig.put("rows", format="arrow")
@@ -90,6 +91,7 @@ def test_subjects_are_channels_and_their_topics(rig: Rig, client: SchemaRegistry
     assert raw.json() == WIDER
 
 
+@pytest.mark.long
 def test_a_schema_names_its_subjects_and_versions(rig: Rig) -> None:
     second = channel_of(rig)["status"]["schema"]["id"]
     rig.put("landings", schema=WIDER)
@@ -128,6 +130,7 @@ def test_registering_a_schema_of_the_channel_returns_its_id(
     assert client.register_schema("flights-value", registry_schema(WIDER)) == present
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("subject", ["flights-value", "unknown-value"])
 def test_new_schemas_are_refused_with_advice(
     rig: Rig, client: SchemaRegistryClient, subject: str
@@ -216,6 +219,7 @@ def test_an_invalid_schema_is_refused(rig: Rig) -> None:
     assert (response.status_code, response.json()["error_code"]) == (422, 42201)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("rule", "level", "compatible"),
     [
@@ -263,6 +267,7 @@ def test_parameters_for_other_registries_are_ignored(rig: Rig) -> None:
     assert Schema.parse(response.json()["schema"]) == Schema.parse(WIDER)
 
 
+@pytest.mark.long
 def test_lists_are_returned_in_parts_and_nothing_is_soft_deleted(rig: Rig) -> None:
     present = channel_of(rig)["status"]["schema"]["id"]
     for path in (
@@ -284,6 +289,7 @@ def test_lists_are_returned_in_parts_and_nothing_is_soft_deleted(rig: Rig) -> No
             assert rig.http.get(f"/registry{path}", params=query).json() == expected, (path, query)
 
 
+@pytest.mark.long
 def test_all_schemas_are_listed_with_their_subjects(rig: Rig) -> None:
     channel_of(rig)
     rig.http.put("/v1/channels/flights", json={"spec": {"schema": SCHEMA}})
@@ -309,6 +315,7 @@ def test_all_schemas_are_listed_with_their_subjects(rig: Rig) -> None:
     assert listed(rig.token("read:fl")) == sorted(flights)
 
 
+@pytest.mark.long
 def test_a_recreated_channel_begins_with_its_first_version(
     rig: Rig, client: SchemaRegistryClient
 ) -> None:
@@ -369,6 +376,7 @@ def test_a_token_is_the_password_of_basic_authentication(rig: Rig) -> None:
     assert rig.http.get("/v1/channels", auth=("console", token)).status_code == 401
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("credentials", ["x", "dXNlcg==", "dXNlcjo=", "/w=="])
 def test_malformed_credentials_are_refused(rig: Rig, credentials: str) -> None:
     rig.token("admin")

@@ -37,6 +37,7 @@ def versions(rig: Rig) -> list[tuple[int, dict[str, Any]]]:
     return [(each["version"], each["definition"]) for each in items]
 
 
+@pytest.mark.long
 def test_a_schema_that_reads_the_old_records_is_a_new_version(rig: Rig) -> None:
     first = rig.put().json()
     response = update(rig, schema=WIDER)
@@ -148,6 +149,7 @@ def test_each_broken_rule_is_reported_and_nothing_is_stored(
     assert versions(shared_rig) == before
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("compatibility", "given"), [("none", RETYPED), ("forward", NEEDY), ("backward", EMPTIER)]
 )
@@ -183,6 +185,7 @@ def test_of_two_conflicting_concurrent_updates_one_is_refused(rig: Rig) -> None:
     assert len(versions(rig)) == 2
 
 
+@pytest.mark.long
 def test_concurrent_registrations_of_one_schema_make_one_version(rig: Rig) -> None:
     rig.put()
     with ThreadPoolExecutor(6) as pool:
@@ -222,6 +225,7 @@ def fill(rig: Rig, count: int, definition: Callable[[int], dict[str, Any]]) -> N
         tx.execute(tables.channel_schemas.insert().values(mine), versions)
 
 
+@pytest.mark.long
 def test_a_channel_has_at_most_a_thousand_versions(rig: Rig) -> None:
     rig.put()
     fill(rig, MAX_SCHEMA_VERSIONS - 1, lambda number: schema(**{f"b{number}": ""}))

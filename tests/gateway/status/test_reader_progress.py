@@ -383,6 +383,7 @@ def test_the_summary_of_a_channel_is_that_of_its_slowest_readers() -> None:
     assert summarize([], None).lag_messages is None
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("newest", [17, 20, 79, 80, 81, 200, 641, 1_000, 5_121, 40_960])
 def test_messages_are_dated_to_a_quarter_of_their_age(newest: int) -> None:
     kept = [number for number in range(1, newest + 1) if is_kept(number, newest)]

@@ -107,6 +107,7 @@ def at(*offsets: int) -> dict[str, list[int]]:
     return {str(partition): [offset, 0] for partition, offset in enumerate(offsets)}
 
 
+@pytest.mark.sample
 def test_a_topic_that_grew_outside_is_compared_with_its_channel_at_once(
     sampling: Sampling, kafka: SharedKafka
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_topic_that_grew_outside_is_compared_with_its_channel_at_once(
     until(noticed)
 
 
+@pytest.mark.long
 def test_lag_is_measured_from_reported_and_committed_positions(
     flights: Site, sampling: Sampling
 ) -> None:
@@ -165,6 +167,7 @@ def test_a_commit_counts_before_the_next_heartbeat(flights: Site, sampling: Samp
     assert (first["committed"], first["position"], first["lag_messages"]) == (8, 8, 2)
 
 
+@pytest.mark.long
 def test_rates_age_and_time_to_drain_are_of_the_window(flights: Site, sampling: Sampling) -> None:
     reader = flights.member()
     flights.beat(report(reader, "started", positions=at(0, 0, 0, 0)))
@@ -192,6 +195,7 @@ def test_rates_age_and_time_to_drain_are_of_the_window(flights: Site, sampling: 
     assert (first["start"], first["end"], first["stable"]) == (0, 80, None)
 
 
+@pytest.mark.long
 def test_an_open_reader_without_progress_is_stalled_and_a_failed_one_stopped(
     flights: Site, sampling: Sampling
 ) -> None:
@@ -223,6 +227,7 @@ def test_an_open_reader_without_progress_is_stalled_and_a_failed_one_stopped(
     assert sampling.group()["progress"] == "rewound"
 
 
+@pytest.mark.long
 def test_the_etag_of_a_status_changes_only_with_its_content(
     flights: Site, sampling: Sampling
 ) -> None:
@@ -295,6 +300,7 @@ def test_positions_without_a_message_in_kafka_are_a_problem(
     assert found() == []
 
 
+@pytest.mark.long
 def test_partitions_that_nobody_reads_are_a_problem(flights: Site, sampling: Sampling) -> None:
     def found() -> list[tuple[str, str, str]]:
         (line,) = [each for each in sampling.lines() if each["channel"]["uid"] == flights.uid]
@@ -334,6 +340,7 @@ def test_after_a_reset_without_positions_the_lag_is_unknown(
     assert (sampling.group()["lag_messages"], sampling.group()["progress"]) == (None, None)
 
 
+@pytest.mark.long
 def test_after_a_reset_without_positions_the_lag_of_a_dynamic_group_is_unknown(
     flights: Site, sampling: Sampling
 ) -> None:
@@ -351,6 +358,7 @@ def test_after_a_reset_without_positions_the_lag_of_a_dynamic_group_is_unknown(
     assert (sampling.group()["lag_messages"], sampling.group()["progress"]) == (None, None)
 
 
+@pytest.mark.long
 def test_after_a_reset_a_former_broadcast_member_has_no_lag_of_its_own(
     flights: Site, sampling: Sampling
 ) -> None:
@@ -371,6 +379,7 @@ def test_after_a_reset_a_former_broadcast_member_has_no_lag_of_its_own(
     assert not any(each == 0 for each in lags().values())
 
 
+@pytest.mark.long
 def test_idle_channels_are_sampled_rarely(flights: Site, sampling: Sampling) -> None:
     assert sampling.sample().sampled == 0
     reader = flights.member()
@@ -440,6 +449,7 @@ def test_without_kafka_lag_and_watermarks_are_unknown(flights: Site, sampling: S
     }
 
 
+@pytest.mark.long
 def test_old_samples_thin_out(flights: Site, sampling: Sampling) -> None:
     reader = flights.member()
     for number in range(100):
@@ -451,6 +461,7 @@ def test_old_samples_thin_out(flights: Site, sampling: Sampling) -> None:
     assert numbers == [*older, *range(82, 91, 2), *range(91, 101)]
 
 
+@pytest.mark.long
 def test_a_channel_that_is_deleted_during_a_pass_is_skipped(
     flights: Site, sampling: Sampling
 ) -> None:
@@ -465,6 +476,7 @@ def test_a_channel_that_is_deleted_during_a_pass_is_skipped(
     assert sampling.sample().sampled == 0
 
 
+@pytest.mark.long
 def test_samples_become_the_lag_history_once_in_ten_seconds(
     flights: Site, sampling: Sampling
 ) -> None:
@@ -489,6 +501,7 @@ def test_samples_become_the_lag_history_once_in_ten_seconds(
     assert group["lag_seconds"][-1] is None
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("kind", ["failed", "lost"])
 def test_a_status_changes_when_a_failure_expires(
     flights: Site, sampling: Sampling, kind: str

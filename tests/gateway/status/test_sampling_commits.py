@@ -68,6 +68,7 @@ def lags(status: Any) -> list[int | None]:
     return [each["lag_messages"] for each in group["partitions"]]
 
 
+@pytest.mark.sample
 def test_lag_is_measured_against_what_is_committed(ledger: LedgerSite, sampled: Status) -> None:
     assert lags(sampled()) == [0, 0, 0, 0]
     ledger.commit(ledger.open("k1"), {0: [(0, 130)], 1: [(0, 90)]})
@@ -80,6 +81,7 @@ def test_lag_is_measured_against_what_is_committed(ledger: LedgerSite, sampled: 
     ]
 
 
+@pytest.mark.long
 def test_lag_in_records_is_unknown_with_uncommitted_messages(
     ledger: LedgerSite, sampled: Status
 ) -> None:
@@ -90,6 +92,7 @@ def test_lag_in_records_is_unknown_with_uncommitted_messages(
     assert (group["lag_messages"], group["lag_records"]) == (50, None)
 
 
+@pytest.mark.long
 def test_a_status_names_the_batch_that_holds_readers_back(
     ledger: LedgerSite, sampled: Status
 ) -> None:
@@ -117,6 +120,7 @@ def test_a_status_names_the_batch_that_holds_readers_back(
     assert [each["key"] for each in status["ledger"]["batches"]] == ["idle"]
 
 
+@pytest.mark.long
 def test_messages_that_wait_for_an_open_batch_are_lag_of_a_group_that_is_held_back(
     ledger: LedgerSite, sampled: Status
 ) -> None:
@@ -149,6 +153,7 @@ def test_uncommitted_messages_are_counted(ledger: LedgerSite, sampled: Status) -
     assert status["ledger"]["number"] == 1
 
 
+@pytest.mark.long
 def test_a_batch_changes_the_tag_of_the_status(ledger: LedgerSite, sampled: Status) -> None:
     def etag() -> str:
         return ledger.rig.http.get(f"{ledger.path}/status").headers["etag"]

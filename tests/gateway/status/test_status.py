@@ -87,6 +87,7 @@ def test_a_sample_without_offsets_is_a_problem_in_the_status_and_in_the_list(
         assert found() == expected
 
 
+@pytest.mark.long
 def test_a_status_and_the_list_have_ten_problems_and_whether_there_are_more(flights: Site) -> None:
     http = flights.rig.http
     for number in range(11):
@@ -101,6 +102,7 @@ def test_a_status_and_the_list_have_ten_problems_and_whether_there_are_more(flig
         assert (len(shown["problems"]), shown["more_problems"]) == (10, True)
 
 
+@pytest.mark.long
 def test_failures_are_one_problem_after_the_live_ones_and_expire_after_a_day(
     flights: Site,
 ) -> None:
@@ -258,6 +260,7 @@ def test_each_member_of_a_broadcast_group_has_its_own_row(flights: Site) -> None
     assert (first["progress"], second["progress"]) == (None, "stalled")
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("spec", "records"),
     [
@@ -277,6 +280,7 @@ def test_records_are_counted_where_each_offset_holds_one(
     assert rig.http.get(PATH).json()["groups"][0]["lag_records"] == records
 
 
+@pytest.mark.long
 def test_an_unchanged_status_is_304(flights: Site) -> None:
     reader = flights.member()
     sampled(flights)
@@ -356,6 +360,7 @@ def waiting(
     return future
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("path", [PATH, "/v1/status"])
 def test_a_wait_ends_with_the_next_sample(flights: Site, path: str) -> None:
     flights.member()
@@ -406,6 +411,7 @@ def test_a_deleted_channel_ends_the_long_poll_of_its_status(flights: Site) -> No
         assert code(future.result(60)) == "channel_not_found"
 
 
+@pytest.mark.long
 def test_the_status_list_has_a_line_per_channel_in_pages(rig: Rig) -> None:
     sites = {name: site(rig, name, partitions=2) for name in ("a", "b", "c")}
     writers = [sites["b"].attach("writer") for _ in range(3)]
@@ -457,6 +463,7 @@ def test_the_status_list_contains_only_channels_in_the_tokens_scope(rig: Rig) ->
     assert rig.http.get("/v1/channels/other/status", headers=hers).status_code == 403
 
 
+@pytest.mark.long
 def test_reading_a_status_leaves_no_trace(flights: Site) -> None:
     flights.member()
     sampled(flights)
@@ -489,6 +496,7 @@ def test_a_full_status_cache_evicts_the_least_recently_used() -> None:
     assert rendered.get("e", "1") is None
 
 
+@pytest.mark.long
 def test_the_documented_phases_of_a_status_are_all_phases(flights: Site) -> None:
     schemas = flights.rig.http.get("/openapi.json").json()["components"]["schemas"]
     assert schemas["StatusChannel"]["properties"]["phase"] == {"$ref": "#/components/schemas/Phase"}

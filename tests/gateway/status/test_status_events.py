@@ -159,6 +159,7 @@ def watched(rig: Rig, path: str = PATH, **headers: str) -> Iterator[Events]:
         yield Events(response)
 
 
+@pytest.mark.sample
 def test_a_status_event_is_sent_for_each_change(flights: Site) -> None:
     reader = flights.member()
     with watched(flights.rig) as events:
@@ -182,6 +183,7 @@ def names(lines: list[Any]) -> list[str]:
     return [each["channel"]["name"] for each in lines]
 
 
+@pytest.mark.long
 def test_the_list_is_sent_once_and_then_changes(flights: Site) -> None:
     rig = flights.rig
     site(rig, "weather")
@@ -268,6 +270,7 @@ async def stream_pieces(
     return pieces
 
 
+@pytest.mark.long
 def test_a_slow_client_gets_the_last_state_without_the_earlier_ones(flights: Site) -> None:
     reader = flights.member()
 
@@ -281,6 +284,7 @@ def test_a_slow_client_gets_the_last_state_without_the_earlier_ones(flights: Sit
     assert third == b": \n\n"
 
 
+@pytest.mark.long
 def test_a_slow_client_gets_changes_of_the_list_merged(flights: Site) -> None:
     # So many lines that a change is read separately, without a new state.
     for each in range(20):
@@ -314,6 +318,7 @@ def test_a_client_that_missed_more_than_the_list_has_gets_all_of_it(flights: Sit
         assert line["readers"]["live"] == 3
 
 
+@pytest.mark.long
 def test_one_read_and_one_encoding_serve_all_watchers_with_the_same_scopes(
     flights: Site, statuses: ObservedStatuses
 ) -> None:
@@ -335,6 +340,7 @@ def test_one_read_and_one_encoding_serve_all_watchers_with_the_same_scopes(
     assert sorted(Name.encoded_for) == [("",), ("fl",)]
 
 
+@pytest.mark.long
 def test_several_gateways_on_one_database_send_the_same(
     flights: Site, database: Database, database_url: str
 ) -> None:
@@ -501,6 +507,7 @@ def failed_passes(rig: Rig) -> float:
     return float(line.removeprefix(name))
 
 
+@pytest.mark.long
 def test_a_list_that_was_read_in_part_is_continued(
     flights: Site, statuses: ObservedStatuses
 ) -> None:
