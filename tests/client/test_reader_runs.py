@@ -38,7 +38,6 @@ def waits(reader: Any) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.sample
 @pytest.mark.parametrize("place", [{}, {"mode": "broadcast"}, {"dynamic": True}])
 @pytest.mark.parametrize("load", [{}, {"group": "load"}])
 def test_a_reader_that_starts_before_the_writer_of_the_next_run_waits_for_it(

@@ -121,7 +121,6 @@ def test_a_schema_is_updated_while_readers_read(gateway: Gateway, name: str) -> 
 
 
 @pytest.mark.long
-@pytest.mark.sample
 def test_a_closed_gateway_cannot_look_up_a_new_schema_and_loses_no_record(
     gateway: Gateway, gateway_url: str, name: str, each_format: str
 ) -> None:

@@ -235,7 +235,6 @@ THREE_PAGES = 4_500
 
 
 @pytest.mark.long
-@pytest.mark.sample
 def test_idle_channels_are_sampled_page_by_page(database: Database) -> None:
     crowd(database, channels=THREE_PAGES, endpoints=7)
     with database.write() as tx:

@@ -97,7 +97,6 @@ ONE_OF_EACH = ("wrong password", "expired certificate", "plaintext to a TLS port
 
 
 @pytest.mark.long
-@pytest.mark.sample
 @pytest.mark.parametrize(
     "fault",
     # The test of clients has the diagnosis of all.

@@ -5,9 +5,12 @@ from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal as Number
 
+import pyarrow as pa
 from hypothesis import strategies as st
 
 from sluiceway.codecs.avro import AvroCodec
+from sluiceway.codecs.resolution import Resolution
+from sluiceway.records import to_batches
 from sluiceway.schema import Schema
 from sluiceway.schema.types import (
     Array,
@@ -240,6 +243,22 @@ def same(left: object, right: object) -> bool:
 
 PREFIX = b"\x00\x00\x00\x00\x07"
 """The first bytes of a message of schema 7."""
+
+
+def one_batch(rows: list, schema: Schema) -> pa.RecordBatch:
+    (batch,) = to_batches(rows, schema)
+    return batch
+
+
+def schema(*fields: dict) -> Schema:
+    return Schema.parse({"type": "record", "name": "Reading", "fields": list(fields)})
+
+
+def resolve(batch: pa.RecordBatch, writer: Schema, reader: Schema) -> pa.RecordBatch:
+    resolved, reasons = Resolution(writer, reader).sift(batch)
+    if reasons:
+        raise ValueError("; ".join(f"record {index}: {why}" for index, why in reasons.items()))
+    return resolved
 
 
 def schema_of(type_, **more):

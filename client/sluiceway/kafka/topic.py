@@ -52,8 +52,8 @@ _POLL_S = 0.05
 _MAX_VERIFY_S = 2.0
 #: Leaves time for a retry at the next leader.
 _MAX_LIST_S = 5.0
+#: librdkafka may end the process if this time is over while it looks up the leaders.
 _LEAST_LIST_S = 1.0
-"""librdkafka ends the process if this time is over before it has looked at all partitions."""
 _DOING = "describing the topic"
 _SPECS = {LATEST: OffsetSpec.latest(), EARLIEST: OffsetSpec.earliest()}
 _ISOLATION = {False: IsolationLevel.READ_UNCOMMITTED, True: IsolationLevel.READ_COMMITTED}

@@ -47,10 +47,9 @@ _T = TypeVar("_T")
 #: Topics per request.
 TOPICS = 200
 #: Partitions per request. Kafka refuses to create more than 10,000 partitions or records at once.
-_LEAST_LIST_S = 1.0
-"""librdkafka ends the process if the time for offsets is over before it has looked at all
-partitions, which takes 50 ms for 5,000 of them."""
 PARTITIONS = 5_000
+#: librdkafka may end the process if this time is over while it looks up the leaders.
+_LEAST_LIST_S = 1.0
 
 
 def pages(items: Sequence[_T], size: int = TOPICS) -> Iterator[Sequence[_T]]:

@@ -5,12 +5,23 @@ from uuid import UUID
 
 import fastavro
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from generated import DECIMALS, FIXED, enums, named, records, same, types, values
+from generated import (
+    DECIMALS,
+    FIXED,
+    enums,
+    named,
+    one_batch,
+    records,
+    resolve,
+    same,
+    schema,
+    types,
+    values,
+)
 from sluiceway.codecs import Decoder, codec
 from sluiceway.codecs.resolution import Resolution
 from sluiceway.errors import InvalidSchema, SchemaMismatch
@@ -251,22 +262,6 @@ def test_the_rules_agree_with_fastavro(pair: tuple[Schema, Schema]) -> None:
         except Exception:  # of many kinds, for one reason
             failed = True
     assert failed == bool(broken), broken
-
-
-def one_batch(rows: list, schema: Schema) -> pa.RecordBatch:
-    (batch,) = to_batches(rows, schema)
-    return batch
-
-
-def schema(*fields: dict) -> Schema:
-    return Schema.parse({"type": "record", "name": "Reading", "fields": list(fields)})
-
-
-def resolve(batch: pa.RecordBatch, writer: Schema, reader: Schema) -> pa.RecordBatch:
-    resolved, reasons = Resolution(writer, reader).sift(batch)
-    if reasons:
-        raise ValueError("; ".join(f"record {index}: {why}" for index, why in reasons.items()))
-    return resolved
 
 
 @pytest.mark.long

@@ -3,27 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from generated import same
-from sluiceway.codecs.resolution import Resolution
-from sluiceway.records import to_batches, to_records
+from generated import one_batch, resolve, same, schema
+from sluiceway.records import to_records
 from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import incompatibilities
-
-
-def one_batch(rows: list, schema: Schema) -> pa.RecordBatch:
-    (batch,) = to_batches(rows, schema)
-    return batch
-
-
-def schema(*fields: dict) -> Schema:
-    return Schema.parse({"type": "record", "name": "Reading", "fields": list(fields)})
-
-
-def resolve(batch: pa.RecordBatch, writer: Schema, reader: Schema) -> pa.RecordBatch:
-    resolved, reasons = Resolution(writer, reader).sift(batch)
-    if reasons:
-        raise ValueError("; ".join(f"record {index}: {why}" for index, why in reasons.items()))
-    return resolved
 
 
 def test_a_value_of_a_union_is_read_as_its_own_branch_or_the_first_that_can_read_it():

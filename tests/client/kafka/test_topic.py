@@ -1,5 +1,6 @@
 """The check of a topic's identity, shared within a process while it succeeds."""
 
+import contextlib
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -22,12 +23,20 @@ Describe = Callable[..., Any]
 
 
 class Client(AdminClient):
-    """An admin client that counts its descriptions; `instead` replaces the next ones."""
+    """An admin client that counts its descriptions; `instead` replaces the next ones.
+
+    `limits_s` has the time limits of its requests for offsets.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.descriptions = 0
         self.instead: list[Callable[[Describe], Any]] = []
+        self.limits_s: list[float] = []
+
+    def list_offsets(self, *arguments: Any, **options: Any) -> Any:
+        self.limits_s.append(options["request_timeout"])
+        return super().list_offsets(*arguments, **options)
 
     def describe_topics(self, *arguments: Any, **options: Any) -> Any:
         self.descriptions += 1
@@ -167,3 +176,14 @@ def test_a_topic_that_a_broker_does_not_know_has_no_end(
     with pytest.raises(TopicGone):
         opened.final_ends(range(opened.discover_partitions()))
     opened.close()
+
+
+def test_a_request_for_offsets_has_at_least_a_second(
+    topics: Topics, clients: list[Client], own_properties: Mapping[str, str]
+) -> None:
+    identity = TopicIdentity(topics.connect(), own_properties)
+    # Kafka may answer within so short a time, or not.
+    with contextlib.suppress(KafkaUnavailable):
+        identity.ends([0], timeout_s=0.01)
+    assert clients[0].limits_s
+    assert min(clients[0].limits_s) >= 1

@@ -208,7 +208,6 @@ def test_a_failed_write_is_in_error_until_its_group_writes_again(
 
 
 @pytest.mark.long
-@pytest.mark.sample
 @pytest.mark.parametrize("key", [{"batchKey": "2013-01-01"}, {}])
 def test_a_failed_exactly_once_write_does_not_spoil_its_channel(
     spark: SparkSession, gateway: Gateway, name: str, key: dict[str, str]

@@ -102,7 +102,6 @@ def test_a_restart_with_the_same_static_id_takes_index_and_partitions_at_once(
 
 
 @pytest.mark.long
-@pytest.mark.sample
 @pytest.mark.parametrize("end", ["closed", "error", "lost", "removed"])
 def test_a_static_id_keeps_its_index_and_the_ended_instance_stays_fenced(
     rig: Rig, flights: Site, end: str

@@ -282,7 +282,6 @@ def test_a_watermark_that_caught_up_by_other_records_halts_the_channel(
 
 
 @pytest.mark.long
-@pytest.mark.sample
 def test_records_below_a_low_watermark_that_lasts_are_lost_too(
     replaced: LedgerSite, trailing: Trailing
 ) -> None:
