@@ -23,7 +23,7 @@ demo: $(READY) ## send real flights through Spark, Kafka and a plain Python job 
 up: $(READY) ## run a broker and the gateway until Ctrl-C; keep their data
 	@$(BIN)/sluiceway up
 
-PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 25
+PYTEST := $(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder --durations 25
 test: $(READY) ## run the tests, on a real Kafka broker, SQLite and PostgreSQL
 	@$(PYTEST) -m "not long"
 
