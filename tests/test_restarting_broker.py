@@ -90,7 +90,8 @@ class RestartingBroker:
                     topic = request[14 + name : 16 + name + size]
                     body = struct.pack(">i", 1) + topic + struct.pack(">h", _TOPIC_EXISTS)
                 else:
-                    return
+                    # Without an answer. The end of the connection would end other requests, too.
+                    continue
                 response = struct.pack(">i", correlation) + body
                 client.sendall(struct.pack(">i", len(response)) + response)
                 if alone and api == _METADATA:
