@@ -32,7 +32,7 @@ test-units: $(READY) ## run the tests that start no broker, database or gateway
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(UNITS)
 
 test-cost: $(READY) ## run the tests, and print their processor time by folder
-	@$(BIN)/python tests/support/cost.py $(PYTEST) -m "not long"
+	@$(BIN)/python tools/cost.py $(PYTEST) -m "not long"
 
 test-all: test test-pythons ## run the tests, then long ones, those of units on other versions of Python, and property tests with many examples
 	@$(PYTEST) -m "long or hypothesis" --hypothesis-profile many

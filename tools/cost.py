@@ -51,7 +51,7 @@ def main(command: Sequence[str]) -> int:
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        run = subprocess.Popen([*command, "-p", "cost"], env=os.environ | {_FOLDER: folder})
+        run = subprocess.Popen([*command, "-p", "tools.cost"], env=os.environ | {_FOLDER: folder})
         status = run.wait()
         wall_s = time.monotonic() - began_s
         with suppress(ChildProcessError):
