@@ -57,8 +57,8 @@ def tls_server(certificate: Certificate | None) -> Iterator[str]:
 def test_an_untrusted_gateway_certificate_is_reported_at_once(
     tmp_path: Path, fault: str, words: str
 ) -> None:
-    ours = Authority(tmp_path / "ours", "ours")
-    foreign = Authority(tmp_path / "other", "other")
+    ours = Authority(tmp_path / "ours")
+    foreign = Authority(tmp_path / "other")
     certificate = {
         "expired": lambda: ours.issue("server", expired=True),
         "foreign": lambda: foreign.issue("server"),
@@ -143,7 +143,7 @@ def test_a_refusal_during_a_probe_is_reported(secured: SecuredKafka) -> None:
 def test_serving_https_needs_a_certificate_with_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ours = Authority(tmp_path, "ours")
+    ours = Authority(tmp_path)
     monkeypatch.setenv("SLUICEWAY_DATABASE_URL", f"sqlite:///{tmp_path / 'gateway.db'}")
     monkeypatch.setenv("SLUICEWAY_TLS_CERTIFICATE_FILE", str(ours.issue("one").file))
     monkeypatch.setenv("SLUICEWAY_TLS_KEY_FILE", str(ours.issue("two").key_file))

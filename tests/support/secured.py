@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
+import trustme
 from confluent_kafka.admin import (
     AdminClient,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import serialization
 from pydantic import SecretStr
 
 from processes import Process, process
@@ -42,66 +40,30 @@ class Certificate:
     def key(self) -> str:
         return self.key_file.read_text()
 
-    def write(self, pem: str, key: ec.EllipticCurvePrivateKey) -> None:
-        # PKCS#8, the only form that Kafka reads.
-        pkcs8, clear = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        text = key.private_bytes(serialization.Encoding.PEM, pkcs8, clear).decode()
-        self.file.write_text(pem)
-        self.key_file.write_text(text)
-        self.bundle.write_text(text + pem)
 
-
-class Authority(Certificate):
+class Authority:
     """A certificate authority, which writes its certificates into a directory."""
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        super().__init__(directory / "authority")
-        self._directory, self._name = directory, name
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self.write(self._sign(name, self._key), self._key)
+        self._directory = directory
+        self._ca = trustme.CA()
+        self.file = directory / "authority.pem"
+        self._ca.cert_pem.write_to_path(self.file)
 
     def issue(self, name: str, *, host: str = "127.0.0.1", expired: bool = False) -> Certificate:
         """Sign a certificate of a server at this address or host, or of a client."""
-        address = host[0].isdigit()
-        alternative = x509.IPAddress(ip_address(host)) if address else x509.DNSName(host)
-        key = ec.generate_private_key(ec.SECP256R1())
-        names = x509.SubjectAlternativeName([alternative])
-        pem = self._sign(name, key, names, lasts_days=-1 if expired else 30)
+        end = datetime.now(UTC) + timedelta(days=-1 if expired else 30)
+        issued = self._ca.issue_cert(host, common_name=name, not_after=end)
+        key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+        # The only form that Kafka reads.
+        pkcs8, clear = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        key_pem = key.private_bytes(serialization.Encoding.PEM, pkcs8, clear)
         certificate = Certificate(self._directory / name)
-        certificate.write(pem + self.pem, key)
+        issued.cert_chain_pems[0].write_to_path(certificate.file)
+        certificate.key_file.write_bytes(key_pem)
+        certificate.bundle.write_bytes(key_pem + certificate.file.read_bytes())
         return certificate
-
-    def _sign(
-        self,
-        name: str,
-        key: ec.EllipticCurvePrivateKey,
-        *extensions: x509.ExtensionType,
-        lasts_days: int = 30,
-    ) -> str:
-        own = key is self._key
-        public, signing = key.public_key(), self._key.public_key()
-        end = datetime.now(UTC) + timedelta(days=lasts_days)
-        usage = x509.KeyUsage(not own, *[False] * 4, own, own, *[False] * 2)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name.from_rfc4514_string(f"CN={name}"))
-            .issuer_name(x509.Name.from_rfc4514_string(f"CN={self._name}"))
-            .public_key(public)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(end - timedelta(days=31))
-            .not_valid_after(end)
-            .add_extension(x509.BasicConstraints(own, 0 if own else None), critical=True)
-            .add_extension(usage, critical=True)
-        )
-        for extension in (
-            x509.SubjectKeyIdentifier.from_public_key(public),
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(signing),
-            *extensions,
-        ):
-            builder = builder.add_extension(extension, critical=False)
-        certificate = builder.sign(self._key, hashes.SHA256())
-        return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
 PROTOCOLS = {
@@ -116,8 +78,8 @@ PROTOCOLS = {
 
 def listener_properties(directory: Path) -> dict[str, str]:
     """Create certificates in a directory, and return the properties of the secured listeners."""
-    ours = Authority(directory / "ours", "ours")
-    foreign = Authority(directory / "other", "other")
+    ours = Authority(directory / "ours")
+    foreign = Authority(directory / "other")
     for user in ("client", "gateway"):
         ours.issue(user)
     certificates = {

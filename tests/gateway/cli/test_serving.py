@@ -64,7 +64,7 @@ def test_more_half_requests_than_open_files_do_not_block_other_clients(
 def test_a_connection_without_a_tls_handshake_is_closed_early(
     database: str, tmp_path: Path
 ) -> None:
-    authority = Authority(tmp_path / "authority", "Tests")
+    authority = Authority(tmp_path / "authority")
     certificate = authority.issue("gateway")
     tls = {
         "SLUICEWAY_TLS_CERTIFICATE_FILE": str(certificate.file),
@@ -92,11 +92,12 @@ def _served(context: ssl.SSLContext, authority: Authority) -> str:
             with suppress(ssl.SSLWantReadError):
                 side.do_handshake()
     peer: Any = connecting.getpeercert()
-    return str(peer["subject"][0][0][1])
+    names = dict(name for (name,) in peer["subject"])
+    return str(names["commonName"])
 
 
 def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "authority", "Tests")
+    authority = Authority(tmp_path / "authority")
     files = tmp_path / "tls.pem", tmp_path / "tls.key"
 
     def write(name: str) -> None:
