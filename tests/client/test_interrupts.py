@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from faults import at_call, no_threads, raising
-from interrupts import interrupted_at_call, interrupted_in_report, raising_at_step
+from interrupts import AS_SIGNALS, OF_FUNCTIONS, interrupted_at_call, interrupted_in_report
 from sluiceway import Channel
 from sluiceway.errors import DeliveryFailed, EndpointClosed, OptionError
 from sluiceway.reader import ChannelReader
@@ -95,7 +95,7 @@ def test_an_interrupt_of_any_call_of_a_read_loses_no_record(
                 else:
                     ids.append(next(iter(reader))["id"])
                 taken = None
-                interrupted = interrupted_at_call(number, take, returns=False)
+                interrupted = interrupted_at_call(number, take, AS_SIGNALS)
                 ids += ids_of(taken)
                 number += stride
             assert number > 10
@@ -115,7 +115,7 @@ def test_single_records_are_sent_after_an_interrupt_at_any_step_of_a_write(topic
 
         def sends_after(step: int) -> bool:
             """Check it; return whether the write has so many steps."""
-            interrupted = raising_at_step(step, write, instructions=False)
+            interrupted = interrupted_at_call(step, write, OF_FUNCTIONS)
             write()
             # Nothing calls `flush`.
             until(lambda: writer.end_offsets() == {0: writer.accepted_records})
@@ -140,7 +140,7 @@ def test_a_writer_that_is_interrupted_at_any_step_of_closing_loses_nothing_in_si
         writer = ChannelWriter(connection)
         for record in readings(3, 3 * step):
             writer.write(record)
-        interrupted = raising_at_step(step, writer.close, instructions=False)
+        interrupted = interrupted_at_call(step, writer.close, OF_FUNCTIONS)
         try:
             writer.close()
         except (KeyboardInterrupt, EndpointClosed):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from interrupts import interrupted_at_call, raising_at_step
+from interrupts import OF_FUNCTIONS, interrupted_at_call
 from relay import Relay
 from sluiceway import (
     Channel,
@@ -470,8 +470,8 @@ def test_a_lock_that_is_interrupted_at_any_step_while_it_yields_is_held_once() -
         """Check it; return whether the call has so many steps."""
         lock = FairLock()
         lock.acquire()
-        interrupted = raising_at_step(
-            step, lambda: lock.yield_to_waiters(float("-inf")), instructions=False
+        interrupted = interrupted_at_call(
+            step, lambda: lock.yield_to_waiters(float("-inf")), OF_FUNCTIONS
         )
         lock.release()
         with pytest.raises(RuntimeError):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker_calls import broker_at, encode, fetch, fetch_offset, produce_values
-from interrupts import interrupted_at_call, interrupted_in_report
+from interrupts import AS_SIGNALS, interrupted_at_call, interrupted_in_report
 from relay import Relay
 from sluiceway import Channel, Gateway, Retention
 from sluiceway.broker import (
@@ -243,14 +243,14 @@ def test_an_interrupt_of_any_call_of_a_fetch_loses_no_message(
 
     number, offset = 1, 0
     # A fetch from a lower offset asks Kafka; one from a higher offset has messages left.
-    while interrupted_at_call(number, partial(fetch_all, offset), returns=False):
+    while interrupted_at_call(number, partial(fetch_all, offset), AS_SIGNALS):
         offset = number % 3
         assert fetch_all(offset) == sent[offset:]
         number += 23
     assert number > 100
     # A refused partition is dropped.
     number = 1
-    while interrupted_at_call(number, partial(fetch, broker, channel, 99), returns=False):
+    while interrupted_at_call(number, partial(fetch, broker, channel, 99), AS_SIGNALS):
         assert fetch_all(0) == sent
         number += 7
     assert number > 50

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
 from confluent_facade import NUMBER, Facade, at, codes, offsets, poll_messages
-from interrupts import acting_at_call
+from interrupts import interrupted_at_call
 from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError
 from sluiceway.kafka.consumer import FetchedMessages
@@ -79,7 +79,7 @@ def test_channels_may_be_added_while_another_thread_polls(
 
     with ThreadPoolExecutor() as pool:
         for number in range(1, 16):
-            acting_at_call(number, add, partial(reader.poll, 0), ("call",))
+            interrupted_at_call(number, partial(reader.poll, 0), ("call",), action=add)
         assert len(adding) > 5
         assert {call.result(60) for call in adding} == {(0, 0)}
     write(channel, 2)

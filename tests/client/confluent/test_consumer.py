@@ -20,7 +20,7 @@ from confluent_facade import (
     poll_messages,
     poll_until,
 )
-from interrupts import count_c_calls, interrupted_at_call
+from interrupts import AS_SIGNALS, count_calls, interrupted_at_call
 from sluiceway.confluent import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -140,7 +140,7 @@ def test_an_interrupt_of_any_call_of_poll_or_consume_loses_no_message(
         for first, stride in ((lambda: None, 29), (take, 1)):
             number = 1
             first()
-            while interrupted_at_call(number, take, returns=False):
+            while interrupted_at_call(number, take, AS_SIGNALS):
                 number += stride
                 first()
             assert number > 5
@@ -165,7 +165,7 @@ def test_an_interrupt_of_any_call_of_pause_or_resume_loses_no_message(
     offsets: list[int] = []
     for change in (reader.pause, reader.resume):
         number = 1
-        while interrupted_at_call(number, partial(change, [at(name, 0)]), returns=False):
+        while interrupted_at_call(number, partial(change, [at(name, 0)]), AS_SIGNALS):
             reader.pause([at(name, 0)])
             reader.resume([at(name, 0)])
             offsets += [message.offset() for message in reader.consume(1, 20)]
@@ -223,10 +223,11 @@ def test_messages_are_taken_without_requests_for_positions(
         while len(messages) < 301:
             messages.extend([*reader.consume(1, 20), *filter(None, [reader.poll(20)])])
 
-    counts = count_c_calls(read)
+    counts = count_calls(read)
     assert [message.offset() for message in messages] == [*range(301)]
     # Twice a second, a poll records the positions for commits.
-    assert counts["position"] < 50 < counts["consume"]
+    method = "<method '{}' of 'cimpl.Consumer' objects>".format
+    assert counts[method("position")] < 50 < counts[method("consume")]
 
 
 def test_position_is_past_the_last_returned_message(

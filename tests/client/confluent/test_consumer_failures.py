@@ -23,7 +23,7 @@ from confluent_facade import (
     poll_until,
 )
 from faults import failing_call
-from interrupts import acting_at_call
+from interrupts import interrupted_at_call
 from relay import Relay
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.confluent.background import StepRunner, Steps
@@ -356,7 +356,7 @@ def test_a_consumer_may_be_collected_at_any_call_of_its_session(site: Facade, na
         number, called = 1, True
         while called:
             abandon()
-            called = acting_at_call(number, gc.collect, lambda: session.ids)
+            called = interrupted_at_call(number, lambda: session.ids, action=gc.collect)
             number += 1
         assert number > 3
 

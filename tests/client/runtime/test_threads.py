@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from faults import no_threads
-from interrupts import raising_at_step
+from interrupts import OF_FUNCTIONS, interrupted_at_call, interrupted_at_instruction
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.confluent.fetcher import RequestTurns
 from sluiceway.ledger.leases import LeaseKeeper
@@ -258,7 +258,7 @@ def test_a_signal_is_usable_after_an_interrupt_at_any_step(method: str) -> None:
         if method == "wait":
             woken.set()
         methods = {"set": woken.set, "clear": woken.clear, "wait": partial(woken.wait, 60)}
-        interrupted = raising_at_step(step, methods[method])
+        interrupted = interrupted_at_instruction(step, methods[method])
         woken.set()
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(woken.wait, 60).result(90)
@@ -377,7 +377,7 @@ def test_what_waits_is_usable_after_an_interrupt_at_any_step(kind: Any) -> None:
     def is_usable_after(step: int) -> bool:
         used = kind()
         try:
-            interrupted = raising_at_step(step, used.work, instructions=False)
+            interrupted = interrupted_at_call(step, used.work, OF_FUNCTIONS)
         except RuntimeError as error:
             # That of a Condition which an interrupt finds without its lock, as a thread starts.
             interrupted = isinstance(error.__context__, KeyboardInterrupt)
