@@ -7,7 +7,15 @@ from typing import Any
 
 import httpx
 
-from gateways import UNREACHABLE, ManualClock, Rig, insert_channel
+from gateways import (
+    TOPIC_ID,
+    UNREACHABLE,
+    ManualClock,
+    Rig,
+    insert_channel,
+    observe,
+    result,
+)
 from sluiceway_gateway.auth.model import OwnershipMode
 from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
@@ -21,8 +29,6 @@ from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.offsets.service import Offsets
-
-TOPIC_ID = "dG9waWM"
 
 
 def fresh_id() -> str:
@@ -53,9 +59,7 @@ class Site:
 
     def attach(self, role: str = "reader", **body: Any) -> Any:
         """Attach, and return the endpoint."""
-        response = self.post_attach(role, **body)
-        assert response.status_code in (200, 201), response.text
-        return response.json()["endpoint"]
+        return result(self.post_attach(role, **body))["endpoint"]
 
     def member(
         self, index: int = 0, size: int = 1, role: str = "reader", group: str = "g", **body: Any
@@ -92,9 +96,7 @@ class Site:
 
     def beat(self, *reports: Any, beat: int | None = None) -> Any:
         """Send a heartbeat, and return the replies."""
-        response = self.send(*reports, beat=beat)
-        assert response.status_code == 200, response.text
-        return response.json()["endpoints"]
+        return result(self.send(*reports, beat=beat))["endpoints"]
 
     def commit(
         self, endpoint: Any, number: int, *positions: tuple[int, int, int], **body: Any
@@ -113,9 +115,7 @@ class Site:
 
     def committed(self, group: str = "g", **query: Any) -> list[tuple[int, int, int]]:
         """Return the positions of a group, as `commit` takes them."""
-        response = self.rig.http.get(self.offsets_path(group), params=query)
-        assert response.status_code == 200, response.text
-        positions = response.json()["positions"]
+        positions = result(self.rig.http.get(self.offsets_path(group), params=query))["positions"]
         return [(each["partition"], each["offset"], each["record"]) for each in positions]
 
     def reset(
@@ -134,9 +134,7 @@ class Site:
         return f"{self.path}/groups/{group}/offsets"
 
     def get(self, endpoint: Any) -> Any:
-        response = self.rig.http.get(f"{self.path}/endpoints/{endpoint['id']}")
-        assert response.status_code == 200, response.text
-        return response.json()
+        return result(self.rig.http.get(f"{self.path}/endpoints/{endpoint['id']}"))
 
     def listed(self, **query: Any) -> Any:
         return self.rig.http.get(f"{self.path}/endpoints", params=query).json()["items"]
@@ -176,34 +174,23 @@ class Services:
     def __post_init__(self) -> None:
         def nothing() -> None: ...
 
-        options: dict[str, Any] = {"clock": self.clock}
-        tokens = Tokens(self.database, None)
-        ownership = Ownership(self.database, mode=OwnershipMode.ENFORCE)
+        database, clock = self.database, self.clock
+        tokens, ownership = Tokens(database, None), Ownership(database, mode=OwnershipMode.ENFORCE)
         self.attachment = AttachService(
-            self.database,
-            tokens,
-            ownership=ownership,
-            wake=nothing,
-            notify=nothing,
-            **options,
+            database, tokens, ownership=ownership, wake=nothing, notify=nothing, clock=clock
         )
         self.endpoints = Endpoints(
-            self.database, kafka=KafkaAdmin(UNREACHABLE, timeout_s=0.1), notify=nothing, **options
+            database, kafka=KafkaAdmin(UNREACHABLE, timeout_s=0.1), notify=nothing, clock=clock
         )
-        self.beats = HeartbeatService(self.database, tokens, notify=nothing, **options)
-        self.offsets = Offsets(self.database, tokens, ownership=ownership, **options)
-        self.groups = GroupService(self.database, ownership, notify=nothing)
-        self.reaper = Reaper(
-            database=self.database,
-            monotonic=lambda: self.now_s,
-            **options,
-        )
+        self.beats = HeartbeatService(database, tokens, notify=nothing, clock=clock)
+        self.offsets = Offsets(database, tokens, ownership=ownership, clock=clock)
+        self.groups = GroupService(database, ownership, notify=nothing)
+        self.reaper = Reaper(database=database, monotonic=lambda: self.now_s, clock=clock)
 
     def channel(self) -> tuple[str, str]:
         """Create a ready channel; return its name and its uid."""
-        channel = insert_channel(
-            self.database, self.clock(), phase=Phase.READY, partitions=PARTITIONS
-        )
+        channel = insert_channel(self.database, self.clock(), partitions=PARTITIONS)
+        observe(self.database, self.clock(), channel.name, Phase.READY)
         return channel.name, channel.uid
 
     def attach(self, name: str, spec: AttachSpec, *, uid: str) -> Attached:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import socket
 import threading
 import uuid
@@ -16,24 +15,19 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from sluiceway.schema import Schema
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.model import (
-    Channel,
-    ChannelSpec,
-    Condition,
-    Phase,
-    SchemaVersion,
-    TopicRef,
-    topic_name,
-)
+from sluiceway_gateway.channels.change import Change
+from sluiceway_gateway.channels.create import create
+from sluiceway_gateway.channels.model import Channel, Condition, Phase
 from sluiceway_gateway.cli.serve import bound_socket, server_config
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.kafka.model import ObservedTopic
 from sluiceway_gateway.messages.reading import MessageReads
 from sluiceway_gateway.provisioning.store import record_observation
-from sluiceway_gateway.schemas import store as schemas_store
 from sluiceway_gateway.settings import Settings
 from waiting import until
 
@@ -85,6 +79,7 @@ def serving(app: FastAPI, port: int = 0, *, send_buffer_bytes: int | None = None
 UNREACHABLE = "127.0.0.1:1"
 TOKEN_KEY = "k" * 40
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+TOPIC_ID = "dG9waWM"
 FAR_FUTURE = datetime(2999, 1, 1, tzinfo=UTC)
 
 
@@ -112,7 +107,11 @@ class Rig:
     http: httpx.Client
     database: Database
     clock: ManualClock
-    tokens: Tokens
+
+    @property
+    def tokens(self) -> Tokens:
+        tokens: Tokens = self.app.state.parts.tokens
+        return tokens
 
     def replace(self, **parts: object) -> None:
         """Replace services of the gateway, by their names in `Services`, for requests from now."""
@@ -129,62 +128,39 @@ class Rig:
         return {"Authorization": f"Bearer {token.text.get_secret_value()}"}
 
     def observe(self, name: str, phase: Phase, **status: Any) -> Channel:
-        """Record an observation as the reconciler does; by default, of a topic of the spec."""
-        with self.database.write() as tx:
-            before = channels_store.hold(tx, name)
-            assert before is not None
-            observed = replace(before, phase=phase)
-            if phase is Phase.READY:
-                topic = replace(before.topic, id="dG9waWM", partitions=before.spec.partitions)
-                observed = replace(observed, topic=topic, observed_generation=before.generation)
-            observed = replace(observed, **status)
-            after = record_observation(
-                tx, observed, was=before, now=self.clock(), due_at=FAR_FUTURE, refusals=0
-            )
-        assert after is not None
-        return after
+        """Record an observation of a channel."""
+        return observe(self.database, self.clock(), name, phase, **status)
 
 
 def insert_channel(
-    database: Database,
-    now: datetime,
-    *,
-    phase: Phase = Phase.PROVISIONING,
-    topic: TopicRef | None = None,
-    adopted: bool = False,
-    **spec: Any,
+    database: Database, now: datetime, *, observed: ObservedTopic | None = None, **fields: Any
 ) -> Channel:
-    """Insert a channel's row, as a request does, and return the channel."""
-    uid = uuid.uuid4().hex
-    name = f"channel-{uid[:8]}"
-    definition = json.dumps(SCHEMA, separators=(",", ":"), sort_keys=True)
-    default = TopicRef(name=topic_name("rig.", name, uid))
-    if phase is Phase.READY:
-        default = replace(default, id="t", partitions=spec["partitions"])
+    """Insert a channel's row, as a request with these fields does, and return the channel.
+
+    It adopts the `observed` topic.
+    """
+    name, schema = f"channel-{uuid.uuid4().hex[:8]}", Schema.parse(SCHEMA)
     with database.write() as tx:
-        id_ = schemas_store.register(tx, fingerprint="one", definition=definition, now=now)
-        version = SchemaVersion(
-            id=id_, version=1, fingerprint="one", definition=definition, created_at=now
+        channel = create(
+            tx, name, Change(**fields), schema=schema, observed=observed, prefix="rig.", now=now
         )
-        channel = Channel(
-            name=name,
-            uid=uid,
-            labels={},
-            generation=1,
-            revision=1,
-            created_at=now,
-            spec=ChannelSpec(schema=definition, **spec),
-            schema_id=id_,
-            schema_version=1,
-            phase=phase,
-            observed_generation=0,
-            conditions=(),
-            topic=topic or default,
-            adopted=adopted,
-        )
-        assert channels_store.insert(tx, channel)
-        schemas_store.assign(tx, channel_uid=uid, version=version)
+    assert channel is not None
     return channel
+
+
+def observe(database: Database, now: datetime, name: str, phase: Phase, **status: Any) -> Channel:
+    """Record an observation as the reconciler does; by default, of a topic of the spec."""
+    with database.write() as tx:
+        before = channels_store.hold(tx, name)
+        assert before is not None
+        observed = replace(before, phase=phase)
+        if phase is Phase.READY:
+            topic = replace(before.topic, id=TOPIC_ID, partitions=before.spec.partitions)
+            observed = replace(observed, topic=topic, observed_generation=before.generation)
+        observed = replace(observed, **status)
+        after = record_observation(tx, observed, was=before, now=now, due_at=FAR_FUTURE, refusals=0)
+    assert after is not None
+    return after
 
 
 def until_ready(rig: Rig, status: int, body: Mapping[str, object]) -> None:
@@ -206,27 +182,15 @@ def running(
     with database.write() as tx:
         leases.acquire(tx, "reconcile", "the test", 3_600_000)
     clock = ManualClock()
-    options_with_defaults = {
-        "kafka_bootstrap_servers": UNREACHABLE,
-        "kafka_timeout_ms": 300,
-        "token_key": TOKEN_KEY,
-        **options,
-    }
-    settings = Settings(database_url=url, **options_with_defaults)
+    defaults: dict[str, Any] = {"kafka_bootstrap_servers": UNREACHABLE, "kafka_timeout_ms": 300}
+    settings = Settings(database_url=url, token_key=TOKEN_KEY, **(defaults | options))
     app = create_app(settings, clock=clock)
     # Without certificate authorities, which take 20 ms to read: there is no TLS here.
     with (
         serving(app, send_buffer_bytes=send_buffer_bytes) as address,
         httpx.Client(base_url=address, timeout=60, verify=False) as http,  # noqa: S501
     ):
-        yield Rig(
-            app=app,
-            url=address,
-            http=http,
-            database=database,
-            clock=clock,
-            tokens=app.state.parts.tokens,
-        )
+        yield Rig(app=app, url=address, http=http, database=database, clock=clock)
 
 
 def patient_reads(app: FastAPI) -> FastAPI:
@@ -235,6 +199,12 @@ def patient_reads(app: FastAPI) -> FastAPI:
     reads = MessageReads(parts.database, parts.kafka, read_s=60.0)
     app.state.parts = replace(parts, message_reads=reads)
     return app
+
+
+def result(response: httpx.Response) -> Any:
+    """Check that the response is a success, and return its body."""
+    assert response.is_success, response.text
+    return response.json()
 
 
 def code(response: httpx.Response) -> str:

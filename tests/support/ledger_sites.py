@@ -1,7 +1,5 @@
 """Ledgers of channels over HTTP, on topics with messages."""
 
-import hashlib
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +7,8 @@ from typing import Any
 
 import httpx
 
-from gateways import Rig
+from gateways import Rig, result
+from sluiceway.rest.ledger_models import manifest_digest
 from sluiceway_gateway.channels.model import Phase, TopicRef
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.model import Interval, halt
@@ -31,12 +30,6 @@ def written_topic(
     for partition in range(partitions):
         topics.produce(name, partition, [b""] * records)
     return TopicRef(name=name, id=id_, partitions=partitions)
-
-
-def digest(manifest: Intervals) -> str:
-    """Return the digest of a manifest, as clients compute it."""
-    ordered = {str(each): manifest[each] for each in sorted(manifest)}
-    return hashlib.sha256(json.dumps(ordered, separators=(",", ":")).encode()).hexdigest()
 
 
 def lengths(manifest: Intervals) -> dict[str, int]:
@@ -68,33 +61,25 @@ class LedgerSite:
     ) -> httpx.Response:
         return self.post("batches", key=key, owner=owner, instance=instance, **body)
 
-    def open(
-        self, key: str = "k1", owner: str = "job", instance: str = "run-1", **body: Any
-    ) -> Any:
+    def open(self, *names: str, **body: Any) -> Any:
         """Open a batch, and return it."""
-        response = self.post_open(key, owner, instance, **body)
-        assert response.status_code == 200, response.text
-        return response.json()
+        return result(self.post_open(*names, **body))
 
     def post_commit(
         self, batch: Any, manifest: Intervals, *, instance: str = "run-1", **body: Any
     ) -> httpx.Response:
         request = {
             "instance": instance,
-            "digest": digest(manifest),
-            "manifest": {str(each): list(map(list, found)) for each, found in manifest.items()},
+            "digest": manifest_digest(manifest),
+            "manifest": {str(partition): intervals for partition, intervals in manifest.items()},
             "records": sum(lengths(manifest).values()),
             "counts": lengths(manifest),
         }
         return self.post(f"batches/{batch['id']}/commit", **(request | body))
 
-    def commit(
-        self, batch: Any, manifest: Intervals, *, instance: str = "run-1", **body: Any
-    ) -> Any:
+    def commit(self, batch: Any, manifest: Intervals, **body: Any) -> Any:
         """Commit a batch, and return the response."""
-        response = self.post_commit(batch, manifest, instance=instance, **body)
-        assert response.status_code == 200, response.text
-        return response.json()
+        return result(self.post_commit(batch, manifest, **body))
 
     def post_abort(self, batch: Any, instance: str | None = "run-1") -> httpx.Response:
         return self.post(f"batches/{batch['id']}/abort", instance=instance, cause="a test")
@@ -107,9 +92,7 @@ class LedgerSite:
 
     def committed(self, **params: Any) -> Any:
         """Return the visible runs."""
-        response = self.get_committed(**params)
-        assert response.status_code == 200, response.text
-        return response.json()
+        return result(self.get_committed(**params))
 
 
 def lose_records(site: LedgerSite, ends: Mapping[int, int]) -> None:

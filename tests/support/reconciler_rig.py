@@ -8,11 +8,7 @@ from typing import Any
 
 from gateways import ManualClock, insert_channel
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.model import (
-    Channel,
-    Condition,
-    Phase,
-)
+from sluiceway_gateway.channels.model import Channel, Condition, Phase
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import ObservedTopic
@@ -87,10 +83,10 @@ class Rig:
             assert channels_store.save(tx, changed, was=before, from_phases=(before.phase,))
         return changed
 
-    def topic_id(self, name: str) -> str:
-        """Return the id of a newly created topic."""
+    def created(self, name: str) -> ObservedTopic:
+        """Wait until the brokers' metadata has a newly created topic."""
         topic: ObservedTopic = until(lambda: self.kafka.observe([name]).topics.get(name))
-        return topic.id
+        return topic
 
     def topic(self, channel: Channel) -> ObservedTopic | None:
         return self.kafka.observe([channel.topic.name]).topics.get(channel.topic.name)

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from endpoints import TOPIC_ID, Site, fresh_id, report, site
+from endpoints import Site, fresh_id, report, site
 from faults import at_statements
-from gateways import Rig, code, running
+from gateways import TOPIC_ID, Rig, code, running
 from ledger_sites import LedgerSite, ledger_site
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import TopicRef

@@ -134,8 +134,9 @@ def test_the_reconciler_locks_channels_in_the_order_of_others(
         )
         with database.write() as tx:
             # The last one is the longest overdue.
-            overdue = update(channels).where(channels.c.uid == uids[-1])
-            tx.execute(overdue.values(due_at=datetime(1969, 1, 1, tzinfo=UTC)))
+            for uid, year in zip(uids, (1970, 1969), strict=True):
+                overdue = update(channels).where(channels.c.uid == uid)
+                tx.execute(overdue.values(due_at=datetime(year, 1, 1, tzinfo=UTC)))
         with database.write() as tx:
             channels_store.hold_channels(tx, uids[:1])
             reconciling = started(database, pool, reconciler.run_once)

@@ -15,6 +15,7 @@ from sqlalchemy import select, text, update
 
 from databases import WatchedDatabase
 from endpoints import PARTITIONS, Services
+from gateways import TOPIC_ID
 from sluiceway_gateway.auth.model import OwnershipMode, Principal
 from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
@@ -199,7 +200,7 @@ def test_an_endpoint_continues_at_the_committed_positions(crowd: Crowd) -> None:
         endpoint=reader.id,
         epoch=reader.epoch,
         generation=reader.generation,
-        topic_id="t",
+        topic_id=TOPIC_ID,
         number=1,
         positions=tuple(Position(partition=each, offset=each + 10) for each in (0, 1, 3)),
     )

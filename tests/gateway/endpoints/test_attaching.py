@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from endpoints import TOPIC_ID, Site, fresh_id, report, site
-from gateways import UNREACHABLE, Rig, code
+from endpoints import Site, fresh_id, report, site
+from gateways import TOPIC_ID, UNREACHABLE, Rig, code
 from sluiceway_gateway.channels.model import Phase
 
 

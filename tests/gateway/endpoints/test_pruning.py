@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import func, select
 
 from endpoints import Services
+from gateways import TOPIC_ID
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db import schema
 from sluiceway_gateway.db.engine import Database
@@ -113,7 +114,7 @@ def test_a_pruned_id_cannot_commit_send_heartbeats_or_take_a_place(past: Past) -
         endpoint=old.id,
         epoch=old.epoch,
         generation=old.generation,
-        topic_id="t",
+        topic_id=TOPIC_ID,
         number=1,
         positions=(Position(partition=0, offset=1),),
     )

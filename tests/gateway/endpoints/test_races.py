@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from endpoints import PARTITIONS, Services
+from gateways import TOPIC_ID
 from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
@@ -53,7 +54,7 @@ class Crowd:
             endpoint=endpoint.id,
             epoch=endpoint.epoch,
             generation=endpoint.generation,
-            topic_id="t",
+            topic_id=TOPIC_ID,
             number=number,
             positions=(Position(partition=endpoint.place.index, offset=offset),),
         )
@@ -114,7 +115,7 @@ def test_a_forced_reset_and_a_commit_are_serialized(crowd: Crowd) -> None:
         reader = crowd.attach()
         reset = Reset(
             positions=(Position(partition=0, offset=turn),),
-            topic_id="t",
+            topic_id=TOPIC_ID,
             index=None,
             generation=None,
             reason="race",

@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 from sqlalchemy import event
 
 from endpoints import PARTITIONS, Services
+from gateways import TOPIC_ID
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
@@ -235,7 +236,7 @@ class DynamicRules:
             endpoint=one.spec.id,
             epoch=one.epoch,
             generation=max(1, (one.taken or 1) + stale),
-            topic_id="t",
+            topic_id=TOPIC_ID,
             number=one.number + 1,
             positions=(Position(partition=partition, offset=offset),),
         )
@@ -466,7 +467,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
             endpoint=one.asked.id,
             epoch=one.epoch + wrong_epoch,
             generation=one.generation,
-            topic_id="t",
+            topic_id=TOPIC_ID,
             number=one.number + 1,
             positions=(Position(partition=partition, offset=offset, record=record),),
         )
@@ -514,7 +515,7 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
     def reset(self, partition: int, offset: int | None, force: bool) -> None:
         asked = Reset(
             positions=None if offset is None else (Position(partition=partition, offset=offset),),
-            topic_id="t",
+            topic_id=TOPIC_ID,
             index=None,
             generation=None,
             reason="why not",

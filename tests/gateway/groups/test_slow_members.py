@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from endpoints import PARTITIONS, Services
+from gateways import TOPIC_ID
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.endpoints.attach_request import AttachSpec
@@ -59,7 +60,7 @@ class Team:
             endpoint=member.id,
             epoch=member.epoch,
             generation=generation,
-            topic_id="t",
+            topic_id=TOPIC_ID,
             number=1,
             positions=(Position(partition=1, offset=5),),
         )

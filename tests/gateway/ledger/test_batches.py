@@ -12,8 +12,9 @@ import pytest
 
 from endpoints import Site
 from gateways import Rig, code
-from ledger_sites import FEATURES, LedgerSite, digest, ledger_site
+from ledger_sites import FEATURES, LedgerSite, ledger_site
 from shared_kafka import SharedKafka
+from sluiceway.rest.ledger_models import manifest_digest
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.kafka.admin import KafkaAdmin
@@ -143,7 +144,7 @@ def test_a_large_manifest_is_uploaded_in_slices(ledger: LedgerSite) -> None:
         body["manifest"] = {str(each): found for each, found in part.items()}  # type: ignore[assignment]
         path = f"{ledger.path}/batches/{batch['id']}/manifest/{number}"
         assert ledger.rig.http.put(path, json=body).status_code == 200
-    named = {"records": 12, "counts": {"0": 3, "1": 9}, "digest": digest(whole)}
+    named = {"records": 12, "counts": {"0": 3, "1": 9}, "digest": manifest_digest(whole)}
     missing = ledger.post_commit(batch, {}, slices=3, **named)
     assert (missing.status_code, code(missing)) == (422, "invalid_manifest")
     assert "Slice 2 of 3" in missing.json()["detail"]

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from gateways import SCHEMA, Rig, code
-from ledger_sites import LedgerSite, digest
+from ledger_sites import LedgerSite
+from sluiceway.rest.ledger_models import manifest_digest
 from sluiceway_gateway.channels.model import Phase
 
 
@@ -150,7 +151,7 @@ def test_a_channel_without_a_topic_has_no_batches_yet(rig: Rig) -> None:
     request_body = {"uid": uid, "key": "k", "owner": "o", "instance": "i"}
     response = rig.http.post("/v1/channels/flights/batches", json=request_body)
     assert (response.status_code, code(response)) == (409, "channel_not_ready")
-    body = {"uid": uid, "instance": "i", "digest": digest({}), "records": 0, "counts": {}}
+    body = {"uid": uid, "instance": "i", "digest": manifest_digest({}), "records": 0, "counts": {}}
     response = rig.http.post(f"/v1/channels/flights/batches/{'0' * 32}/commit", json=body)
     assert code(response) in ("batch_not_found", "channel_not_ready")
     assert rig.put("other", schema=SCHEMA).status_code == 201

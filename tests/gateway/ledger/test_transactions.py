@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from endpoints import TOPIC_ID, Site, site
-from gateways import code
+from endpoints import Site, site
+from gateways import TOPIC_ID, code
 from ledger_sites import LedgerSite
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from endpoints import TOPIC_ID, Site, fresh_id, site
-from gateways import Rig, code
+from endpoints import Site, fresh_id, site
+from gateways import TOPIC_ID, Rig, code
 
 Place = tuple[int, int, int]
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from endpoints import TOPIC_ID, Site, fresh_id, site
-from gateways import Rig
+from endpoints import Site, fresh_id, site
+from gateways import TOPIC_ID, Rig
 from sluiceway_gateway.db.schema import positions
 
 JSON = {"Content-Type": "application/json"}

@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from databases import WatchedDatabase
 from endpoints import PARTITIONS, Services
+from gateways import TOPIC_ID
 from sluiceway_gateway.auth.model import OwnershipMode, Principal
 from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
@@ -67,7 +68,7 @@ class Group:
             endpoint=endpoint.id,
             epoch=endpoint.epoch,
             generation=endpoint.generation,
-            topic_id="t",
+            topic_id=TOPIC_ID,
             number=number,
             positions=(Position(partition=index, offset=number if offset is None else offset),),
         )

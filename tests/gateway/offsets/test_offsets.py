@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from endpoints import TOPIC_ID, Site, fresh_id, site
-from gateways import code
+from endpoints import Site, fresh_id, site
+from gateways import TOPIC_ID, code
 
 
 def test_a_commit_is_stored_and_returned_to_the_next_instance(flights: Site) -> None:

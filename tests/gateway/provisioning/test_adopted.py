@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from reconciler_rig import RESYNC_S, Rig, condition, status
-from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
+from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from topics import Topics
 
@@ -15,8 +15,7 @@ def adopted(rig: Rig, operator: Topics) -> Channel:
     """A ready channel of an adopted topic."""
     name = f"foreign-{uuid.uuid4().hex[:8]}"
     operator.create(name, 2, {"segment.ms": "7000", "flush.ms": "9000"})
-    topic = TopicRef(name=name, id=rig.topic_id(name), partitions=2)
-    channel = rig.add(topic=topic, adopted=True)
+    channel = rig.add(observed=rig.created(name))
     assert rig.run_once() == ReconcileCounts(checked=1, changed=1)
     ready = rig.get(channel)
     assert (ready.phase, status(ready, "Ready")) == (Phase.READY, ("True", "TopicAdopted"))

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import pytest
@@ -13,7 +13,7 @@ from sluiceway_gateway.audit import store as audit_store
 from sluiceway_gateway.auth.model import OwnershipMode
 from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
-from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
+from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.endpoints.attach_request import AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.change_store import events_of_group
 from sluiceway_gateway.endpoints.model import Role, State
@@ -289,12 +289,11 @@ def test_an_adopted_topic_stays_when_its_idle_channel_is_deleted(
 ) -> None:
     name = f"adopted-{uuid.uuid4().hex[:8]}"
     operator.create(name)
-    topic = TopicRef(name=name, id=rig.topic_id(name), partitions=1)
-    channel = rig.ready(adopted=True, topic=topic, idle_ms=IDLE_S * 1000)
+    channel = rig.ready(observed=rig.created(name), idle_ms=IDLE_S * 1000)
     leader = LeadingReplica(rig, channel)
     leader.run_for(IDLE_S)
     assert "without its topic" in leader.idle_condition()[2]
     assert leader.run_for(IDLE_S).deleted == 1
     rig.run_once()
     assert rig.find(channel) is None
-    assert rig.topic(replace(channel, topic=topic)) is not None
+    assert rig.topic(channel) is not None
