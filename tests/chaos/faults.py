@@ -328,7 +328,7 @@ def lose_commit(scene: Scene, target: str, generator: random.Random) -> None:
             raise Unavailable
         time.sleep(generator.uniform(0, 6))
     finally:
-        relay.cancel_drop()
+        relay.drop_at(None)
         relay.cut()
         relay.restore()
 

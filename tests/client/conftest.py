@@ -11,6 +11,7 @@ import pytest
 
 from broker_calls import broker_at
 from confluent_facade import Facade
+from ledger_view import LedgerView
 from relay import Relay
 from scripted_gateway import Script, scripted
 from shared_kafka import SharedKafka
@@ -18,12 +19,20 @@ from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
 from sluiceway.broker import Broker
 from sluiceway.confluent import Consumer
 from sluiceway.rest.endpoints import AttachResult
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.transport import Transport
 from topics import DEFINITION, Topics
 
 
 @pytest.fixture(scope="session")
 def topics(kafka: SharedKafka) -> Topics:
     return Topics(kafka.bootstrap_servers)
+
+
+@pytest.fixture(scope="session")
+def ledger(gateway_url: str) -> Iterator[LedgerView]:
+    with closing(LedgerCalls(Transport(gateway_url))) as calls:
+        yield LedgerView(calls)
 
 
 @pytest.fixture(params=["avro", "arrow"])

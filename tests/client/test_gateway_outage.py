@@ -56,7 +56,7 @@ class RestartableGateway:
         self._running.close()
 
     def start(self) -> None:
-        self._relay.forward_to(self._serve())
+        self._relay.target = self._serve()
         self._relay.restore()
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoints import Position
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
-from topics import Topics, readings
+from topics import Topics, messages_of, readings
 
 Written = Callable[..., Connection]
 BOTH = pytest.mark.usefixtures("each_stream")
@@ -123,7 +123,7 @@ def test_reading_starts_at_a_time(topics: Topics) -> None:
     with ChannelWriter(connection) as writer:
         writer.write(readings(10))
         writer.flush()
-        stamp_ms = topics.messages(connection)[0][-1].timestamp()[1]
+        stamp_ms = messages_of(connection)[-1].timestamp()[1]
         between = datetime.fromtimestamp((stamp_ms + 1) / 1000, UTC)
         while datetime.now(UTC) <= between:
             pass
@@ -186,7 +186,7 @@ def test_lag_waits_for_no_fetch(written: Written) -> None:
 @BOTH
 def test_transaction_markers_do_not_delay_the_end(topics: Topics, written: Written) -> None:
     connection = written("avro", 3, partition=0)
-    value = topics.messages(connection)[0][0].value()
+    value = messages_of(connection)[0].value()
     topics.produce_in_transaction(connection.topic_name, 0, [value, value])
     with ChannelReader(connection, until="now", timeout_s=60) as reader:
         assert len(list(reader)) == 5
@@ -283,7 +283,7 @@ def test_values_outside_pythons_range_are_an_error_but_readable_as_batches(
 ) -> None:
     moment = {"type": "long", "logicalType": "timestamp-micros"}
     definition = {"type": "record", "name": "R", "fields": [{"name": "at", "type": moment}]}
-    connection = topics.connect(each_format, definition=definition)
+    connection = topics.connect(each_format, schema_definition=definition)
     batch = pa.record_batch({"at": pa.array([2**62], pa.timestamp("us", tz="UTC"))})
     with ChannelWriter(connection) as writer:
         writer.write(batch)

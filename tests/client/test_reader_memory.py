@@ -49,7 +49,7 @@ def decoded() -> Iterator[list[int]]:
 
 def flags(topics: Topics, messages: int) -> Connection:
     """Create a channel with messages of about a megabyte and eight million records each."""
-    connection = topics.connect("arrow", partitions=1, definition=FLAGS)
+    connection = topics.connect("arrow", partitions=1, schema_definition=FLAGS)
     column = pa.array(np.zeros(MILLIONS, np.bool_))
     batch = pa.RecordBatch.from_arrays([column], names=["up"])
     with ChannelWriter(connection, batch_records=MILLIONS) as writer:
@@ -104,7 +104,9 @@ def test_records_of_a_large_message_are_created_on_demand(topics: Topics) -> Non
 def test_records_before_an_invalid_one_are_returned(topics: Topics, each_format: str) -> None:
     days = {"name": "day", "type": {"type": "int", "logicalType": "date"}}
     connection = topics.connect(
-        each_format, partitions=1, definition={"type": "record", "name": "Day", "fields": [days]}
+        each_format,
+        partitions=1,
+        schema_definition={"type": "record", "name": "Day", "fields": [days]},
     )
     column = pa.array([0] * 20_000 + [2**31 - 1], pa.int32()).cast(pa.date32())
     with ChannelWriter(connection, batch_records=30_000) as writer:

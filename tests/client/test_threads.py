@@ -95,7 +95,7 @@ def id_of(record: Mapping[str, Any]) -> int:
 
 def connected(topics: Topics, format_: str) -> Connection:
     if format_ == "bytes":
-        return topics.connect("bytes", partitions=4, definition=PLAIN_BYTES)
+        return topics.connect("bytes", partitions=4, schema_definition=PLAIN_BYTES)
     return topics.connect(format_, partitions=4)
 
 
@@ -219,7 +219,7 @@ def test_a_flush_ends_while_other_threads_keep_writing(topics: Topics) -> None:
 def test_leaving_by_an_exception_ends_a_write_that_waits_for_kafka(
     fragile_topics: Topics, fragile_kafka: Relay
 ) -> None:
-    connection = fragile_topics.connect("bytes", definition=PLAIN_BYTES)
+    connection = fragile_topics.connect("bytes", schema_definition=PLAIN_BYTES)
     few = {"queue.buffering.max.messages": 10}
     writer = ChannelWriter(connection, config=few, delivery_timeout_s=60)
     fragile_kafka.cut()

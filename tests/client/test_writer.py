@@ -15,7 +15,7 @@ from sluiceway.errors import EndpointClosed, InvalidRecord, OptionError, RecordT
 from sluiceway.kafka.partitioner import partition_of
 from sluiceway.reader import ChannelReader
 from sluiceway.writer import ChannelWriter
-from topics import Topics, readings
+from topics import Topics, messages_of, readings
 
 
 @dataclasses.dataclass
@@ -91,10 +91,10 @@ def test_arrow_round_robin_is_per_message_and_fills_messages_across_writes(topic
     with ChannelWriter(connection, batch_records=10) as writer:
         for first in range(0, 64, 4):
             writer.write(readings(4, first))
-    found = topics.messages(connection)
-    counts = [Envelope.unpack(m.value()).records for p in found for m in found[p]]
+    messages = messages_of(connection)
+    counts = [Envelope.unpack(message.value()).records for message in messages]
     assert Counter(counts) == {10: 6, 4: 1}
-    assert {len(messages) for messages in found.values()} == {2, 3}
+    assert {*Counter(message.partition() for message in messages).values()} == {2, 3}
     assert read_back(connection) == readings(64)
 
 
@@ -113,8 +113,7 @@ def test_a_large_table_is_split_into_messages(topics: Topics) -> None:
     table = pa.Table.from_pylist(readings(25_000))
     with ChannelWriter(connection, batch_records=8192) as writer:
         assert writer.write(table) == 25_000
-    found = topics.messages(connection)
-    counts = [Envelope.unpack(m.value()).records for p in found for m in found[p]]
+    counts = [Envelope.unpack(message.value()).records for message in messages_of(connection)]
     assert sorted(counts) == [424, 8192, 8192, 8192]
     assert read_back(connection) == readings(25_000)
 
@@ -145,8 +144,7 @@ def test_avro_messages_carry_their_keys(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=2)
     with ChannelWriter(connection, key=lambda record: record["id"]) as writer:
         writer.write(readings(10))
-    found = topics.messages(connection)
-    keys = sorted(message.key() for p in found for message in found[p])
+    keys = sorted(message.key() for message in messages_of(connection))
     assert keys == [i.to_bytes(8, "big") for i in range(10)]
 
 
@@ -156,7 +154,8 @@ def test_records_without_a_key_are_distributed_round_robin(
     connection = topics.connect(each_format, partitions=2)
     with ChannelWriter(connection, key=lambda _: None, batch_records=1) as writer:
         writer.write(readings(10))
-    assert {p: len(found) for p, found in topics.messages(connection).items()} == {0: 5, 1: 5}
+    counts = Counter(message.partition() for message in messages_of(connection))
+    assert counts == {0: 5, 1: 5}
 
 
 def test_a_custom_partitioner_selects_the_partition(topics: Topics, each_format: str) -> None:
@@ -288,7 +287,11 @@ def test_a_table_whose_memory_changes_later_is_written_as_it_was(
     connection = topics.connect(
         each_format,
         partitions=1,
-        definition={"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]},
+        schema_definition={
+            "type": "record",
+            "name": "R",
+            "fields": [{"name": "id", "type": "long"}],
+        },
     )
     ids = np.arange(10)
     with ChannelWriter(connection, batch_records=7) as writer:

@@ -16,12 +16,12 @@ import pytest
 
 from ledger_view import LedgerView
 from processes import spark_environment
-from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway.channel import Channel
+from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import DEFAULT_LEASE_MS, BatchRequest
+from sluiceway.rest.transport import Transport
 from spark_tasks import SCHEMA, fill
-from topics import Topics
 from waiting import until
 
 pytestmark = pytest.mark.long
@@ -111,9 +111,9 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def ledger(gateway_url: str, kafka: SharedKafka) -> Iterator[LedgerView]:
-    with closing(LedgerView(gateway_url, Topics(kafka.bootstrap_servers))) as view:
-        yield view
+def ledger(gateway_url: str) -> Iterator[LedgerView]:
+    with closing(LedgerCalls(Transport(gateway_url))) as calls:
+        yield LedgerView(calls)
 
 
 @pytest.fixture

@@ -1,27 +1,21 @@
 """Visible records of channels, read without a `ChannelReader`, and copies between channels."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway
 from sluiceway.codecs.decoder import decoder_for
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import Committed
-from sluiceway.rest.transport import Transport
 from sluiceway.schema import Schema
-from topics import Topics
+from topics import messages_of
 
 
+@dataclass(frozen=True)
 class LedgerView:
     """The visible records of channels: Kafka's messages at the offsets in runs."""
 
-    def __init__(self, url: str, topics: Topics) -> None:
-        self._transport = Transport(url)
-        self.calls = LedgerCalls(self._transport)
-        self._topics = topics
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._transport.close()
+    calls: LedgerCalls
 
     def committed(self, channel: Channel) -> Committed:
         committed = self.calls.all_committed(channel.name, uid=channel.uid, starts={})
@@ -30,14 +24,13 @@ class LedgerView:
 
     def records(self, channel: Channel) -> list[dict[str, Any]]:
         """Return the visible records, by partition and offset."""
-        committed = self.committed(channel)
+        runs = self.committed(channel).runs
         connection = channel.connection("read")
         values = [
             message.value()
-            for partition, messages in self._topics.messages(connection).items()
-            for message in messages
+            for message in messages_of(connection)
             if any(
-                first <= message.offset() < end for first, end in committed.runs.get(partition, ())
+                first <= message.offset() < end for first, end in runs.get(message.partition(), ())
             )
         ]
         if not values:
@@ -53,16 +46,15 @@ class LedgerView:
 
     def messages(self, channel: Channel) -> int:
         """Return the number of messages in Kafka, visible or not."""
-        return sum(map(len, self._topics.messages(channel.connection("read")).values()))
+        return len(messages_of(channel.connection("read")))
 
     def kinds(self, channel: Channel) -> list[str]:
         """Return how batches ended, oldest first."""
-        page = self.calls.commits(channel.name)
-        return [event.kind for event in reversed(page.events)]
+        return [event.kind for event in reversed(channel.commits().events)]
 
     def open_keys(self, channel: Channel) -> list[str]:
         """Return the keys of open batches."""
-        return [each.key for each in self.calls.commits(channel.name).open]
+        return [batch.key for batch in channel.commits().open]
 
 
 def copy(gateway: Gateway, reader: ChannelReader, writer: ChannelWriter, count: int) -> int:

@@ -24,12 +24,13 @@ def reserve_port(port: int = 0) -> socket.socket:
 class Relay:
     """Forwards connections from `port` (0: a free one) to `target`, a port or a Unix socket.
 
-    After `cut`, connections are closed and refused, as if the server were down. While
-    `closes_at_response` is set, a connection is closed instead of forwarding a response.
+    A `target` that is set later is that of new connections. After `cut`, connections are closed and
+    refused, as if the server were down. While `closes_at_response` is set, a connection is closed
+    instead of forwarding a response.
     """
 
     def __init__(self, target: int | Path, port: int = 0) -> None:
-        self._target = target
+        self.target = target
         self._reserved = reserve_port(port)
         self.port = self._reserved.getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
@@ -72,10 +73,6 @@ class Relay:
                 self._listener.listen()
                 self._start(self._accept, self._listener)
 
-    def forward_to(self, target: int | Path) -> None:
-        """Forward new connections to another port or socket."""
-        self._target = target
-
     @contextlib.contextmanager
     def stalled(self) -> Iterator[threading.Event]:
         """Accept connections and data while the block runs, but forward data only afterwards.
@@ -94,17 +91,16 @@ class Relay:
         with self._lock:
             self._dropping |= self._open
 
-    def drop_at(self, word: bytes, *, forward: bool) -> None:
-        """Drop all data of the next connection that sends `word`; `forward`: forward the word."""
-        self._drop_at = (word, forward)
+    def drop_at(self, word: bytes | None, *, forward: bool = False) -> None:
+        """Drop all data of the next connection that sends `word`; None cancels it.
+
+        `forward`: forward the word.
+        """
+        self._drop_at = None if word is None else (word, forward)
 
     def call_at(self, word: bytes, action: Callable[[], object]) -> None:
         """Call `action` before `word` is forwarded, when the next connection sends it."""
         self._call_at = (word, action)
-
-    def cancel_drop(self) -> None:
-        """Cancel `drop_at`."""
-        self._drop_at = None
 
     @property
     def drop_pending(self) -> bool:
@@ -155,10 +151,10 @@ class Relay:
                 self._dropping -= {client, server}
 
     def _connect(self) -> socket.socket:
-        if isinstance(self._target, int):
-            return socket.create_connection(("127.0.0.1", self._target))
+        if isinstance(self.target, int):
+            return socket.create_connection(("127.0.0.1", self.target))
         server = socket.socket(socket.AF_UNIX)
-        server.connect(str(self._target))
+        server.connect(str(self.target))
         return server
 
     def _pass(self, source: socket.socket, sink: socket.socket, *, responses: bool = True) -> None:

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import Message
 from py4j.protocol import Py4JNetworkError
 
 from sluiceway.channel import Channel
@@ -91,12 +90,6 @@ def ids_in(channel: Channel) -> dict[int, list[int]]:
 def all_ids(channel: Channel) -> list[int]:
     """Return the ids in all partitions, in ascending order."""
     return sorted(each for ids in ids_in(channel).values() for each in ids)
-
-
-def messages_of(connection: Connection) -> list[Message]:
-    """Return a topic's raw messages, ordered by partition and offset."""
-    messages_by_partition = Topics(connection.kafka["bootstrap.servers"]).messages(connection)
-    return [message for messages in messages_by_partition.values() for message in messages]
 
 
 def produce(connection: Connection, *values: bytes | None, partition: int = 0) -> None:

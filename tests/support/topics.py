@@ -1,6 +1,5 @@
 """Kafka topics for tests, and connections to them as the gateway describes them."""
 
-import itertools
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -64,12 +63,30 @@ def connection_to(kafka: Mapping[str, str], topic: str = "t", **fields: Any) -> 
     return Connection(**(described | fields))
 
 
+def messages_of(connection: Connection) -> list[Message]:
+    """Return every message of the topic, ordered by partition and offset."""
+    partitions, ended = range(connection.partitions), set[int]()
+    consumer = Consumer({**connection.kafka, "group.id": "look", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(connection.topic_name, p, 0) for p in partitions])
+    messages: list[Message] = []
+    while len(ended) < len(partitions):
+        message = consumer.poll(30)
+        assert message is not None
+        if message.error() is None:
+            messages.append(message)
+        else:
+            ended.add(message.partition())
+    consumer.close()
+    return sorted(messages, key=lambda message: (message.partition(), message.offset()))
+
+
 class Topics:
-    """Real topics on one broker, and their raw messages."""
+    """Real topics on one broker."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+        self._client = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
+        self._admin = AdminClient(self._client)
 
     def connect(
         self,
@@ -77,20 +94,14 @@ class Topics:
         *,
         partitions: int = 3,
         config: Mapping[str, str] | None = None,
-        max_message_bytes: int = 1_048_588,
-        definition: Mapping[str, object] = DEFINITION,
+        **fields: Any,
     ) -> Connection:
-        """Create a topic, and return the connection to it."""
+        """Create a topic, and return the connection to it, with other `fields`."""
         name = f"t-{uuid.uuid4().hex[:12]}"
+        identity = {"topic_id": self.create(name, partitions, config), "format": format}
+        kafka = {"bootstrap.servers": self.bootstrap_servers}
         return connection_to(
-            {"bootstrap.servers": self.bootstrap_servers},
-            name,
-            topic_id=self.create(name, partitions, config),
-            channel_uid=uuid.uuid4().hex,
-            format=format,
-            schema_definition=definition,
-            partitions=partitions,
-            max_message_bytes=max_message_bytes,
+            kafka, name, channel_uid=uuid.uuid4().hex, partitions=partitions, **identity, **fields
         )
 
     def create(
@@ -112,14 +123,7 @@ class Topics:
         """Delete a topic, and wait until the broker's metadata no longer has it."""
         self._admin.delete_topics([name])[name].result(30)
 
-        def is_unknown() -> bool:
-            try:
-                self._admin.describe_topics(TopicCollection([name]))[name].result(30)
-            except KafkaException as error:
-                return bool(error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART)
-            return False
-
-        until(is_unknown)
+        until(lambda: self._admin.list_topics(name, 30).topics[name].error)
 
     def create_again(self, name: str, partitions: int) -> None:
         self.delete(name)
@@ -143,8 +147,7 @@ class Topics:
         A partition's log has the limit a moment after the request.
         """
         self.set(name, max_message_bytes="200")
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-        failures: list[KafkaError | None] = []
+        producer, failures = Producer(self._client), list[KafkaError | None]()
 
         def is_refused() -> bool:
             producer.produce(name, b"x" * 1000, on_delivery=lambda error, _: failures.append(error))
@@ -158,21 +161,13 @@ class Topics:
         self._admin.delete_records([at])[at].result(30)
 
     def produce(self, name: str, partition: int, values: Sequence[bytes | None]) -> None:
-        producer = Producer(
-            {
-                "bootstrap.servers": self.bootstrap_servers,
-                "enable.idempotence": True,
-                "log_level": 0,
-            }
-        )
+        producer = Producer(self._client | {"enable.idempotence": True})
         for value in values:
             producer.produce(name, value, partition=partition)
         assert producer.flush(30) == 0
 
     def produce_in_transaction(self, name: str, partition: int, values: Sequence[bytes]) -> None:
-        producer = Producer(
-            {"bootstrap.servers": self.bootstrap_servers, "transactional.id": uuid.uuid4().hex}
-        )
+        producer = Producer(self._client | {"transactional.id": uuid.uuid4().hex})
         end = self._end(name, partition) + len(values) + 1
         producer.init_transactions(30)
         producer.begin_transaction()
@@ -189,26 +184,3 @@ class Topics:
             {at: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED
         )
         return int(requested[at].result(30).offset)
-
-    def messages(self, connection: Connection) -> dict[int, list[Message]]:
-        """Return every message of the topic, by partition."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap_servers,
-                "group.id": "look",
-                "enable.partition.eof": True,
-            }
-        )
-        partitions = range(connection.partitions)
-        consumer.assign([TopicPartition(connection.topic_name, p, 0) for p in partitions])
-        messages: dict[int, list[Message]] = {p: [] for p in partitions}
-        ended: set[int] = set()
-        for _ in itertools.takewhile(lambda _: len(ended) < len(messages), itertools.count()):
-            message = consumer.poll(30)
-            assert message is not None
-            if message.error() is None:
-                messages[message.partition()].append(message)
-            else:
-                ended.add(message.partition())
-        consumer.close()
-        return messages

@@ -1,7 +1,7 @@
 """pykafka's Broker on exactly-once channels: each request is a batch, and fetches see commits."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -15,17 +15,10 @@ from sluiceway.broker import Broker, Message, OffsetType, ProduceRequest
 from sluiceway.broker.exceptions import OffsetOutOfRangeError, SocketDisconnectedError
 from sluiceway.errors import OptionError
 from sluiceway.rest.ledger import LedgerCalls
-from topics import Topics, readings
+from topics import readings
 from waiting import until
 
 NewChannel = Callable[..., Channel]
-
-
-@pytest.fixture(scope="session")
-def ledger(gateway_url: str, topics: Topics) -> Iterator[LedgerView]:
-    view = LedgerView(gateway_url, topics)
-    yield view
-    view.calls.close()
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError, Producer
 from sluiceway.confluent.channel_producer import ChannelProducer
 from sluiceway.rest.ledger import LedgerCalls
-from topics import Topics
 from waiting import until
 
 MakeConsumer = Callable[..., Consumer]
@@ -35,13 +34,6 @@ def commit_every_s(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """
     # There is no option for it.
     monkeypatch.setattr("sluiceway.confluent.channel_producer._COMMIT_EVERY_S", request.param)
-
-
-@pytest.fixture(scope="session")
-def ledger(gateway_url: str, topics: Topics) -> Iterator[LedgerView]:
-    view = LedgerView(gateway_url, topics)
-    yield view
-    view.calls.close()
 
 
 @pytest.fixture

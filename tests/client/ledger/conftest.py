@@ -1,20 +1,11 @@
 """Fixtures of exactly-once channels."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from ledger_view import LedgerView
 from sluiceway import Channel
-from topics import Topics
-
-
-@pytest.fixture(scope="session")
-def ledger(gateway_url: str, topics: Topics) -> Iterator[LedgerView]:
-    with closing(LedgerView(gateway_url, topics)) as view:
-        yield view
 
 
 @pytest.fixture

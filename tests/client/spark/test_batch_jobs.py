@@ -1,7 +1,6 @@
 """Batch writes of exactly-once channels, without a Spark session."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,8 +22,8 @@ from sluiceway.errors import (
 from sluiceway.rest.transport import Transport
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.types import struct_of
-from spark_tasks import SCHEMA, messages_of
-from topics import Topics
+from spark_tasks import SCHEMA
+from topics import messages_of
 
 Start = Callable[..., BatchJob]
 
@@ -32,12 +31,6 @@ Start = Callable[..., BatchJob]
 def micro_batch(query: str, number: int) -> dict[str, str]:
     """Return the local properties of tasks that `foreachBatch` starts."""
     return {"sql.streaming.queryId": query, "streaming.sql.batchId": str(number)}
-
-
-@pytest.fixture(scope="module")
-def ledger(gateway_url: str, topics: Topics) -> Iterator[LedgerView]:
-    with closing(LedgerView(gateway_url, topics)) as view:
-        yield view
 
 
 @pytest.fixture(params=["avro", "arrow"])

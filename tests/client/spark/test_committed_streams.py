@@ -120,7 +120,7 @@ def offsets(offset: Json) -> dict[int, int]:
 def forward(relay: Relay, url: str) -> None:
     """Replace the server behind the relay."""
     relay.cut()
-    relay.forward_to(httpx.URL(url).port or 0)
+    relay.target = httpx.URL(url).port or 0
     relay.restore()
 
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,17 +18,10 @@ from ledger_view import LedgerView
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from spark_tasks import SCHEMA, fill
-from topics import Topics
 from waiting import until
 
 TIMEOUT_S = 300
 AGE = timedelta(seconds=38)
-
-
-@pytest.fixture(scope="module")
-def ledger(gateway_url: str, topics: Topics) -> Iterator[LedgerView]:
-    with closing(LedgerView(gateway_url, topics)) as view:
-        yield view
 
 
 @pytest.fixture

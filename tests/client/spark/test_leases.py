@@ -1,7 +1,6 @@
 """Leases of Spark's batches: renewed by the driver's session, or without one by tasks."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from functools import partial
 from threading import Event, Thread
 from types import SimpleNamespace
@@ -26,14 +25,7 @@ from sluiceway.spark.endpoints import JobEndpoint, control, heartbeat_session
 from sluiceway.spark.ledger_batches import JobBatch, TaskResult
 from sluiceway.spark.queries import Queries
 from spark_tasks import SCHEMA, SparkParts, progressed, started
-from topics import Topics
 from waiting import until
-
-
-@pytest.fixture(scope="module")
-def ledger(gateway_url: str, topics: Topics) -> Iterator[LedgerView]:
-    with closing(LedgerView(gateway_url, topics)) as view:
-        yield view
 
 
 @pytest.fixture
@@ -187,7 +179,7 @@ def refuse(gateway_url: str, relay: Relay, script: Script) -> Iterator[Callable[
 
     def forward_to(url: str) -> None:
         relay.cut()
-        relay.forward_to(httpx.URL(url).port or 0)
+        relay.target = httpx.URL(url).port or 0
         relay.restore()
 
     def refuse(status: int, code: str) -> None:

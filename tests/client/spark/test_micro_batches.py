@@ -17,15 +17,9 @@ from relay import Relay
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import Conflict, IncompleteBatch, InvalidRecord, ReplayMismatch
-from spark_tasks import SCHEMA, messages_of
-from topics import Topics
+from spark_tasks import SCHEMA
+from topics import messages_of
 from waiting import until
-
-
-@pytest.fixture(scope="module")
-def ledger(gateway_url: str, topics: Topics) -> Iterator[LedgerView]:
-    with closing(LedgerView(gateway_url, topics)) as view:
-        yield view
 
 
 @pytest.fixture(params=["avro", "arrow"])

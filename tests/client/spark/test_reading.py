@@ -22,8 +22,8 @@ from sluiceway.spark.batch_reader import ChannelDataReader
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.worker import RefreshableConnection
-from spark_tasks import SCHEMA, fill, measure, messages_of, produce
-from topics import Topics
+from spark_tasks import SCHEMA, fill, measure, produce
+from topics import Topics, messages_of
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from sluiceway.rest.models import Connection
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.writer import ChannelDataWriter, TaskWriter
 from sluiceway_gateway.embedded import free_ports
-from spark_tasks import SCHEMA, all_ids, connection_at, ids_in, measure, messages_of
-from topics import Topics
+from spark_tasks import SCHEMA, all_ids, connection_at, ids_in, measure
+from topics import Topics, messages_of
 
 
 @pytest.fixture(params=["avro", "arrow"])

@@ -21,7 +21,8 @@ from sluiceway.spark.ledger_batches import TaskResult
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.writer import ChannelStreamWriter, TaskWriter
-from spark_tasks import SCHEMA, all_ids, ids_in, messages_of
+from spark_tasks import SCHEMA, all_ids, ids_in
+from topics import messages_of
 
 Run = Callable[..., TaskResult]
 

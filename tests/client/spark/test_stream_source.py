@@ -38,7 +38,8 @@ from sluiceway.spark.offsets import OffsetRange, StreamOffset
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.worker import RefreshableConnection
-from spark_tasks import SCHEMA, fill, messages_of, produce
+from spark_tasks import SCHEMA, fill, produce
+from topics import messages_of
 from waiting import until
 
 Json = Mapping[str, Any]
