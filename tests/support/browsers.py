@@ -60,10 +60,7 @@ class Browser:
 
     def shows(self, text: str, css: str = "body", seconds: float = 30) -> None:
         """Wait until the element shows a text."""
-        try:
-            until(lambda: text in self.text(css), seconds)
-        except AssertionError:
-            raise AssertionError(f"{text!r} is not in {self.text(css)!r}") from None
+        until(lambda: text in self.text(css), seconds, state=lambda: self.text(css))
 
     def names(self) -> list[str]:
         """Return the channel names that the list has rendered so far."""

@@ -1,10 +1,10 @@
 """Channels and helpers for the tests of sluiceway.confluent."""
 
-import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import confluent_kafka
@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message,
 
 from sluiceway import Gateway, Heartbeat
 from sluiceway.confluent import Consumer, Producer
-from waiting import until
+from waiting import collect, until
 
 BEAT = Heartbeat(interval_ms=100, timeout_ms=60_000)
 NUMBER = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "long"}]}
@@ -35,20 +35,17 @@ class Facade:
         if filled:
             connection = channel.connection("write")
             producer = confluent_kafka.Producer(dict(connection.kafka))
-            for partition in range(partitions):
-                for number in range(filled):
-                    value = f"{partition}-{number}".encode()
-                    producer.produce(
-                        connection.topic_name, value, b"k", partition, headers=[("h", b"1")]
-                    )
+            topic, headers = connection.topic_name, [("h", b"1")]
+            for partition, number in product(range(partitions), range(filled)):
+                value = f"{partition}-{number}".encode()
+                producer.produce(topic, value, b"k", partition, headers=headers)
             assert producer.flush(30) == 0
         return name
 
     def typed(self, format_: str = "avro") -> str:
         """Create a channel of records, with one record."""
-        name = f"confluent-{uuid.uuid4().hex[:8]}"
-        channel = self.gateway.channel(name, NUMBER, format=format_, heartbeat=BEAT)
-        with channel.writer() as writer:
+        name = self.channel(partitions=1, format=format_, schema=NUMBER)
+        with self.gateway.channel(name).writer() as writer:
             writer.write({"n": 5})
         return name
 
@@ -77,16 +74,14 @@ def poll_until(condition: Callable[[], object], *consumers: Consumer) -> None:
     until(poll)
 
 
-def poll_messages(consumer: Consumer, count: int, timeout_s: float = 30) -> list[Message]:
+def poll_messages(consumer: Consumer, count: int) -> list[Message]:
     """Poll a number of messages and events."""
-    messages: list[Message] = []
-    deadline_s = time.monotonic() + timeout_s
-    while len(messages) < count:
-        assert time.monotonic() < deadline_s, f"{len(messages)} of {count} arrived"
+
+    def poll(_missing: int) -> list[Message]:
         message = consumer.poll(1)
-        if message is not None:
-            messages.append(message)
-    return messages
+        return [] if message is None else [message]
+
+    return collect(poll, count)
 
 
 def offsets(messages: Sequence[Message]) -> dict[int, list[int]]:

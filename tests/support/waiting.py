@@ -10,12 +10,14 @@ def until(
     condition: Callable[[], Any],
     seconds: float = 180,
     *,
-    despite: type[Exception] | tuple[()] = (),
+    despite: type[Exception] | tuple[type[Exception], ...] = (),
+    state: Callable[[], object] = lambda: "the condition was not true in time",
 ) -> Any:
-    """Call `condition` until it returns a true value, and return it; fail after `seconds`.
+    """Call `condition` until it returns a true value, and return it.
 
-    An exception `despite` is like a false value. The pauses grow to 0.1 s, by a tenth of the time
-    so far: many conditions are requests, whose processor time other tests lack.
+    Fail after `seconds`, with the `state` then. An exception `despite` is like a false value. The
+    pauses grow to 0.1 s, by a tenth of the time so far: many conditions are requests, whose
+    processor time other tests lack.
     """
     started_s = time.monotonic()
     while True:
@@ -23,7 +25,7 @@ def until(
             if result := condition():
                 return result
         waited_s = time.monotonic() - started_s
-        assert waited_s < seconds, "the condition was not true in time"
+        assert waited_s < seconds, state()
         time.sleep(min(0.005 + waited_s / 10, 0.1))
 
 

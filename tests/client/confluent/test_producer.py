@@ -522,5 +522,5 @@ def test_a_loop_of_messages_leaves_the_queue_once_the_channel_is_attached(
             pytest.fail("every message went by the queue")
     with site.consumer() as reader:
         reader.assign([TopicPartition(name, 0, 0)])
-        messages = poll_messages(reader, number + 1, timeout_s=120)
+        messages = poll_messages(reader, number + 1)
     assert [int(message.value() or b"") for message in messages] == list(range(number + 1))

@@ -52,13 +52,13 @@ def fail_over(url: str, replicas: list[Process], number: signal.Signals) -> Proc
             leader.end(number)
         else:
             # Until the leader resigns, it may create topics.
-            leader.signal(number)
+            leader.send_signal(number)
             until(lambda: leader_and_other(url, replicas)[0] is other)
         # Far longer than the lease, for a busy machine.
         after = gateway.channel(f"after-{number.name.lower()}", SCHEMA, wait_s=60)
         assert leader_and_other(url, replicas)[0] is other
         # A suspended leader notices that it no longer leads.
-        leader.signal(signal.SIGCONT)
+        leader.send_signal(signal.SIGCONT)
         assert gateway.channel(before.name).status == before.status
         assert gateway.channel(after.name).status == after.status
     return other

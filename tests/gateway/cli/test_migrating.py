@@ -44,7 +44,7 @@ def open_files(process: Process) -> set[str]:
 
 
 def all_run(processes: list[Process]) -> bool:
-    return all(each.running() for each in processes)
+    return all(each.poll() is None for each in processes)
 
 
 @pytest.mark.long
@@ -82,7 +82,7 @@ def test_a_database_of_a_newer_version_is_refused(sluiceway: Sluiceway, database
 def test_a_database_with_another_encoding_than_utf8_is_refused(
     sluiceway: Sluiceway, postgres: Postgres, encoding: str
 ) -> None:
-    url = postgres.of_encoding(encoding)
+    url = postgres.empty(f"ENCODING '{encoding}' LOCALE 'C'", template="template0")
     for command in ("migrate", "serve"):
         sluiceway(command, database_url=url).failed(
             f"encoding is {encoding}", "needs UTF8", "CREATE DATABASE", "ENCODING 'UTF8'"
