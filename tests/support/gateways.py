@@ -84,14 +84,12 @@ FAR_FUTURE = datetime(2999, 1, 1, tzinfo=UTC)
 
 
 class ManualClock:
-    """A wall clock that tests advance, by a timedelta or seconds; each look takes `look_s`."""
+    """A wall clock that tests advance, by a timedelta or seconds."""
 
     def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC)) -> None:
         self.now = start
-        self.look_s = 0
 
     def __call__(self) -> datetime:
-        self.advance(self.look_s)
         return self.now
 
     def advance(self, by: timedelta | float) -> None:

@@ -32,14 +32,6 @@ def written_topic(
     return TopicRef(name=name, id=id_, partitions=partitions)
 
 
-def lengths(manifest: Intervals) -> dict[str, int]:
-    """Return the number of offsets by partition."""
-    return {
-        str(partition): sum(max(0, end - first) for first, end in intervals)
-        for partition, intervals in manifest.items()
-    }
-
-
 @dataclass(frozen=True, kw_only=True)
 class LedgerSite:
     """A ready channel with exactly-once delivery, and requests to its ledger."""
@@ -68,12 +60,16 @@ class LedgerSite:
     def post_commit(
         self, batch: Any, manifest: Intervals, *, instance: str = "run-1", **body: Any
     ) -> httpx.Response:
+        counts = {
+            str(partition): sum(max(0, end - first) for first, end in intervals)
+            for partition, intervals in manifest.items()
+        }
         request = {
             "instance": instance,
             "digest": manifest_digest(manifest),
             "manifest": {str(partition): intervals for partition, intervals in manifest.items()},
-            "records": sum(lengths(manifest).values()),
-            "counts": lengths(manifest),
+            "records": sum(counts.values()),
+            "counts": counts,
         }
         return self.post(f"batches/{batch['id']}/commit", **(request | body))
 

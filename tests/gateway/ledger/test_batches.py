@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from endpoints import Site
-from gateways import Rig, code
+from faults import at_call
+from gateways import ManualClock, Rig, code
 from ledger_sites import FEATURES, LedgerSite, ledger_site
 from shared_kafka import SharedKafka
 from sluiceway.rest.ledger_models import manifest_digest
@@ -116,10 +117,10 @@ def test_a_takeover_aborts_the_previous_run(ledger: LedgerSite) -> None:
 
 
 def test_the_state_at_the_time_of_an_end_includes_it(ledger: LedgerSite) -> None:
-    ledger.rig.clock.look_s = 1
-    ledger.post_abort(ledger.open())
-    ledger.open(instance="run-2")
-    ledger.open(instance="run-3", takeover=True)
+    with at_call(ManualClock, "__call__", lambda clock: clock.advance(1)):
+        ledger.post_abort(ledger.open())
+        ledger.open(instance="run-2")
+        ledger.open(instance="run-3", takeover=True)
     ended = ledger.rig.http.get(f"{ledger.path}/commits").json()["commits"]
     assert [(each["number"], each["state"]) for each in ended] == [(2, "aborted"), (1, "aborted")]
     for each in ended:
