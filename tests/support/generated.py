@@ -1,10 +1,12 @@
 """Hypothesis strategies for schemas and records, and helpers of the codecs' tests."""
 
+import io
 import uuid
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal as Number
 
+import fastavro
 import pyarrow as pa
 from hypothesis import strategies as st
 
@@ -37,22 +39,16 @@ SCALARS: Leaves = st.sampled_from([Scalar(kind=kind) for kind in Kind])
 FIXED: Leaves = st.builds(Fixed, name=st.just("f"), size=st.integers(1, 17))
 
 
-def _digits(least: int, most: int) -> st.SearchStrategy[tuple[int, int]]:
-    return st.integers(least, most).flatmap(
-        lambda precision: st.tuples(st.just(precision), st.integers(0, precision))
-    )
+@st.composite
+def _decimals(draw):
+    """Draw a decimal of bytes, or of a fixed that may be longer than its largest number."""
+    precision, longer = draw(st.integers(1, 76)), draw(st.none() | st.integers(0, 5))
+    size = (10**precision).bit_length() // 8 + 1
+    fixed = None if longer is None else Fixed(name="d", size=size + longer)
+    return Decimal(precision=precision, scale=draw(st.integers(0, precision)), fixed=fixed)
 
 
-def _in_fixed(digits: tuple[int, int], longer: int) -> Leaf:
-    size = (10 ** digits[0]).bit_length() // 8 + 1 + longer
-    fixed = Fixed(name="d", size=size)
-    return Decimal(precision=digits[0], scale=digits[1], fixed=fixed)
-
-
-DECIMALS: Leaves = st.one_of(
-    _digits(1, 76).map(lambda digits: Decimal(precision=digits[0], scale=digits[1])),
-    st.builds(_in_fixed, _digits(1, 76), st.integers(0, 5)),
-)
+DECIMALS: Leaves = _decimals()
 UUIDS: Leaves = st.sampled_from([Uuid(), Uuid(fixed=Fixed(name="u", size=16))])
 
 
@@ -261,19 +257,15 @@ def resolve(batch: pa.RecordBatch, writer: Schema, reader: Schema) -> pa.RecordB
     return resolved
 
 
-def schema_of(type_, **more):
+def schema_of(type_, **more) -> Schema:
     """Return the schema of a record with one field, `x`."""
-    field = {"name": "x", "type": type_, **more}
-    return Schema.parse({"type": "record", "name": "r", "fields": [field]})
+    return schema({"name": "x", "type": type_, **more})
 
 
-def number(value):
+def number(value: int) -> bytes:
     """Return the encoding of an Avro int or long."""
-    raw, out = ((value << 1) ^ (value >> 63)) & (2**64 - 1), bytearray()
-    while raw > 0x7F:
-        out.append(raw & 0x7F | 0x80)
-        raw >>= 7
-    return bytes([*out, raw])
+    fastavro.schemaless_writer(encoded := io.BytesIO(), "long", value)
+    return encoded.getvalue()
 
 
 class RowCodec(AvroCodec):

@@ -85,18 +85,17 @@ def interrupted_at_instruction(number: int, work: Callable[[], object]) -> bool:
     def trace(frame: Any, event: str, _: object) -> Any:
         nonlocal steps
         frame.f_trace_opcodes = True
-        if event != "exception" and frame.f_code.co_name != "interrupted_at_instruction":
+        if event != "exception":
             steps += 1
             if steps == number:
                 raise KeyboardInterrupt(event)
         return trace
 
-    before = sys.gettrace()
     sys.settrace(trace)
     try:
         work()
     except KeyboardInterrupt:
         return True
     finally:
-        sys.settrace(before)
+        sys.settrace(None)
     return False

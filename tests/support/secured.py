@@ -106,26 +106,27 @@ def listener_properties(directory: Path) -> dict[str, str]:
 PASSWORDS = {"gateway": "pw-gateway-5f3a", "job": "pw-job-71cc"}
 
 
-@dataclass(frozen=True, kw_only=True)
 class SecuredKafka:
-    """The broker, its trusted authority, and the properties of each kind of client."""
+    """The run's broker, its certificates, and the properties of each kind of client."""
 
-    broker: SharedKafka
-    authority: Certificate
-    foreign: Certificate
-    client: Certificate
-    gateway: Certificate
+    def __init__(self, broker: SharedKafka) -> None:
+        self.broker = broker
+        ours, other = (Path(broker.certificates) / name for name in ("ours", "other"))
+        self.authority, self.foreign = (
+            Certificate(ours / "authority"),
+            Certificate(other / "authority"),
+        )
+        self.client, self.gateway = Certificate(ours / "client"), Certificate(ours / "gateway")
 
     def scram(self, user: str = "job", **others: str) -> dict[str, str]:
         """Return the properties of a user, and `others`, where `_` stands for `.`."""
-        return {
-            **self.tls("SCRAM"),
-            "security.protocol": "SASL_SSL",
-            "sasl.mechanism": "SCRAM-SHA-512",
-            "sasl.username": user,
-            "sasl.password": PASSWORDS[user],
-            **{name.replace("_", "."): value for name, value in others.items()},
+        login = {
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_username": user,
+            "sasl_password": PASSWORDS[user],
         }
+        return self.tls("SCRAM", **(login | others))
 
     def tls(self, listener: str, **others: str) -> dict[str, str]:
         """Return the properties for a listener without passwords."""
@@ -151,14 +152,7 @@ def secured_kafka(broker: SharedKafka) -> SecuredKafka:
     ]
     for result in admin.alter_user_scram_credentials(users).values():
         result.result(30)
-    directory = Path(broker.certificates)
-    return SecuredKafka(
-        broker=broker,
-        authority=Certificate(directory / "ours" / "authority"),
-        foreign=Certificate(directory / "other" / "authority"),
-        client=Certificate(directory / "ours" / "client"),
-        gateway=Certificate(directory / "ours" / "gateway"),
-    )
+    return SecuredKafka(broker)
 
 
 TOKEN_KEY = "token-key-" + "0123456789abcdef" * 2
@@ -175,17 +169,14 @@ class SecuredGateway:
     url: str
     ca_file: Path
     process: Process
-    database_url: str
+    tokens: Tokens
 
     def token(self, *scopes: str) -> str:
         """Create a token, and return its text."""
-        with open_database(self.database_url) as database:
-            tokens = Tokens(database, SecretStr(TOKEN_KEY))
-            return tokens.create(label="test", scopes=scopes).text.get_secret_value()
+        return self.tokens.create(label="test", scopes=scopes).text.get_secret_value()
 
     def revoke(self, token: str) -> None:
-        with open_database(self.database_url) as database:
-            Tokens(database, SecretStr(TOKEN_KEY)).revoke(token.split("_")[1])
+        self.tokens.revoke(token.split("_")[1])
 
     def environment(self, directory: Path) -> dict[str, str]:
         """Return a client's variables: URL, token file, and certificate authority."""
@@ -213,31 +204,31 @@ def secured_gateway(kafka: SecuredKafka, directory: Path) -> Iterator[SecuredGat
         **_kafka_settings(kafka),
     }
     variables = {f"SLUICEWAY_{name}": value for name, value in settings.items()}
-    with process("serve", "--port", "0", **variables) as serving:
+    with (
+        open_database(database_url) as database,
+        process("serve", "--port", "0", **variables) as serving,
+    ):
         yield SecuredGateway(
             url=serving.until(r"serving on (\S+)"),
             ca_file=kafka.authority.file,
             process=serving,
-            database_url=database_url,
+            tokens=Tokens(database, SecretStr(TOKEN_KEY)),
         )
         serving.end(signal.SIGTERM)
 
 
 def _kafka_settings(kafka: SecuredKafka) -> dict[str, str]:
-    gateway_user, job_user, mutual = kafka.scram("gateway"), kafka.scram("job"), kafka.mutual()
-    without_authority = {
-        name: value for name, value in kafka.tls("SCRAM").items() if name != "ssl.ca.pem"
+    properties = kafka.scram("gateway")
+    servers = properties.pop("bootstrap.servers")
+    listeners = {
+        "scram": kafka.scram("job"),
+        "mutual": kafka.mutual(),
+        "own": {"bootstrap.servers": servers, "security.protocol": "SASL_SSL"},
     }
     return {
-        "KAFKA_BOOTSTRAP_SERVERS": gateway_user.pop("bootstrap.servers"),
-        "KAFKA_PROPERTIES": json.dumps(gateway_user),
+        "KAFKA_BOOTSTRAP_SERVERS": servers,
+        "KAFKA_PROPERTIES": json.dumps(properties),
         "KAFKA_CLIENT_PROPERTIES": json.dumps({"ssl.ca.pem": kafka.authority.pem}),
-        "KAFKA_LISTENERS": json.dumps(
-            {
-                "scram": job_user,
-                "mutual": mutual,
-                "own": without_authority | {"security.protocol": "SASL_SSL"},
-            }
-        ),
+        "KAFKA_LISTENERS": json.dumps(listeners),
         "KAFKA_DEFAULT_LISTENER": "scram",
     }

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -72,35 +72,29 @@ _GATEWAY = {
     "RESYNC_S": "3600",
 }
 
-_broker: pytest.StashKey[SharedKafka] = pytest.StashKey()
-_directory: pytest.StashKey[Path] = pytest.StashKey()
 
-
+@cache
 def directory_of(config: pytest.Config) -> Path:
     """Return the directory that all processes of the run share; it ends with the run."""
-    if _directory not in config.stash:
-        shared = getattr(config, "workerinput", {}).get("directory")
-        if shared is None:
-            temporary = tempfile.TemporaryDirectory(prefix="sluiceway-run-")
-            config.add_cleanup(temporary.cleanup)
-            shared = temporary.name
-        config.stash[_directory] = Path(shared)
-    return config.stash[_directory]
+    if hasattr(config, "workerinput"):
+        return Path(config.workerinput["directory"])
+    temporary = tempfile.TemporaryDirectory(prefix="sluiceway-run-")
+    config.add_cleanup(temporary.cleanup)
+    return Path(temporary.name)
 
 
+@cache
 def broker_of(config: pytest.Config) -> SharedKafka:
     """Return the broker of the run; the first call starts it, and it ends with the run."""
-    if _broker not in config.stash:
-        file = directory_of(config) / "kafka.json"
-        if hasattr(config, "workerinput"):
-            until(file.exists, seconds=300)
-            config.stash[_broker] = SharedKafka(**json.loads(file.read_text()))
-        else:
-            config.stash[_broker] = _start(config)
-            part = file.with_suffix(".part")
-            part.write_text(json.dumps(asdict(config.stash[_broker])))
-            part.rename(file)
-    return config.stash[_broker]
+    file = directory_of(config) / "kafka.json"
+    if hasattr(config, "workerinput"):
+        until(file.exists, seconds=300)
+        return SharedKafka(**json.loads(file.read_text()))
+    broker = _start(config)
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(asdict(broker)))
+    part.rename(file)
+    return broker
 
 
 def gateway_of(config: pytest.Config) -> str:
@@ -112,11 +106,10 @@ def gateway_of(config: pytest.Config) -> str:
     return str(serving[1])
 
 
+@cache
 def start_gateway(config: pytest.Config) -> None:
     """Start the run's gateway, if it does not run yet."""
     directory = directory_of(config)
-    if (directory / _LOG).exists():
-        return
     settings = {
         "DATABASE_URL": f"sqlite:///{directory / 'gateway.db'}",
         "KAFKA_BOOTSTRAP_SERVERS": broker_of(config).bootstrap_servers,
