@@ -11,7 +11,7 @@ import pytest
 from endpoints import Site, fresh_id, report, site
 from faults import at_statements
 from gateways import TOPIC_ID, Rig, code, running
-from ledger_sites import LedgerSite, ledger_site
+from ledger_sites import LedgerSite, ledger_site, written_topic
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import TopicRef
 from sluiceway_gateway.db.engine import Database
@@ -341,6 +341,12 @@ def test_uses_by_other_labels_can_be_permitted_and_audited(audited: Site) -> Non
         ("reset", "permitted"),
     }
     assert owner_of(audited) == OWNER
+
+
+@pytest.fixture(scope="module")
+def written(kafka: SharedKafka) -> TopicRef:
+    """A topic of these tests alone, because some write to it."""
+    return written_topic(kafka.bootstrap_servers, partitions=4, records=100)
 
 
 @pytest.fixture
