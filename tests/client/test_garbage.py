@@ -2,6 +2,7 @@ import gc
 
 import pytest
 
+from interrupts import AS_SIGNALS, interrupted_at_call
 from sluiceway.records.to_python import gc_paused
 
 
@@ -28,3 +29,15 @@ def test_a_collector_that_was_off_stays_off() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_an_interrupt_of_any_call_leaves_the_collector_on() -> None:
+    def pause() -> None:
+        with gc_paused():
+            pass
+
+    number = 1
+    while interrupted_at_call(number, pause, AS_SIGNALS):
+        assert gc.isenabled(), number
+        number += 1
+    assert number > 5

@@ -214,8 +214,9 @@ def gc_paused() -> Iterator[None]:
     if not gc.isenabled():
         yield
         return
-    gc.disable()
     try:
+        # An interrupt right after it leaves the collector on, too.
+        gc.disable()
         yield
     finally:
         gc.enable()
