@@ -208,7 +208,11 @@ class ConnectorSide(Side):
         """Encode one record, without the registry's prefix."""
         del connection
         batch = pa.RecordBatch.from_pylist([RECORD], _SHAPE.schema)
-        (encoded,) = codec("avro", Schema.of(_SHAPE.schema), 0).encode(batch, limit_bytes=10**6)
+        (encoded,) = (
+            codec("avro", Schema.of(_SHAPE.schema), 0)
+            .encode(batch, limit_bytes=10**6)
+            .values.to_pylist()
+        )
         return encoded[5:]
 
     def _encoded(self, frame: DataFrame) -> DataFrame:

@@ -19,8 +19,9 @@ from sluiceway.errors import (
     KafkaFailure,
     SluicewayError,
 )
-from sluiceway.kafka.accumulator import Messages, certain_row_bytes, record_accumulator
+from sluiceway.kafka.accumulator import certain_row_bytes, record_accumulator
 from sluiceway.kafka.config import MaskedProperties
+from sluiceway.kafka.messages import Messages
 from sluiceway.kafka.partitioner import Partitioning
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
@@ -80,7 +81,7 @@ class RecordSender:
         self._accumulator = record_accumulator(
             connection, schema, partitioning, batch_records=batch_records
         )
-        self.intervals = DeliveredIntervals.of(connection, self._accumulator.records_in)
+        self.intervals = DeliveredIntervals.of(connection)
         self.identity = TopicIdentity(connection, config)
         self.identity.verify(timeout_s=timeout_s)
         self.producer = IdempotentProducer(
@@ -88,9 +89,7 @@ class RecordSender:
             config,
             connect_timeout_s=timeout_s,
             delivery_timeout_s=delivery_timeout_s,
-            records_in=self._accumulator.records_in,
-            partitions=connection.partitions,
-            reporting=None if self.intervals is None else self.intervals.reporting,
+            on_delivery=None if self.intervals is None else self.intervals.add,
         )
         self._row_by_row = row_by_row
         self._rows = RowBuffer(schema, max_row_bytes=certain_row_bytes(connection, schema))
@@ -172,8 +171,6 @@ class RecordSender:
             # After the request, which may take longer than the pause.
             self._growth_due_s = time.monotonic() + _GROWTH_RETRY_S
         if known > partitioning.partitions:
-            if self.intervals is not None:
-                self.intervals.grow(known)
             partitioning.grow(known)
 
     def flush(self) -> None:
@@ -326,7 +323,7 @@ class RecordSender:
         self._send_rows(accumulated=True)
 
     def _send(self, messages: Messages) -> None:
-        if not messages.values:
+        if not len(messages):
             return
         if self.batches is not None and not self.batches.admit(messages.records):
             return

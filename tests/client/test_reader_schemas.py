@@ -154,7 +154,7 @@ def test_without_a_gateway_a_newer_schema_is_not_skipped(topics: Topics, each_fo
     write(connection, readings(3))
     newer = codec(each_format, Schema.parse(DEFINITION), connection.schema_id + 1)
     (batch,) = to_batches(readings(1, 3), Schema.parse(DEFINITION))
-    values = newer.encode(batch, limit_bytes=1 << 20)
+    values = newer.encode(batch, limit_bytes=1 << 20).values.to_pylist()
     topics.produce(connection.topic_name, 0, [b"plain text", *values])
     with ChannelReader(connection, until="now", on_corrupt="skip") as reader:
         assert reader.read(10, timeout=None) == readings(3)
@@ -174,9 +174,9 @@ def test_a_foreign_adopted_topic_loses_nothing(topics: Topics, each_format: str)
     strange = [
         value
         for batch in to_batches(readings(3), Schema.parse(DEFINITION))
-        for value in codec(each_format, Schema.parse(DEFINITION), 10_007).encode(
-            batch, limit_bytes=1 << 20
-        )
+        for value in codec(each_format, Schema.parse(DEFINITION), 10_007)
+        .encode(batch, limit_bytes=1 << 20)
+        .values.to_pylist()
     ]
     foreign = [b"plain text", b"", b'{"id": 1}', None, *strange, struct.pack(">bI", 0, 7)]
     write(connection, readings(5))

@@ -25,7 +25,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from sluiceway.codecs.base import Corrupt, Decoded
+from sluiceway.codecs.base import Corrupt, Decoded, Encoded
 from sluiceway.errors import RecordTooLarge
 from sluiceway.records.tables import has_offsets, with_valid_offsets
 from sluiceway.records.validation import ValueMismatch, check_column
@@ -163,6 +163,12 @@ def _u32(data: bytes, position: int) -> int:
 _MAX_RECORDS: Final = 2**31 - 1
 
 
+def _binary(value: bytes) -> pa.Array:
+    """Return an array of one value, without a copy."""
+    offsets = pa.py_buffer(struct.pack("=ii", 0, len(value)))
+    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])
+
+
 class ArrowCodec:
     """The codec of the format `arrow`; see `Codec` for its contract.
 
@@ -183,12 +189,16 @@ class ArrowCodec:
         self._nodes = sum(nodes)
         self._buffers = sum(buffers)
 
-    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> list[bytes]:
+    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
         """Encode `batch` as one value, or halve it until each value is within the limit."""
-        return [
-            b"".join((self._envelope(piece).pack(), piece.serialize()))
-            for piece in self._pieces(batch, 0, limit_bytes)
+        pieces = [*self._pieces(batch, 0, limit_bytes)]
+        values = [
+            _binary(b"".join((self._envelope(piece).pack(), piece.serialize()))) for piece in pieces
         ]
+        return Encoded(
+            values=pa.chunked_array(values, pa.binary()),
+            counts=[piece.num_rows for piece in pieces],
+        )
 
     def _envelope(self, batch: pa.RecordBatch) -> Envelope:
         return Envelope(schema_id=self._schema_id, records=batch.num_rows)

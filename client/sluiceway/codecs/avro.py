@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import fastavro
@@ -23,9 +23,8 @@ import pyarrow as pa
 from sluiceway.codecs import avro_columnar as columnar
 from sluiceway.codecs.avro_columnar import ColumnarCodec
 from sluiceway.codecs.avro_strict import BUDGET_PER_BYTE, MalformedMessage, StrictReader, expansion
-from sluiceway.codecs.base import RUN_BYTES, Corrupt, Decoded
+from sluiceway.codecs.base import RUN_BYTES, Corrupt, Decoded, Encoded, require_short, runs
 from sluiceway.codecs.physical import PhysicalForm, avro_form
-from sluiceway.errors import RecordTooLarge
 from sluiceway.records.tables import with_schema
 from sluiceway.records.to_python import to_records
 from sluiceway.records.validation import invalid_rows
@@ -61,31 +60,27 @@ class AvroCodec:
         """The columnar codec, or None if this schema or process cannot use it."""
         return self._columnar if columnar.usable() else None
 
-    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> list[bytes]:
+    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
         """Encode `batch`, one value a record."""
-        if not batch.num_rows:
-            return []
         columnar = self.columnar
         encode = self._encode_rows if columnar is None else columnar.encode
-        values = encode(self._form.to_physical(batch))
-        if max(map(len, values)) > limit_bytes:
-            index = next(i for i, value in enumerate(values) if len(value) > limit_bytes)
-            raise RecordTooLarge(
-                index=index, size_bytes=len(values[index]), limit_bytes=limit_bytes
-            )
-        return values
+        parts = encode(self._form.to_physical(batch)) if batch.num_rows else ()
+        values = pa.chunked_array(parts, pa.binary())
+        require_short(values, limit_bytes)
+        return Encoded(values=values)
 
-    def _encode_rows(self, batch: pa.RecordBatch) -> list[bytes]:
+    def _encode_rows(self, batch: pa.RecordBatch) -> Iterator[pa.Array]:
         """Encode each row of the physical `batch` with fastavro."""
         write, parsed, prefix = fastavro.schemaless_writer, self._parsed, self._prefix
-        values = []
+        values: list[bytes] = []
         name = self._name_branches
         for row in to_records(batch, with_branches=True):
             sink = io.BytesIO(prefix)
             sink.seek(len(prefix))
             write(sink, parsed, row if name is None else name(row))
             values.append(sink.getvalue())
-        return values
+        for start, stop in runs(values):
+            yield pa.array(values[start:stop], pa.binary())
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Decode values of one record each."""

@@ -133,12 +133,9 @@ class ColumnarCodec:
         self._definition = json.dumps(definition(framed))
         self._prefix = struct.pack(">I", schema_id)
 
-    def encode(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Encode each row of `batch` as one message."""
-        values: list[bytes] = []
-        for piece in self._pieces(batch):
-            values += self._encoded(piece).to_numpy(zero_copy_only=False).tolist()
-        return values
+    def encode(self, batch: pa.RecordBatch) -> Iterator[pa.Array]:
+        """Encode each row of `batch` as one message; yield the messages in parts."""
+        return map(self._encoded, self._pieces(batch))
 
     def decode(self, values: list[bytes]) -> pa.RecordBatch:
         """Decode one row from each message; raise ValueError if one cannot be decoded at all.
@@ -166,7 +163,7 @@ class ColumnarCodec:
         for piece in self._pieces(batch):
             end = start + piece.num_rows
             if not _is_joined(self._encoded(piece), values[start:end]):
-                again = self.encode(batch)
+                again = pa.chunked_array(self.encode(batch)).to_pylist()
                 pairs = enumerate(zip(values, again, strict=True))
                 return [index for index, (old, new) in pairs if old != new]
             start = end

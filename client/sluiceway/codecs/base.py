@@ -7,8 +7,21 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from sluiceway.errors import RecordTooLarge
 from sluiceway.schema import Schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """Message values in the order of the records: binary values, of which null is a tombstone.
+
+    `counts` are the numbers of records in each value; None: one each.
+    """
+
+    values: pa.ChunkedArray
+    counts: list[int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +58,11 @@ class Codec(Protocol):
 
     decoded_schema: Schema
 
-    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Sequence[bytes | None]:
+    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
         """Encode a valid `batch` of exactly the schema `Schema.arrow` as message values.
 
-        A value of None is a tombstone, which only the format `bytes` has. No value is longer than
-        `limit_bytes`. Raises RecordTooLarge with the index in `batch` of the first record that
-        does not fit.
+        Only the format `bytes` has tombstones. No value is longer than `limit_bytes`. Raises
+        RecordTooLarge with the index in `batch` of the first record that does not fit.
         """
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
@@ -60,6 +72,15 @@ class Codec(Protocol):
         is listed in `corrupt`. Batches have the schema `decoded_schema.arrow`, contain only valid
         records, and take memory in proportion to the values. Skipped fields are not checked.
         """
+
+
+def require_short(values: pa.ChunkedArray, limit_bytes: int) -> None:
+    """Raise RecordTooLarge for the first of the values of one record that is too long."""
+    lengths = pc.binary_length(values)
+    if (pc.max(lengths).as_py() or 0) > limit_bytes:
+        index = pc.index(pc.greater(lengths, limit_bytes), value=True).as_py()
+        size_bytes = lengths[index].as_py()
+        raise RecordTooLarge(index=index, size_bytes=size_bytes, limit_bytes=limit_bytes)
 
 
 RUN_BYTES: Final = 256 << 20

@@ -8,8 +8,8 @@ from typing import Final
 import pyarrow as pa
 
 from sluiceway.codecs.arrow import Envelope, InvalidEnvelope
-from sluiceway.codecs.base import Corrupt, Decoded, runs
-from sluiceway.errors import OptionError, RecordTooLarge
+from sluiceway.codecs.base import Corrupt, Decoded, Encoded, require_short, runs
+from sluiceway.errors import OptionError
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.schema.schema import holds_messages
@@ -33,13 +33,11 @@ class BytesCodec:
         self._schema = schema.arrow
         self._nullable = isinstance(schema.record.fields[0].type, Nullable)
 
-    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> list[bytes | None]:
+    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
         """Return the values of `batch`, one per record."""
-        values: list[bytes | None] = batch.column(0).to_pylist()
-        for index, value in enumerate(values):
-            if value is not None and len(value) > limit_bytes:
-                raise RecordTooLarge(index=index, size_bytes=len(value), limit_bytes=limit_bytes)
-        return values
+        values = pa.chunked_array([batch.column(0)], pa.binary())
+        require_short(values, limit_bytes)
+        return Encoded(values=values)
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Return each value as a record."""

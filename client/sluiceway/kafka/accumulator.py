@@ -4,17 +4,20 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
-from sluiceway.codecs import Codec, Envelope, codec
+from sluiceway.codecs import Codec, Encoded, codec
 from sluiceway.errors import RecordTooLarge
+from sluiceway.kafka.messages import Messages, Numbers
 from sluiceway.kafka.partitioner import Partitioning
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.schema.types import walk
 
-__all__ = ["Messages", "RecordAccumulator", "certain_row_bytes", "record_accumulator"]
+__all__ = ["RecordAccumulator", "certain_row_bytes", "record_accumulator"]
 
 _FRAMING_BYTES = 128
 """Kafka's overhead of a single message: the 61-byte batch header and the record header."""
@@ -22,16 +25,6 @@ _ENVELOPE_BYTES = 64
 """An upper bound of an Arrow message's header."""
 _COLUMN_BYTES = 512
 """An upper bound of an Arrow message's overhead per column."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Messages:
-    """Messages in order: values, partitions, and optionally keys."""
-
-    values: Sequence[bytes | None] = ()
-    keys: Sequence[bytes | None] | None = None
-    partitions: Iterable[int] = ()
-    records: int = 0
 
 
 class RecordAccumulator(ABC):
@@ -54,11 +47,14 @@ class RecordAccumulator(ABC):
 
     def drain(self) -> Messages:
         """Return the messages of all accumulated records."""
-        return Messages()
+        return Messages(values=pa.chunked_array([], pa.binary()), partitions=np.empty(0, np.int32))
 
-    @abstractmethod
-    def records_in(self, value: bytes | None) -> int:
-        """Return the number of records in one of its messages."""
+    def _resolved(self, targets: Sequence[Numbers]) -> Numbers:
+        """Join targets, and replace _NEXT by the next partitions of the round robin."""
+        partitions = np.concatenate(targets) if targets else np.empty(0, np.int32)
+        missing = partitions == _NEXT
+        partitions[missing] = self._partitioning.next_partitions(int(np.count_nonzero(missing)))
+        return partitions
 
 
 def record_accumulator(
@@ -85,28 +81,25 @@ class _RecordMessages(RecordAccumulator):
     """One message per record."""
 
     def add(self, batches: Sequence[pa.RecordBatch]) -> Messages:
-        values: list[bytes | None] = []
-        keys: list[bytes | None] = []
-        targets: list[int | None] = []
+        values: list[pa.Array] = []
+        keys: list[pa.Array] = []
+        targets: list[Numbers] = []
+        first = 0
         for batch in batches:
-            assigned = self._partitioning.assign(batch, len(values))
+            assigned = self._partitioning.assign(batch, first)
             limit_bytes = self._limit_bytes
             if assigned.keys is not None:
                 limit_bytes -= max((len(key) for key in assigned.keys if key), default=0)
-                keys += assigned.keys
-            targets += assigned.partitions or ()
-            values += _encoded(self._codec, batch, limit_bytes, range(len(values), 2**62))
-        round_robin = self._partitioning.round_robin
+                keys.append(pa.array(assigned.keys, pa.binary()))
+            targets.append(_as_targets(assigned.partitions, batch.num_rows))
+            numbers = range(first, first + batch.num_rows)
+            values += _encoded(self._codec, batch, limit_bytes, numbers).values.chunks
+            first += batch.num_rows
         return Messages(
-            values=values,
-            keys=keys or None,
-            partitions=_resolved(targets, round_robin) if targets else round_robin,
-            records=len(values),
+            values=pa.chunked_array(values, pa.binary()),
+            keys=pa.chunked_array(keys, pa.binary()) if keys else None,
+            partitions=self._resolved(targets),
         )
-
-    def records_in(self, value: bytes | None) -> int:
-        del value
-        return 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +139,7 @@ class _BatchMessages(RecordAccumulator):
             for target, part, given in self._partitioning.split(batch, first):
                 added.setdefault(target, []).append((part, given))
             first += batch.num_rows
-        values: list[bytes | None] = []
-        targets: list[int | None] = []
+        encoded: list[tuple[int | None, Encoded]] = []
         pending = dict(self._pending)
         for target, parts in added.items():
             before = pending.pop(target, _Pending())
@@ -165,49 +157,50 @@ class _BatchMessages(RecordAccumulator):
                     pending[target] = replace(rest, batches=[_copied(piece)])
                     continue
                 flat = itertools.islice(itertools.chain(*numbers), done, None)
-                encoded = _encoded(self._codec, piece, self._limit_bytes, flat)
-                values += encoded
-                targets += [target] * len(encoded)
+                encoded.append((target, _encoded(self._codec, piece, self._limit_bytes, flat)))
                 done += piece.num_rows
-        messages = self._messages(values, targets)
+        messages = self._messages(encoded)
         self._pending = pending
         return messages
 
     def drain(self) -> Messages:
-        values: list[bytes | None] = []
-        targets: list[int | None] = []
-        for target, pending in self._pending.items():
-            for piece in _pieces(pending.batches, self._batch_records):
-                encoded = self._codec.encode(piece, limit_bytes=self._limit_bytes)
-                values += encoded
-                targets += [target] * len(encoded)
-        messages = self._messages(values, targets)
+        encoded = [
+            (target, self._codec.encode(piece, limit_bytes=self._limit_bytes))
+            for target, pending in self._pending.items()
+            for piece in _pieces(pending.batches, self._batch_records)
+        ]
+        messages = self._messages(encoded)
         self._pending = {}
         return messages
-
-    def records_in(self, value: bytes | None) -> int:
-        records: int = Envelope.unpack(value or b"").records
-        return records
 
     def _may_wait(self, rows: _Pending) -> bool:
         return rows.rows < self._batch_records and rows.size_bytes < self._limit_bytes
 
-    def _messages(self, values: list[bytes | None], targets: list[int | None]) -> Messages:
+    def _messages(self, encoded: Sequence[tuple[int | None, Encoded]]) -> Messages:
+        targets = [_as_targets([target] * len(part.values), 0) for target, part in encoded]
+        counts = [count for _, part in encoded for count in part.counts or ()]
         return Messages(
-            values=values,
-            partitions=_resolved(targets, self._partitioning.round_robin),
-            records=sum(map(self.records_in, values)),
+            values=pa.chunked_array(
+                [chunk for _, part in encoded for chunk in part.values.chunks], pa.binary()
+            ),
+            partitions=self._resolved(targets),
+            counts=np.array(counts, np.int64),
         )
 
 
-def _resolved(targets: Iterable[int | None], round_robin: Iterator[int]) -> list[int]:
-    """Replace each None with the next partition of the round robin."""
-    return [next(round_robin) if target is None else target for target in targets]
+_NEXT: Final = -1
+"""The target of a message that goes to the next partition of the round robin."""
+
+
+def _as_targets(partitions: Sequence[int | None] | None, rows: int) -> Numbers:
+    if partitions is None:
+        return np.full(rows, _NEXT, np.int32)
+    return np.array([_NEXT if p is None else p for p in partitions], np.int32)
 
 
 def _encoded(
     codec: Codec, batch: pa.RecordBatch, limit_bytes: int, numbers: Iterable[int]
-) -> Sequence[bytes | None]:
+) -> Encoded:
     """Encode a batch; `numbers` are its rows' numbers in the write, for RecordTooLarge."""
     try:
         return codec.encode(batch, limit_bytes=limit_bytes)

@@ -1,10 +1,9 @@
 """Partitioners: round robin, by key (murmur2), fixed, or a function of the caller."""
 
-import itertools
 import secrets
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluiceway.errors import OptionError
+from sluiceway.kafka.messages import Numbers
 from sluiceway.records import to_records
 from sluiceway.schema import Schema
 from sluiceway.schema.types import find_union
@@ -113,14 +113,18 @@ class Partitioning:
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
-        self.round_robin: Iterator[int]
         # A job may seed `random` identically in each of its processes.
         self.start_round_robin_at(secrets.randbelow(partitions))
 
     def start_round_robin_at(self, partition: int) -> None:
         """Continue the round robin with this partition."""
-        whole = range(self.partitions)
-        self.round_robin = itertools.cycle([*whole[partition:], *whole[:partition]])
+        self._next = partition
+
+    def next_partitions(self, count: int) -> Numbers:
+        """Return the next partitions of the round robin."""
+        partitions = (self._next + np.arange(count, dtype=np.int64)) % self.partitions
+        self._next = (self._next + count) % self.partitions
+        return partitions.astype(np.int32)
 
     def grow(self, partitions: int) -> None:
         """Continue the round robin over this number of partitions, with the first added one."""
@@ -164,6 +168,17 @@ class Partitioning:
         librdkafka would use its current partitions, for which the writer reports no end offsets.
         """
         return KeysAndPartitions(keys=keys, partitions=partitions_of(keys, self.partitions))
+
+
+class _Fixed(Partitioning):
+    follows_growth = False
+
+    def __init__(self, partitions: int, partition: int) -> None:
+        super().__init__(partitions)
+        self._partition = partition
+
+    def next_partitions(self, count: int) -> Numbers:
+        return np.full(count, self._partition, np.int32)
 
 
 class _ByField(Partitioning):
@@ -266,10 +281,7 @@ def partitioning(
             raise OptionError(
                 f"partition is {partition!r}; the channel has the partitions 0 to {partitions - 1}"
             )
-        chosen = Partitioning(partitions)
-        chosen.round_robin = itertools.repeat(partition)
-        chosen.follows_growth = False
-        return chosen
+        return _Fixed(partitions, partition)
     if partitioner is not None:
         if not callable(partitioner):
             raise OptionError(f"partitioner is {partitioner!r}; it takes a function")

@@ -1,37 +1,40 @@
-"""Idempotent producer with a delivery report for every message."""
+"""Idempotent producer of columns of messages, with delivery reports in a thread of its own."""
 
 import functools
-import itertools
-import operator
+import logging
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import DeliveryFailed
-from sluiceway.kafka.accumulator import Messages
 from sluiceway.kafka.config import producer_config
-from sluiceway.kafka.errors import create_client, run_callbacks, translate_error
+from sluiceway.kafka.errors import create_client, translate_error
+from sluiceway.kafka.librdkafka import BatchProducer, is_supported
+from sluiceway.kafka.messages import Deliveries, Messages
 from sluiceway.rest.models import Connection
 
-__all__ = ["IdempotentProducer", "OnDelivery"]
+__all__ = ["IdempotentProducer"]
 
-_MESSAGES_PER_POLL = 10_000
-_SHORT_MESSAGE_BYTES = 256
-_SHORT_MESSAGES_PER_POLL = 1_000
-"""Reports of short messages are served while the processor's cache still holds the messages, which
-saves a tenth of the calling thread's time. Long messages take more time if freed so often."""
+LOGGER = logging.getLogger("sluiceway.kafka.producer")
+
+_MESSAGES_PER_CALL = 10_000
 _POLL_S = 0.25
+_IDLE_S = 5.0
 _GRACE_S = 10.0
 _METADATA_TIMEOUT_S = 2.0
+_QUEUE_KBYTES = 1_048_576
+"""librdkafka's default of `queue.buffering.max.kbytes`."""
 
-OnDelivery: TypeAlias = Callable[[KafkaError | None, Message], None]
-"""A callback for delivery reports: the error, or None, and the message."""
 
-_Message = tuple[bytes | None, bytes | None, int]
+OnDelivery: TypeAlias = Callable[[Deliveries], KafkaError | None]
+"""Gets a report of delivered messages, and returns an error if the report cannot be right."""
 
 
 class IdempotentProducer:
@@ -41,7 +44,8 @@ class IdempotentProducer:
     unsent messages are purged, and DeliveryFailed counts the written records. No call waits longer
     than the delivery timeout plus ten seconds.
 
-    One thread at a time may `send` and `flush`; the other methods are thread-safe.
+    One thread at a time may `send` and `flush`; the other methods are thread-safe. Delivery reports
+    are read by a thread of the producer, where no signal handler runs: an interrupt loses none.
     """
 
     def __init__(
@@ -51,100 +55,78 @@ class IdempotentProducer:
         *,
         connect_timeout_s: float,
         delivery_timeout_s: float,
-        records_in: Callable[[bytes | None], int],
-        partitions: int = 0,
+        on_delivery: OnDelivery | None = None,
         until_flush: bool = False,
-        reporting: Callable[[OnDelivery], OnDelivery] | None = None,
     ) -> None:
         """Connect.
 
         `config` has further properties, and `until_flush` is that of `producer_config`.
-        `reporting` gets the callback for failed deliveries and returns the callback for all
-        reports. Without it, only failures are reported. Raises KafkaUnavailable, OptionError.
+        `on_delivery` gets the reports of delivered messages; without it, only failures are
+        reported. Raises KafkaUnavailable, OptionError.
         """
         self._fork_guard = ForkGuard()
         self._topic = connection.topic_name
         self._timeout_s = delivery_timeout_s + _GRACE_S
-        self._records_in = records_in
-        self._first_failure: tuple[int | None, KafkaError] | None = None
-        # One item per failure, because several threads may serve delivery reports.
-        self._lost_records: deque[int] = deque()
         self.accepted_records = 0
         """The number of records passed to the producer."""
-        self._partitions = partitions
-        self._touched: set[int] = set()
-        # A signal handler may raise before the first line of a callback in Python, and librdkafka
-        # does not repeat a report. This cache keeps nothing, and counts the calls in C.
-        self._failures = functools.lru_cache(maxsize=0)(self._on_failure)
-        reports: dict[str, object] = {"on_delivery": self._failures}
-        if reporting is not None:
-            reports = {"on_delivery": reporting(self._on_failure)}
-            reports["delivery.report.only.error"] = False
         properties = producer_config(
             connection.kafka,
             config,
             delivery_timeout_ms=round(delivery_timeout_s * 1000),
             max_message_bytes=connection.max_message_bytes,
             until_flush=until_flush,
+        ).over({"delivery.report.only.error": on_delivery is None})
+        self._queue_bytes = 1024 * int(
+            str(properties.get("queue.buffering.max.kbytes", _QUEUE_KBYTES))
         )
-        self._producer = create_client(Producer, properties.over(reports))
+        self._client = _client(self._topic, properties)
+        self._reports = _Reports(self._client, on_delivery)
+        finalizer = self._fork_guard.finalize(self, self._reports.stop)
+        # A process that ends needs no thread to end before.
+        finalizer.atexit = False
+        self._reports.start()
+        # By partition, whether a message was sent to it.
+        self._touched = np.zeros(0, np.bool_)
         # librdkafka requests an idempotent producer's id when metadata arrive, or half a second
         # later. The first metadata come from a bootstrap address, which cannot give ids; the
         # second from a broker that can.
-        try:
-            for _ in range(2):
-                self._producer.list_topics(self._topic, timeout=connect_timeout_s)
-        except KafkaException as error:
-            raise translate_error(error.args[0], doing="connecting", topic=self._topic) from error
+        for _ in range(2):
+            self._request_partitions(connect_timeout_s)
 
     def may_have_written_to(self, partition: int) -> bool:
-        """Whether a message was sent to a partition, acknowledged or not.
-
-        Known only if the producer was created with the number of `partitions`.
-        """
-        return partition in self._touched
+        """Whether a message was sent to a partition, acknowledged or not."""
+        return bool(self._touched[partition : partition + 1].any())
 
     def discover_partitions(self) -> int:
         """Refresh the topic's metadata, and return the number of its partitions.
 
         librdkafka learns of added partitions only after minutes. Raises KafkaUnavailable.
         """
-        try:
-            found = self._producer.list_topics(self._topic, timeout=_METADATA_TIMEOUT_S)
-        except KafkaException as error:
-            raise translate_error(error.args[0], doing="connecting", topic=self._topic) from error
-        self._partitions = max(self._partitions, len(found.topics[self._topic].partitions))
-        return self._partitions
+        return self._request_partitions(_METADATA_TIMEOUT_S)
 
     def send(self, messages: Messages) -> None:
-        """Produce messages, in order.
+        """Produce messages, in order; wait while the queue is full.
 
         Raises DeliveryFailed when a message of this or an earlier call has failed, and
         EndpointClosed in a forked child, which has no thread to send it.
         """
         self._fork_guard.check("this writer")
-        values = messages.values
-        keys = itertools.repeat(None) if messages.keys is None else messages.keys
-        self.accepted_records += messages.records
-        if self._first_failure is not None:
-            raise self._failed(values)
-        pending = iter(values)
-        partitions = self._tracked(messages.partitions)
-        rest = zip(pending, keys, partitions, strict=False)
-        short = bool(values) and len(values[0] or b"") <= _SHORT_MESSAGE_BYTES
-        per_poll = _SHORT_MESSAGES_PER_POLL if short else _MESSAGES_PER_POLL
-        try:
-            while operator.length_hint(pending):
-                self._produce(itertools.islice(rest, per_poll))
-                run_callbacks(self._producer.poll, 0)
-                if self._first_failure is not None:
-                    raise self._failed(values[len(values) - operator.length_hint(pending) :])
-        except KafkaException as error:
-            if self._first_failure is None:
-                self._first_failure = (None, error.args[0])
-            # The refused message counts as unsent.
-            unsent = operator.length_hint(pending) + 1
-            raise self._failed(values[len(values) - unsent :]) from error
+        unsent = messages.records
+        self.accepted_records += unsent
+        obstacle = self._obstacle(messages) if self._reports.failure is None else None
+        if obstacle is not None:
+            self._reports.fail(*obstacle)
+        for start in range(0, len(messages), _MESSAGES_PER_CALL):
+            if self._reports.failure is not None:
+                break
+            piece = messages.slice(start, _MESSAGES_PER_CALL)
+            self._touched[piece.partitions] = True
+            refused, error = self._client.produce(piece)
+            unsent -= piece.records - refused
+            if error is not None:
+                self._reports.fail(None, error)
+        if self._reports.failure is not None:
+            raise self._failed(unsent)
 
     def flush(self, check: Callable[[], None] = lambda: None) -> None:
         """Return when Kafka has acknowledged everything. Raises DeliveryFailed, EndpointClosed.
@@ -154,16 +136,12 @@ class IdempotentProducer:
         self._fork_guard.check("this writer")
         deadline_s = time.monotonic() + self._timeout_s
         # In short waits, between which an interrupt of the process is handled.
-        while self.flush_briefly() and self._first_failure is None:
+        while self.flush_briefly() and self._reports.failure is None:
             if time.monotonic() > deadline_s:
-                self._first_failure = (None, KafkaError(KafkaError._TIMED_OUT))
+                self._reports.fail(None, KafkaError(KafkaError._TIMED_OUT))
             check()
-        if self._first_failure is None and self._failures.cache_info().misses:
-            interrupted = KafkaError(KafkaError._FAIL, "an interrupt lost the delivery report")
-            self._first_failure = (None, interrupted)
-            self._lost_records.append(self._failures.cache_info().misses)
-        if self._first_failure is not None:
-            raise self._failed(())
+        if self._reports.failure is not None:
+            raise self._failed(0)
 
     def discard(self) -> None:
         """Purge unsent messages; those in flight may still be written.
@@ -172,77 +150,199 @@ class IdempotentProducer:
         """
         if self._fork_guard.forked:
             return
-        if self._first_failure is None:
-            self._first_failure = (None, KafkaError(KafkaError._PURGE_QUEUE))
-        self._producer.purge(in_queue=True, in_flight=True, blocking=False)
-        run_callbacks(self._producer.flush, _GRACE_S)
+        self._reports.fail(None, KafkaError(KafkaError._PURGE_QUEUE))
+        self._client.flush(_GRACE_S)
 
     def flush_briefly(self) -> int:
         """Wait a moment for acknowledgements, also while another thread sends.
 
         Returns the number of missing ones.
         """
-        missing: int = run_callbacks(self._producer.flush, _POLL_S)
-        return missing
+        return self._client.flush(_POLL_S)
 
-    def _tracked(self, partitions: Iterable[int]) -> Iterable[int]:
-        """Return `partitions`, and record those that had no messages before."""
-        touched = self._touched
-        if len(touched) >= self._partitions:
-            return partitions
-        if isinstance(partitions, Sequence):
-            touched.update(partitions)
-            return partitions
+    def _request_partitions(self, timeout_s: float) -> int:
+        try:
+            partitions = self._client.partitions(timeout_s)
+        except KafkaException as error:
+            raise translate_error(error.args[0], doing="connecting", topic=self._topic) from error
+        added = max(0, partitions - len(self._touched))
+        self._touched = np.concatenate([self._touched, np.zeros(added, np.bool_)])
+        return len(self._touched)
 
-        def tracking() -> Iterator[int]:
-            for partition in partitions:
-                touched.add(partition)
-                yield partition
+    def _obstacle(self, messages: Messages) -> tuple[int | None, KafkaError] | None:
+        """Return why librdkafka would keep one of the messages for ever, or None."""
+        if not len(messages):
+            return None
+        last = int(messages.partitions.max())
+        if last >= len(self._touched) and last >= self.discover_partitions():
+            return last, KafkaError(KafkaError._UNKNOWN_PARTITION)
+        longest: int = pc.max(pc.binary_length(messages.values)).as_py() or 0
+        if longest > self._queue_bytes:
+            reason = f"a message of {longest:,} bytes is larger than queue.buffering.max.kbytes"
+            return None, KafkaError(KafkaError._QUEUE_FULL, reason)
+        return None
 
-        return tracking()
-
-    def _produce(self, messages: Iterable[_Message]) -> None:
-        # The hot loop: one call per message.
-        produce, topic = self._producer.produce, self._topic
-        for value, key, partition in messages:
-            try:
-                produce(topic, value, key, partition)
-            except BufferError:
-                self._produce_when_possible(value, key, partition)
-
-    def _produce_when_possible(
-        self, value: bytes | None, key: bytes | None, partition: int
-    ) -> None:
-        deadline_s = time.monotonic() + self._timeout_s
-        while True:
-            run_callbacks(self._producer.poll, _POLL_S)
-            if self._first_failure is not None:
-                raise KafkaException(self._first_failure[1])
-            try:
-                self._producer.produce(self._topic, value, key, partition)
-            except BufferError as error:
-                if time.monotonic() > deadline_s:
-                    cause = KafkaError(KafkaError._TIMED_OUT_QUEUE)
-                    raise KafkaException(cause) from error
-            else:
-                return
-
-    def _on_failure(self, error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            return
-        if self._first_failure is None:
-            self._first_failure = (message.partition(), error)
-        self._lost_records.append(self._records_in(message.value()))
-
-    def _failed(self, unsent: Sequence[bytes | None]) -> DeliveryFailed:
-        assert self._first_failure is not None  # noqa: S101 - checked by the callers
-        partition, error = self._first_failure
-        self._lost_records.append(sum(map(self._records_in, unsent)))
+    def _failed(self, unsent_records: int) -> DeliveryFailed:
+        assert self._reports.failure is not None  # noqa: S101 - checked by the callers
+        partition, error = self._reports.failure
         self.discard()
-        lost = sum(self._lost_records)
+        self._reports.lost_records.append(unsent_records)
+        lost = sum(self._reports.lost_records)
         return DeliveryFailed(
             partition=partition,
             reason=f"{error.name()}, {error.str()}",
             written_records=self.accepted_records - lost,
             failed_records=lost,
         )
+
+
+class _Client(Protocol):
+    """A Kafka client that produces into one topic; see `BatchProducer`."""
+
+    def partitions(self, timeout_s: float) -> int: ...
+    def produce(self, messages: Messages) -> tuple[int, KafkaError | None]: ...
+    def flush(self, timeout_s: float) -> int: ...
+    def purge(self) -> None: ...
+    def reports(self, timeout_s: float) -> Iterator[Deliveries]: ...
+    def wake(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Reports:
+    """The thread that reads a client's delivery reports, and what they say.
+
+    It does not refer to the producer, so that it ends once the producer is garbage collected.
+    """
+
+    def __init__(self, client: _Client, on_delivery: OnDelivery | None) -> None:
+        self._client = client
+        self._on_delivery = on_delivery
+        self._stopped = False
+        self.failure: tuple[int | None, KafkaError] | None = None
+        """The partition and error of the first failure."""
+        # One item per failure, because several threads add some.
+        self.lost_records: deque[int] = deque()
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name="sluiceway-reports", daemon=True).start()
+
+    def stop(self) -> None:
+        """Let the thread end, and destroy the client."""
+        self._stopped = True
+        self._client.wake()
+
+    def fail(self, partition: int | None, error: KafkaError) -> None:
+        """Purge all messages because of an error, which counts if it is the first."""
+        if self.failure is None:
+            self.failure = (partition, error)
+        self._client.purge()
+        self._client.wake()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            # After a failure, a thread that waits for room in the queue must not wait for the rest.
+            wait_s = _IDLE_S
+            if self.failure is not None:
+                self._client.purge()
+                wait_s = _POLL_S
+            try:
+                for deliveries in self._client.reports(wait_s):
+                    self._add(deliveries)
+            except Exception as error:
+                LOGGER.exception("a delivery report was not read")
+                self.fail(None, KafkaError(KafkaError._FAIL, f"a report was not read: {error}"))
+        self._client.close()
+
+    def _add(self, deliveries: Deliveries) -> None:
+        error = deliveries.error
+        if error is None and self._on_delivery is not None:
+            error = self._on_delivery(deliveries)
+        if error is not None:
+            self.lost_records.append(deliveries.records)
+            if self.failure is None:
+                self.fail(deliveries.partition, error)
+
+
+def _client(topic: str, config: Mapping[str, object]) -> _Client:
+    """Return a client. Raises OptionError for invalid properties."""
+    if is_supported():
+        return create_client(functools.partial(BatchProducer, topic), config)
+    _log_fallback()
+    return create_client(functools.partial(_MessageProducer, topic), config)
+
+
+@functools.cache
+def _log_fallback() -> None:
+    LOGGER.info("this build of librdkafka was not tested: each message is a call, which is slower")
+
+
+class _MessageProducer:
+    """A client with a call and a report for each message, for builds without batches."""
+
+    def __init__(self, topic: str, config: Mapping[str, object], **options: Any) -> None:
+        self._topic = topic
+        self._producer = Producer(dict(config), **options)
+        self._read: deque[Deliveries] = deque()
+
+    def partitions(self, timeout_s: float) -> int:
+        metadata = self._producer.list_topics(self._topic, timeout=timeout_s)
+        return len(metadata.topics[self._topic].partitions)
+
+    def produce(self, messages: Messages) -> tuple[int, KafkaError | None]:
+        values = messages.values.to_pylist()
+        keys = [None] * len(values) if messages.keys is None else messages.keys.to_pylist()
+        counts = [1] * len(values) if messages.counts is None else messages.counts.tolist()
+        unsent = messages.records
+        for value, key, partition, count in zip(
+            values, keys, messages.partitions.tolist(), counts, strict=True
+        ):
+            report = functools.partial(self._report, count)
+            while True:
+                try:
+                    self._producer.produce(self._topic, value, key, partition, on_delivery=report)
+                except BufferError:
+                    time.sleep(_FULL_S)
+                except KafkaException as error:
+                    return unsent, error.args[0]
+                else:
+                    break
+            unsent -= count
+        return 0, None
+
+    def flush(self, timeout_s: float) -> int:
+        # Not by its `flush`, which would call reports in this thread.
+        deadline_s = time.monotonic() + timeout_s
+        while len(self._producer) and time.monotonic() < deadline_s:
+            time.sleep(_FULL_S)
+        return len(self._producer)
+
+    def purge(self) -> None:
+        self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+
+    def reports(self, timeout_s: float) -> Iterator[Deliveries]:
+        self._producer.poll(min(timeout_s, _POLL_S))
+        while self._read:
+            yield self._read.popleft()
+
+    def wake(self) -> None:
+        """Do nothing: `reports` waits for a moment only."""
+
+    def close(self) -> None:
+        self.purge()
+        self._producer.flush(_GRACE_S)
+
+    def _report(self, count: int, error: KafkaError | None, message: Message) -> None:
+        self._read.append(
+            Deliveries(
+                partition=message.partition(),
+                first=message.offset() if error is None else -1,
+                messages=1,
+                records=count,
+                error=error,
+            )
+        )
+
+
+_FULL_S = 0.005
+"""The pause before another look at a full queue, or for the last reports."""

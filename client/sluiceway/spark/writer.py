@@ -13,8 +13,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
 from sluiceway.errors import DeliveryFailed, RecordError, SluicewayError
-from sluiceway.kafka.accumulator import Messages, RecordAccumulator, record_accumulator
+from sluiceway.kafka.accumulator import RecordAccumulator, record_accumulator
 from sluiceway.kafka.config import MaskedProperties
+from sluiceway.kafka.messages import Messages
 from sluiceway.kafka.partitioner import partitioning
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
@@ -168,8 +169,7 @@ class TaskWriter:
         identity = TopicIdentity(connection, options.kafka)
         # Before the producer, which would report a wrong password as a timeout.
         identity.verify(timeout_s=self._verify_timeout_s)
-        records_in = self._accumulator().records_in
-        intervals = DeliveredIntervals.of(connection, records_in)
+        intervals = DeliveredIntervals.of(connection)
         return PooledProducer(
             identity=identity,
             intervals=intervals,
@@ -178,9 +178,8 @@ class TaskWriter:
                 MaskedProperties(_TUNING).over(options.kafka),
                 connect_timeout_s=self._verify_timeout_s,
                 delivery_timeout_s=options.delivery_timeout_ms / 1000,
-                records_in=records_in,
+                on_delivery=None if intervals is None else intervals.add,
                 until_flush=True,
-                reporting=None if intervals is None else intervals.reporting,
             ),
         )
 

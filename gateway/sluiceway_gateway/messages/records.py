@@ -4,11 +4,12 @@ The libraries of records take memory and time, so the first request that needs t
 imports it.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sluiceway.codecs import Decoder, Envelope, codec
+from sluiceway.codecs import Decoder, codec
 from sluiceway.codecs.wire import arrow_schema_id, avro_schema_id
 from sluiceway.errors import InvalidRecord, RecordTooLarge
 from sluiceway.kafka.partitioner import partition_of
@@ -102,9 +103,7 @@ def encode(
     coder = codec(str(format_), schema, version.id)
     try:
         batches = to_batches(records_from_json(records, schema), schema)
-        values = [
-            value for batch in batches for value in coder.encode(batch, limit_bytes=limit_bytes)
-        ]
+        parts = [coder.encode(batch, limit_bytes=limit_bytes) for batch in batches]
     except InvalidRecord as error:
         reason = error.public_reason or "it does not fit the schema"
         where = f"field {error.schema_path}: " if error.schema_path else ""
@@ -115,10 +114,10 @@ def encode(
             f"its message takes {error.size_bytes:,} bytes, and the channel's messages have at "
             f"most {error.limit_bytes:,}; make it smaller, or raise max.message.bytes",
         ) from None
-    return [EncodedMessage(value=each, records=_count(format_, each)) for each in values]
-
-
-def _count(format_: Format, value: bytes | None) -> int:
-    if format_ is not Format.ARROW or value is None:
-        return 1
-    return Envelope.unpack(value).records
+    return [
+        EncodedMessage(value=value, records=count)
+        for part in parts
+        for value, count in zip(
+            part.values.to_pylist(), part.counts or itertools.repeat(1), strict=False
+        )
+    ]

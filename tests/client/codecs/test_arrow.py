@@ -62,7 +62,7 @@ def rows(count):
 
 def message(count=5):
     (batch,) = to_batches(rows(count), SCHEMA)
-    (value,) = CODEC.encode(batch, limit_bytes=NO_LIMIT)
+    (value,) = CODEC.encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
     return value
 
 
@@ -103,7 +103,7 @@ def test_provenance_in_the_envelope_is_skipped(provenance, schema_id):
 
 def test_batches_are_split_under_the_limit_in_order():
     (batch,) = to_batches(rows(1000), SCHEMA)
-    encoded = CODEC.encode(batch, limit_bytes=4000)
+    encoded = CODEC.encode(batch, limit_bytes=4000).values.to_pylist()
     assert len(encoded) > 10
     assert max(map(len, encoded)) <= 4000
     counts = [Envelope.unpack(value).records for value in encoded]
@@ -128,10 +128,10 @@ def test_a_record_beyond_the_message_limit_is_reported():
 def test_a_slice_encodes_only_its_own_rows():
     (batch,) = to_batches(rows(10_000), SCHEMA)
     for begin in (0, 1, 7, 4321, 9990):
-        (value,) = CODEC.encode(batch.slice(begin, 10), limit_bytes=NO_LIMIT)
+        (value,) = CODEC.encode(batch.slice(begin, 10), limit_bytes=NO_LIMIT).values.to_pylist()
         (alone,) = CODEC.encode(
             to_batches(rows(10_000)[begin : begin + 10], SCHEMA)[0], limit_bytes=NO_LIMIT
-        )
+        ).values.to_pylist()
         assert len(value) < len(alone) + 200
         (decoded,) = CODEC.decode([value]).batches
         assert same(to_records(decoded), rows(10_000)[begin : begin + 10])
@@ -139,7 +139,7 @@ def test_a_slice_encodes_only_its_own_rows():
 
 def test_no_records_give_no_messages():
     empty = pa.RecordBatch.from_pylist([], SCHEMA.arrow)
-    assert CODEC.encode(empty, limit_bytes=10) == []
+    assert CODEC.encode(empty, limit_bytes=10).values.to_pylist() == []
     decoded = CODEC.decode([enveloped(empty), message(1)])
     assert decoded.counts == [0, 1]
     assert decoded.corrupt == []
@@ -281,7 +281,7 @@ def test_mutated_messages_are_rejected_or_valid():
         for batch in decoded.batches:
             accepted += 1
             to_records(batch)
-            again = CODEC.encode(batch, limit_bytes=NO_LIMIT)
+            again = CODEC.encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
             assert not CODEC.decode(again).corrupt
             assert sum(made.num_rows for made in to_batches(batch, SCHEMA)) == batch.num_rows
     assert accepted > 100

@@ -33,7 +33,11 @@ def rows_of(codec_, values):
 
 def test_a_value_is_the_registry_prefix_and_the_record():
     (batch,) = to_batches([{"x": "ab"}, {"x": ""}], schema_of("string"))
-    encoded = AvroCodec(schema_of("string"), 0x01020304).encode(batch, limit_bytes=NO_LIMIT)
+    encoded = (
+        AvroCodec(schema_of("string"), 0x01020304)
+        .encode(batch, limit_bytes=NO_LIMIT)
+        .values.to_pylist()
+    )
     assert encoded == [b"\x00\x01\x02\x03\x04\x04ab", b"\x00\x01\x02\x03\x04\x00"]
 
 
@@ -55,7 +59,7 @@ def test_a_fixed_of_a_size_not_divisible_by_four_is_encoded_by_fastavro():
 def test_only_the_codecs_schema_id_is_accepted(schema_id, other):
     schema = schema_of("int")
     (batch,) = to_batches({"x": 5}, schema)
-    values = AvroCodec(schema, schema_id).encode(batch, limit_bytes=NO_LIMIT)
+    values = AvroCodec(schema, schema_id).encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
     assert values == [b"\x00" + struct.pack(">I", schema_id) + b"\x0a"]
     assert bool(AvroCodec(schema, other).decode(values).corrupt) is (schema_id != other)
 
@@ -108,7 +112,7 @@ def test_malformed_records_are_reported_among_good_ones(type_, body, expected):
         if isinstance(type_, dict):
             good = [1, 2] if type_["type"] == "array" else {"a": 1}
         (batch,) = to_batches([{"x": good}] * 30, schema)
-        values = codec_.encode(batch, limit_bytes=NO_LIMIT)
+        values = codec_.encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
         values[3:3] = [PREFIX + body]
         values.append(PREFIX + body)
         decoded = codec_.decode(values)
@@ -153,7 +157,7 @@ def test_foreign_messages_are_reported(value, expected):
 def test_rarer_forms_of_avro_are_decoded(type_, body, value):
     for codec_ in both(type_):
         plain = to_batches([{"x": value}], schema_of(type_))[0]
-        usual = codec_.encode(plain, limit_bytes=NO_LIMIT)
+        usual = codec_.encode(plain, limit_bytes=NO_LIMIT).values.to_pylist()
         assert usual != [PREFIX + body]
         assert rows_of(codec_, [*usual, PREFIX + body, *usual]) == [value] * 3
         assert rows_of(codec_, [PREFIX + body] * 20) == [value] * 20
@@ -192,7 +196,7 @@ def test_the_columnar_codec_and_the_strict_reader_agree(given_, data):
     schema, rows = given_
     fast, strict = AvroCodec(schema, 7), RowCodec(schema, 7)
     (batch,) = to_batches(rows, schema)
-    written = fast.encode(batch, limit_bytes=NO_LIMIT)
+    written = fast.encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
     values = [data.draw(damaged(value)) for value in written]
     left, right = fast.decode(values), strict.decode(values)
     assert [c.index for c in left.corrupt] == [c.index for c in right.corrupt]
@@ -219,7 +223,7 @@ def test_random_bytes_never_raise_and_hide_no_valid_message(given_, garbage):
     schema, rows = given_
     codec_ = AvroCodec(schema, 7)
     (batch,) = to_batches(rows, schema)
-    values = codec_.encode(batch, limit_bytes=NO_LIMIT)
+    values = codec_.encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
     decoded = codec_.decode([*garbage, *values])
     counts = decoded.counts or [1] * (len(garbage) + len(values))
     assert counts[len(garbage) :] == [1] * len(values)
@@ -253,7 +257,7 @@ def test_one_odd_message_is_found_among_many_of_a_thousand_characters(odd):
     codec_ = codec("avro", schema, 7)
     rows = [{"n": n, "s": "x" * (1000 + n % 7)} for n in range(1500)]
     (batch,) = to_batches(rows, schema)
-    values = list(codec_.encode(batch, limit_bytes=10_000))
+    values = codec_.encode(batch, limit_bytes=10_000).values.to_pylist()
     values[odd] += b"!"
 
     decoded = codec_.decode(values)
@@ -272,7 +276,7 @@ def test_a_record_beyond_the_message_limit_is_reported():
             codec_.encode(batch, limit_bytes=106)
         error = caught.value
         assert (error.index, error.size_bytes, error.limit_bytes) == (1, 107, 106)
-        assert len(codec_.encode(batch.slice(0, 2), limit_bytes=107)) == 2
+        assert len(codec_.encode(batch.slice(0, 2), limit_bytes=107).values) == 2
 
 
 @pytest.mark.parametrize(
@@ -299,7 +303,7 @@ def test_malformed_values_of_a_union_are_reported(body, expected):
 def test_no_records_give_no_messages():
     codec_ = avro("int")
     empty = pa.RecordBatch.from_pylist([], codec_.decoded_schema.arrow)
-    assert codec_.encode(empty, limit_bytes=10) == []
+    assert codec_.encode(empty, limit_bytes=10).values.to_pylist() == []
     decoded = codec_.decode([])
     assert (decoded.batches, decoded.counts, decoded.corrupt) == ([], None, [])
 
@@ -310,7 +314,7 @@ def test_user_fields_may_have_the_names_of_the_prefix():
     row = {f"prefix_{number}": number for number in range(3)}
     codec_ = AvroCodec(schema, 7)
     (batch,) = to_batches(row, schema)
-    (made,) = codec_.decode(codec_.encode(batch, limit_bytes=99)).batches
+    (made,) = codec_.decode(codec_.encode(batch, limit_bytes=99).values.to_pylist()).batches
     assert to_records(made) == [row]
 
 

@@ -58,7 +58,7 @@ def messages(format_: str, id_: int, schema: Schema, rows: list) -> list[bytes]:
         value
         for row in rows
         for batch in to_batches([row], schema)
-        for value in encode(batch, limit_bytes=NO_LIMIT)
+        for value in encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
     ]
 
 
@@ -186,7 +186,7 @@ def test_an_unresolvable_value_rejects_only_its_message():
     assert decoded.counts == [1, 0, 1]
     # The records of an arrow message are read together.
     (batch,) = to_batches(rows, writer)
-    whole = codec("arrow", writer, 1).encode(batch, limit_bytes=NO_LIMIT)
+    whole = codec("arrow", writer, 1).encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
     fine = messages("arrow", 1, writer, [{"a": b"z"}])
     decoded = Decoder("arrow", reader, {1: writer}).decode(whole + fine)
     assert rows_of(decoded) == [{"a": "z"}]

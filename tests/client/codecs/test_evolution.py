@@ -325,7 +325,7 @@ def test_mixed_schemas_decode_like_each_message_alone(pair, data, format_, order
             row = data.draw(values(source.record))
             (batch,) = to_batches([row], source)
             encoder = codec(format_, source, 1 if is_old else 2)
-            written += encoder.encode(batch, limit_bytes=2**31)
+            written += encoder.encode(batch, limit_bytes=2**31).values.to_pylist()
             resolved, _ = Resolution(source, reader).sift(batch)
             expected.append(to_records(resolved))
         decoded = decoding.decode(written)

@@ -88,7 +88,9 @@ def test_values_are_accepted_as_several_python_types(type_, value, comes_back, n
     (batch,) = to_batches({"x": [None, value] if nested else value}, schema)
     for format_ in ("avro", "arrow"):
         codec_ = codec(format_, schema, 7)
-        (read,) = codec_.decode(codec_.encode(batch, limit_bytes=NO_LIMIT)).batches
+        (read,) = codec_.decode(
+            codec_.encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
+        ).batches
         ((found,),) = (row.values() for row in to_records(read))
         found = found[1] if nested else found
         if isinstance(comes_back, str) and isinstance(found, datetime):
@@ -270,7 +272,7 @@ def test_encodings_without_a_value_are_reported_among_good_ones(type_, good, bod
     value = {"x": [good] if nested else good}
     (batch,) = to_batches([value] * 30, schema)
     for codec_ in both(schema):
-        values = codec_.encode(batch, limit_bytes=NO_LIMIT)
+        values = codec_.encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
         values[3:3] = [PREFIX + (b"\x02" + body + b"\x00" if nested else body)]
         decoded = codec_.decode(values)
         assert [corrupt.index for corrupt in decoded.corrupt] == [3]
@@ -285,7 +287,7 @@ def test_encodings_without_a_value_do_not_stay_in_buffers(rows):
     schema = schema_of({"type": "array", "items": MONEY20})
     (batch,) = to_batches([{"x": []}] * rows, schema)
     for codec_ in both(schema):
-        values = codec_.encode(batch, limit_bytes=NO_LIMIT)
+        values = codec_.encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
         decoded = codec_.decode([*values, PREFIX + b"\x02\x01" + bytes(19) + b"\x00"])
         assert [corrupt.index for corrupt in decoded.corrupt] == [rows]
         for made in decoded.batches:
@@ -312,7 +314,11 @@ def test_decimals_are_the_shortest_twos_complement(numbers):
     type_ = ["null", logical("bytes", "decimal", precision=38, scale=0)]
     schema = schema_of(type_)
     batches = to_batches([{"x": n} for n in numbers], schema)
-    values = [v for b in batches for v in AvroCodec(schema, 7).encode(b, limit_bytes=999)]
+    values = [
+        v
+        for b in batches
+        for v in AvroCodec(schema, 7).encode(b, limit_bytes=999).values.to_pylist()
+    ]
     expected = []
     for each in numbers:
         if each is None:
@@ -352,6 +358,6 @@ def test_an_invalid_value_below_a_null_is_accepted():
     )
     (batch,) = to_batches(pa.table({"x": struct}), schema)
     for codec_ in (*both(schema), codec("arrow", schema, 7)):
-        decoded = codec_.decode(codec_.encode(batch, limit_bytes=NO_LIMIT))
+        decoded = codec_.decode(codec_.encode(batch, limit_bytes=NO_LIMIT).values.to_pylist())
         rows = [row for made in decoded.batches for row in to_records(made)]
         assert rows == [{"x": None}, {"x": {"e": "RED"}}]

@@ -80,7 +80,7 @@ LEAST_DECIMALS = DECIMALS, [{"x": Decimal(x)} for x in ("-12.8", "12.7", "-3276.
 
 
 def encoded(codec_, batches):
-    return [v for b in batches for v in codec_.encode(b, limit_bytes=NO_LIMIT)]
+    return [v for b in batches for v in codec_.encode(b, limit_bytes=NO_LIMIT).values.to_pylist()]
 
 
 def decoded_rows(codec_, messages):

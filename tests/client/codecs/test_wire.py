@@ -25,7 +25,7 @@ PRESENT = schema("bytes")
 
 def encoded(values, of=NULLABLE, limit_bytes=NO_LIMIT):
     (batch,) = to_batches([{"value": value} for value in values], of)
-    return codec("bytes", of, 7).encode(batch, limit_bytes=limit_bytes)
+    return codec("bytes", of, 7).encode(batch, limit_bytes=limit_bytes).values.to_pylist()
 
 
 def records(decoded):

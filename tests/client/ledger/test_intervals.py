@@ -4,56 +4,28 @@ import itertools
 import pickle
 from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway.errors import DeliveryFailed
+from sluiceway.kafka.messages import Deliveries
 from sluiceway.ledger.facade_batches import ReportedOffsets
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.rest.ledger_models import Interval
 
 
-class Report:
-    """The partition and offset of a delivery report."""
-
-    def __init__(self, partition: int, offset: int, value: bytes = b"1") -> None:
-        self._partition, self._offset, self._value = partition, offset, value
-
-    def partition(self) -> int:
-        return self._partition
-
-    def offset(self) -> int:
-        return self._offset
-
-    def value(self) -> bytes:
-        return self._value
-
-
-class Reports:
-    """Reports to a collector, and the failures that it detects."""
-
-    def __init__(self, intervals: DeliveredIntervals) -> None:
-        self.failures: list[str] = []
-        self.deliver: Any = intervals.reporting(self._fail)
-
-    def _fail(self, error: KafkaError | None, message: Any) -> None:
-        del message
-        assert error is not None
-        self.failures.append(error.str())
+def report(partition: int, first: int, messages: int = 1, records: int = 1) -> Deliveries:
+    return Deliveries(partition=partition, first=first, messages=messages, records=records)
 
 
 def delivered(
     offsets: Sequence[tuple[int, int]], intervals: DeliveredIntervals | None = None
 ) -> WrittenRecords:
-    intervals = intervals or DeliveredIntervals(4)
-    reports = Reports(intervals)
+    intervals = intervals or DeliveredIntervals()
     for partition, offset in offsets:
-        reports.deliver(None, Report(partition, offset))
-    assert reports.failures == []
+        assert intervals.add(report(partition, offset)) is None
     return intervals.take()
 
 
@@ -70,7 +42,7 @@ def test_offsets_of_others_in_between_separate_intervals() -> None:
 
 
 def test_each_batch_lists_only_its_own_offsets() -> None:
-    intervals = DeliveredIntervals(4)
+    intervals = DeliveredIntervals()
     assert delivered([(0, 5), (0, 6)], intervals).manifest == {0: (Interval(5, 7),)}
     assert intervals.take().manifest == {}
     assert delivered([(0, 7)], intervals).manifest == {0: (Interval(7, 8),)}
@@ -78,13 +50,12 @@ def test_each_batch_lists_only_its_own_offsets() -> None:
 
 
 def test_records_within_messages_are_counted_by_partition() -> None:
-    intervals = DeliveredIntervals(4, lambda value: int(value or b"0"))
-    reports = Reports(intervals)
-    reports.deliver(None, Report(0, 3, b"100"))
-    reports.deliver(None, Report(0, 4, b"20"))
-    reports.deliver(None, Report(2, 0, b"3"))
+    intervals = DeliveredIntervals()
+    assert intervals.add(report(0, 3, records=100)) is None
+    assert intervals.add(report(0, 4, messages=2, records=20)) is None
+    assert intervals.add(report(2, 0, records=3)) is None
     written = intervals.take()
-    assert written.manifest == {0: (Interval(3, 5),), 2: (Interval(0, 1),)}
+    assert written.manifest == {0: (Interval(3, 6),), 2: (Interval(0, 1),)}
     assert written.counts == {0: 120, 2: 3}
     assert intervals.take().counts == {}
 
@@ -98,29 +69,17 @@ def test_an_offset_that_is_missing_or_does_not_increase_is_a_failed_delivery(
     offsets: tuple[int, ...],
 ) -> None:
     """librdkafka may count up from -1 after a duplicate sequence number."""
-    intervals = DeliveredIntervals(4)
-    reports = Reports(intervals)
-    for offset in offsets:
-        reports.deliver(None, Report(0, offset))
-    assert len(reports.failures) == 1
-    assert str(offsets[-1]) in reports.failures[0] or "no offset" in reports.failures[0]
+    intervals = DeliveredIntervals()
+    *_, error = [intervals.add(report(0, offset)) for offset in offsets]
+    assert error is not None
+    assert str(offsets[-1]) in error.str() or "no offset" in error.str()
 
 
 def test_offsets_do_not_go_back_in_the_next_batch_either() -> None:
-    intervals = DeliveredIntervals(4)
-    reports = Reports(intervals)
-    reports.deliver(None, Report(0, 7))
+    intervals = DeliveredIntervals()
+    assert intervals.add(report(0, 7)) is None
     intervals.take()
-    reports.deliver(None, Report(0, 7))
-    assert len(reports.failures) == 1
-
-
-def test_a_failed_delivery_is_passed_on_and_lists_nothing() -> None:
-    intervals = DeliveredIntervals(4)
-    reports = Reports(intervals)
-    reports.deliver(KafkaError(KafkaError._MSG_TIMED_OUT, "late"), Report(0, 3))
-    assert reports.failures == ["late"]
-    assert intervals.take() == WrittenRecords()
+    assert intervals.add(report(0, 7)) is not None
 
 
 @given(

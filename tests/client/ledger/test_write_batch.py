@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
+import numpy as np
 import pytest
 
 from faults import no_threads
@@ -13,7 +14,7 @@ from scripted_gateway import Script
 from sluiceway import Channel
 from sluiceway.codecs import codec
 from sluiceway.errors import Conflict, EndpointClosed, TopicGone
-from sluiceway.kafka.accumulator import Messages
+from sluiceway.kafka.messages import Messages
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
@@ -44,18 +45,17 @@ def attempt(channel: Channel, batch: WriteBatch, first: int, count: int = 10) ->
     connection = channel.connection("write")
     schema = Schema.parse(connection.schema_definition)
     encoder = codec(connection.format, schema, connection.schema_id)
-    intervals = DeliveredIntervals(connection.partitions)
+    intervals = DeliveredIntervals()
     producer = IdempotentProducer(
         connection,
         {},
         connect_timeout_s=30,
         delivery_timeout_s=30,
-        records_in=lambda _: 1,
-        reporting=intervals.reporting,
+        on_delivery=intervals.add,
     )
     (rows,) = to_batches(readings(count, first), schema)
-    values = encoder.encode(rows, limit_bytes=1_000_000)
-    producer.send(Messages(values=values, partitions=[0] * count, records=count))
+    values = encoder.encode(rows, limit_bytes=1_000_000).values
+    producer.send(Messages(values=values, partitions=np.zeros(count, np.int32)))
     producer.flush()
     batch.release()
     written: WrittenRecords = pickle.loads(pickle.dumps(intervals.take()))  # noqa: S301

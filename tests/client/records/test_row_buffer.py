@@ -48,7 +48,7 @@ def test_accepted_records_convert_as_in_one_write_and_keep_to_their_size(given_r
             assert buffer.add(rows) == len(accepted) + 1
             accepted.append(record)
             (batch,) = to_batches(record, schema)
-            (value,) = codec("avro", schema, 7).encode(batch, limit_bytes=2**31)
+            (value,) = codec("avro", schema, 7).encode(batch, limit_bytes=2**31).values.to_pylist()
             assert len(value) <= rows.size_bytes + 64
     found = [row for batch in buffer.drain() for row in to_records(batch)]
     expected = [row for batch in to_batches(accepted, schema) for row in to_records(batch)]
@@ -65,7 +65,7 @@ def test_text_of_other_types_counts_in_the_size_of_a_row(format_, items, value):
     schema = schema_of({"type": "array", "items": items})
     rows = buffer_of(schema).check({"x": [value] * 1000})
     (batch,) = to_batches({"x": [value] * 1000}, schema)
-    (message,) = codec(format_, schema, 7).encode(batch, limit_bytes=2**31)
+    (message,) = codec(format_, schema, 7).encode(batch, limit_bytes=2**31).values.to_pylist()
     overhead_bytes = 64 if format_ == "avro" else 64 + 3 * 512
     assert rows.size_bytes + overhead_bytes >= len(message)
 

@@ -25,7 +25,11 @@ def with_bad_text(schema_id: int) -> bytes:
     """Return an `arrow` message of the record 7 whose text is not UTF-8."""
     text = pa.array([b"\xff"], pa.binary()).view(pa.string())
     batch = pa.RecordBatch.from_arrays([pa.array([7]), text], schema=Schema.of(SCHEMA).arrow)
-    (value,) = codec("arrow", Schema.of(SCHEMA), schema_id).encode(batch, limit_bytes=10_000)
+    (value,) = (
+        codec("arrow", Schema.of(SCHEMA), schema_id)
+        .encode(batch, limit_bytes=10_000)
+        .values.to_pylist()
+    )
     assert value is not None
     return value
 
