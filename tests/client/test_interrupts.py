@@ -166,9 +166,13 @@ def test_a_failed_delivery_is_raised_after_interrupts_of_any_call_of_a_flush(
     writer = ChannelWriter(connection)
     noise = random.Random(1).randbytes(4000).hex()  # noqa: S311
     writer.write({"id": 1, "station": noise, "celsius": 0.0})
-    with pytest.raises((DeliveryFailed, EndpointClosed), match="MSG_SIZE_TOO_LARGE"):
+
+    def flush() -> None:
         for number in itertools.count(1):
             interrupted_at_call(number, writer.flush)
+
+    with pytest.raises((DeliveryFailed, EndpointClosed), match="MSG_SIZE_TOO_LARGE"):
+        flush()
     writer.close()
 
 

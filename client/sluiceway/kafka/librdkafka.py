@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sluiceway.kafka.messages import Deliveries, Messages, Numbers
 
-__all__ = ["BatchProducer", "is_supported"]
+__all__ = ["BatchProducer", "is_supported", "is_tested"]
 
 _TESTED: Final = ((2, 16), (2, 17))
 """The first tested version, and the first untested one. Others get a call for each message."""
@@ -114,14 +114,17 @@ _LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
 """Levels of `logging` for those of syslog."""
 
 
+def is_tested(version: int) -> bool:
+    """Whether this client was tested with a version of librdkafka, as `libversion` gives it."""
+    first, end = _TESTED
+    return first <= (version >> 24, version >> 16 & 0xFF) < end
+
+
 @cache
 def _library() -> Any:
     """Return an object with `_FUNCTIONS`, or None if this build cannot be used."""
-    if _MESSAGE.itemsize != ctypes.sizeof(_Message):
-        return None
     version = confluent_kafka.libversion()[1]
-    first, end = _TESTED
-    if not first <= (version >> 24, version >> 16 & 0xFF) < end:
+    if not is_tested(version) or _MESSAGE.itemsize != ctypes.sizeof(_Message):
         return None
     try:
         library = ctypes.CDLL(confluent_kafka.cimpl.__file__)
