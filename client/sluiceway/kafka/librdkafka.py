@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 
-from sluiceway.kafka.messages import Deliveries, Messages, Numbers
+from sluiceway.kafka.messages import DeliveryReport, Messages, Numbers
 
 __all__ = ["BatchProducer", "is_supported", "is_tested"]
 
@@ -45,7 +45,7 @@ class _Message(ctypes.Structure):
         ("key", c_void_p),
         ("key_len", c_size_t),
         ("offset", c_int64),
-        ("count", c_void_p),
+        ("count", c_size_t),
     )
 
 
@@ -105,7 +105,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
 
 _PRODUCER: Final = 0
 _OK: Final = 0
-_EVENT_DELIVERIES, _EVENT_LOG = 0x1, 0x4
+_EVENT_REPORTS, _EVENT_LOG = 0x1, 0x4
 _COPY, _BLOCK, _PER_MESSAGE_PARTITION = 0x2, 0x4, 0x8
 _PURGE_QUEUED, _PURGE_IN_FLIGHT, _PURGE_NONBLOCKING = 0x1, 0x2, 0x4
 _ERROR_BYTES: Final = 512
@@ -170,7 +170,7 @@ class BatchProducer:
             if lib.rd_kafka_conf_set(conf, name.encode(), setting.encode(), text, _ERROR_BYTES):
                 lib.rd_kafka_conf_destroy(conf)
                 raise KafkaException(KafkaError(KafkaError._INVALID_ARG, text.value.decode()))
-        lib.rd_kafka_conf_set_events(conf, _EVENT_DELIVERIES | _EVENT_LOG)
+        lib.rd_kafka_conf_set_events(conf, _EVENT_REPORTS | _EVENT_LOG)
         handle = lib.rd_kafka_new(_PRODUCER, conf, text, _ERROR_BYTES)
         if not handle:
             lib.rd_kafka_conf_destroy(conf)
@@ -228,7 +228,7 @@ class BatchProducer:
         flags = _PURGE_QUEUED | _PURGE_IN_FLIGHT | _PURGE_NONBLOCKING
         self._lib.rd_kafka_purge(self._handle, flags)
 
-    def reports(self, timeout_s: float) -> Iterator[Deliveries]:
+    def reports(self, timeout_s: float) -> Iterator[DeliveryReport]:
         """Wait for an event, and yield its reports. The event counts as missing until the end."""
         lib = self._lib
         event = lib.rd_kafka_queue_poll(self._queue, round(timeout_s * 1000))
@@ -236,8 +236,8 @@ class BatchProducer:
             return
         try:
             kind = lib.rd_kafka_event_type(event)
-            if kind == _EVENT_DELIVERIES:
-                yield from self._deliveries(event)
+            if kind == _EVENT_REPORTS:
+                yield from self._runs(event)
             elif kind == _EVENT_LOG:
                 self._log(event)
         finally:
@@ -257,7 +257,7 @@ class BatchProducer:
         self._lib.rd_kafka_queue_destroy(self._queue)
         self._lib.rd_kafka_destroy(self._handle)
 
-    def _deliveries(self, event: int) -> Iterator[Deliveries]:
+    def _runs(self, event: int) -> Iterator[DeliveryReport]:
         """Yield an event's reports: one for all its messages, or one for each."""
         # The function gives a part of a long event, then the next one, and 0 at the end.
         while size := self._lib.rd_kafka_event_message_array(
@@ -267,21 +267,21 @@ class BatchProducer:
             span = last.offset - first.offset
             if first.err or last.err or last.partition != first.partition or span != size - 1:
                 for index in range(size):
-                    yield self._delivery(self._pointers[index])
+                    yield self._single(self._pointers[index])
                 continue
             records = size
             if self._counted:
                 records = sum(self._pointers[index].contents.count for index in range(size))
-            yield Deliveries(
+            yield DeliveryReport(
                 partition=first.partition, first=first.offset, messages=size, records=records
             )
 
-    def _delivery(self, pointer: Any) -> Deliveries:
+    def _single(self, pointer: Any) -> DeliveryReport:
         message, error = pointer.contents, None
         if message.err:
             text = self._lib.rd_kafka_message_produce_errstr(pointer)
             error = KafkaError(message.err, None if text is None else text.decode())
-        return Deliveries(
+        return DeliveryReport(
             partition=message.partition,
             first=message.offset,
             messages=1,

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from confluent_kafka import KafkaError
 
-__all__ = ["Deliveries", "Messages", "Numbers"]
+__all__ = ["DeliveryReport", "Messages", "Numbers"]
 
 Numbers: TypeAlias = npt.NDArray[Any]
 """An array of integers."""
@@ -45,7 +45,7 @@ class Messages:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deliveries:
+class DeliveryReport:
     """A report of messages: consecutive offsets of a partition from `first` on, or an `error`.
 
     `messages` and `records` are their numbers. A negative `first` is unknown, as after a duplicate

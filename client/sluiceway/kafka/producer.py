@@ -17,7 +17,7 @@ from sluiceway.errors import DeliveryFailed
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client, translate_error
 from sluiceway.kafka.librdkafka import BatchProducer, is_supported
-from sluiceway.kafka.messages import Deliveries, Messages
+from sluiceway.kafka.messages import DeliveryReport, Messages
 from sluiceway.rest.models import Connection
 
 __all__ = ["IdempotentProducer"]
@@ -33,7 +33,7 @@ _QUEUE_KBYTES = 1_048_576
 """librdkafka's default of `queue.buffering.max.kbytes`."""
 
 
-OnDelivery: TypeAlias = Callable[[Deliveries], KafkaError | None]
+OnDelivery: TypeAlias = Callable[[DeliveryReport], KafkaError | None]
 """Gets a report of delivered messages, and returns an error if the report cannot be right."""
 
 
@@ -203,7 +203,7 @@ class _Client(Protocol):
     def produce(self, messages: Messages) -> tuple[int, KafkaError | None]: ...
     def flush(self, timeout_s: float) -> int: ...
     def purge(self) -> None: ...
-    def reports(self, timeout_s: float) -> Iterator[Deliveries]: ...
+    def reports(self, timeout_s: float) -> Iterator[DeliveryReport]: ...
     def wake(self) -> None: ...
     def close(self) -> None: ...
 
@@ -247,21 +247,21 @@ class _Reports:
                 self._client.purge()
                 wait_s = _POLL_S
             try:
-                for deliveries in self._client.reports(wait_s):
-                    self._add(deliveries)
+                for report in self._client.reports(wait_s):
+                    self._add(report)
             except Exception as error:
                 LOGGER.exception("a delivery report was not read")
                 self.fail(None, KafkaError(KafkaError._FAIL, f"a report was not read: {error}"))
         self._client.close()
 
-    def _add(self, deliveries: Deliveries) -> None:
-        error = deliveries.error
+    def _add(self, report: DeliveryReport) -> None:
+        error = report.error
         if error is None and self._on_delivery is not None:
-            error = self._on_delivery(deliveries)
+            error = self._on_delivery(report)
         if error is not None:
-            self.lost_records.append(deliveries.records)
+            self.lost_records.append(report.records)
             if self.failure is None:
-                self.fail(deliveries.partition, error)
+                self.fail(report.partition, error)
 
 
 def _client(topic: str, config: Mapping[str, object]) -> _Client:
@@ -283,7 +283,7 @@ class _MessageProducer:
     def __init__(self, topic: str, config: Mapping[str, object], **options: Any) -> None:
         self._topic = topic
         self._producer = Producer(dict(config), **options)
-        self._read: deque[Deliveries] = deque()
+        self._read: deque[DeliveryReport] = deque()
 
     def partitions(self, timeout_s: float) -> int:
         metadata = self._producer.list_topics(self._topic, timeout=timeout_s)
@@ -320,7 +320,7 @@ class _MessageProducer:
     def purge(self) -> None:
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
 
-    def reports(self, timeout_s: float) -> Iterator[Deliveries]:
+    def reports(self, timeout_s: float) -> Iterator[DeliveryReport]:
         self._producer.poll(min(timeout_s, _POLL_S))
         while self._read:
             yield self._read.popleft()
@@ -334,7 +334,7 @@ class _MessageProducer:
 
     def _report(self, count: int, error: KafkaError | None, message: Message) -> None:
         self._read.append(
-            Deliveries(
+            DeliveryReport(
                 partition=message.partition(),
                 first=message.offset() if error is None else -1,
                 messages=1,

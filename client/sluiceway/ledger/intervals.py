@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaError
 
 from sluiceway.errors import DeliveryFailed
-from sluiceway.kafka.messages import Deliveries
+from sluiceway.kafka.messages import DeliveryReport
 from sluiceway.rest.ledger_models import Interval, Manifest
 from sluiceway.rest.models import Connection
 
@@ -91,10 +91,10 @@ class DeliveredIntervals:
         """Return the intervals of a writer of an exactly-once channel; None for other channels."""
         return cls() if connection.delivery == "exactly_once" else None
 
-    def add(self, deliveries: Deliveries) -> KafkaError | None:
+    def add(self, report: DeliveryReport) -> KafkaError | None:
         """Add the offsets of delivered messages; return an error if these cannot be right."""
-        partition, first = deliveries.partition, deliveries.first
-        end = first + deliveries.messages
+        partition, first = report.partition, report.first
+        end = first + report.messages
         least = self._next.get(partition, 0)
         if first < least:
             return _disordered(first, least)
@@ -104,7 +104,7 @@ class DeliveredIntervals:
         else:
             intervals.append(Interval(first, end))
         self._next[partition] = end
-        self._records[partition] = self._records.get(partition, 0) + deliveries.records
+        self._records[partition] = self._records.get(partition, 0) + report.records
         return None
 
     def take(self) -> WrittenRecords:

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError
 from sluiceway.errors import DeliveryFailed, OptionError
 from sluiceway.kafka import producer as producer_module
 from sluiceway.kafka.librdkafka import BatchProducer, is_supported, is_tested
-from sluiceway.kafka.messages import Deliveries, Messages
+from sluiceway.kafka.messages import DeliveryReport, Messages
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.ledger.intervals import DeliveredIntervals
 from sluiceway.rest.models import Connection
@@ -219,10 +219,9 @@ class Mock:
         self.producer = BatchProducer("mock", properties, producer_module.LOGGER)
         self._library = ctypes.CDLL(confluent_kafka.cimpl.__file__)
         self._library.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
-        # There is no public way to a cluster in the client.
-        self._cluster = ctypes.c_void_p(
-            self._library.rd_kafka_handle_mock_cluster(self.producer._handle)
-        )
+        # There is no public way to the client's cluster.
+        handle = self.producer._handle
+        self._cluster = ctypes.c_void_p(self._library.rd_kafka_handle_mock_cluster(handle))
         self._library.rd_kafka_mock_topic_create(self._cluster, b"mock", 4, 3)
         until(lambda: self.producer.partitions(30) == 4)
 
@@ -236,9 +235,9 @@ class Mock:
     def move_leader(self, partition: int, broker: int) -> None:
         self._library.rd_kafka_mock_partition_set_leader(self._cluster, b"mock", partition, broker)
 
-    def reports(self) -> list[Deliveries]:
+    def reports(self) -> list[DeliveryReport]:
         """Read reports until none is missing."""
-        reports: list[Deliveries] = []
+        reports: list[DeliveryReport] = []
 
         def is_done() -> bool:
             reports.extend(self.producer.reports(0.1))
@@ -261,7 +260,7 @@ def new_mock() -> Iterator[Callable[..., Mock]]:
         mock.producer.close()
 
 
-def offsets_of(reports: Sequence[Deliveries]) -> dict[int, list[int]]:
+def offsets_of(reports: Sequence[DeliveryReport]) -> dict[int, list[int]]:
     offsets: dict[int, list[int]] = defaultdict(list)
     for report in reports:
         assert report.error is None, report

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway.errors import DeliveryFailed
-from sluiceway.kafka.messages import Deliveries
+from sluiceway.kafka.messages import DeliveryReport
 from sluiceway.ledger.facade_batches import ReportedOffsets
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.rest.ledger_models import Interval
 
 
-def report(partition: int, first: int, messages: int = 1, records: int = 1) -> Deliveries:
-    return Deliveries(partition=partition, first=first, messages=messages, records=records)
+def report(partition: int, first: int, messages: int = 1, records: int = 1) -> DeliveryReport:
+    return DeliveryReport(partition=partition, first=first, messages=messages, records=records)
 
 
 def delivered(
