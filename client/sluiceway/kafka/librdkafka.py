@@ -89,6 +89,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
     "outq_len": (c_int, (c_void_p,)),
     "fatal_error": (c_int, (c_void_p, c_char_p, c_size_t)),
     "message_produce_errstr": (c_char_p, (POINTER(_Message),)),
+    "queue_new": (c_void_p, (c_void_p,)),
     "queue_get_main": (c_void_p, (c_void_p,)),
     "queue_destroy": (None, (c_void_p,)),
     "queue_poll": (c_void_p, (c_void_p, c_int)),
@@ -156,7 +157,9 @@ class BatchProducer:
         self._handle = self._created(config)
         self._name = self._lib.rd_kafka_name(self._handle).decode()
         self._queue = c_void_p(self._lib.rd_kafka_queue_get_main(self._handle))
-        self._lib.rd_kafka_set_log_queue(self._handle, None)
+        # Apart from the reports, which count as missing while they are in their queue.
+        self._logs = c_void_p(self._lib.rd_kafka_queue_new(self._handle))
+        self._lib.rd_kafka_set_log_queue(self._handle, self._logs)
         self._topic = c_void_p(self._lib.rd_kafka_topic_new(self._handle, topic.encode(), None))
         self._pointers = (POINTER(_Message) * _MESSAGES_PER_EVENT)()
         # Whether any message may have more or fewer records than one.
@@ -221,6 +224,10 @@ class BatchProducer:
         Another thread must read the reports.
         """
         self._lib.rd_kafka_flush(self._handle, round(timeout_s * 1000))
+        return self.missing()
+
+    def missing(self) -> int:
+        """Return the number of messages without a report that was read."""
         return int(self._lib.rd_kafka_outq_len(self._handle))
 
     def purge(self) -> None:
@@ -229,19 +236,21 @@ class BatchProducer:
         self._lib.rd_kafka_purge(self._handle, flags)
 
     def reports(self, timeout_s: float) -> Iterator[DeliveryReport]:
-        """Wait for an event, and yield its reports. The event counts as missing until the end."""
-        lib = self._lib
-        event = lib.rd_kafka_queue_poll(self._queue, round(timeout_s * 1000))
+        """Wait for an event, and yield its reports. They count as missing until the end.
+
+        Logs what librdkafka has to log.
+        """
+        while log := self._lib.rd_kafka_queue_poll(self._logs, 0):
+            self._log(log)
+            self._lib.rd_kafka_event_destroy(log)
+        event = self._lib.rd_kafka_queue_poll(self._queue, round(timeout_s * 1000))
         if not event:
             return
         try:
-            kind = lib.rd_kafka_event_type(event)
-            if kind == _EVENT_REPORTS:
+            if self._lib.rd_kafka_event_type(event) == _EVENT_REPORTS:
                 yield from self._runs(event)
-            elif kind == _EVENT_LOG:
-                self._log(event)
         finally:
-            lib.rd_kafka_event_destroy(event)
+            self._lib.rd_kafka_event_destroy(event)
 
     def wake(self) -> None:
         """End the wait of `reports`."""
@@ -250,11 +259,11 @@ class BatchProducer:
     def close(self) -> None:
         """Destroy the client; only the thread of `reports` may call it, once, at its end."""
         self.purge()
-        while self._lib.rd_kafka_outq_len(self._handle):
-            if not any(True for _ in self.reports(1.0)):
-                break
+        while self.missing() and any(True for _ in self.reports(1.0)):
+            pass
         self._lib.rd_kafka_topic_destroy(self._topic)
-        self._lib.rd_kafka_queue_destroy(self._queue)
+        for queue in (self._queue, self._logs):
+            self._lib.rd_kafka_queue_destroy(queue)
         self._lib.rd_kafka_destroy(self._handle)
 
     def _runs(self, event: int) -> Iterator[DeliveryReport]:

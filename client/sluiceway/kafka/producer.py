@@ -26,7 +26,7 @@ LOGGER = logging.getLogger("sluiceway.kafka.producer")
 
 _MESSAGES_PER_CALL = 10_000
 _POLL_S = 0.25
-_IDLE_S = 5.0
+_IDLE_S = 1.0
 _GRACE_S = 10.0
 _METADATA_TIMEOUT_S = 2.0
 _QUEUE_KBYTES = 1_048_576
@@ -202,6 +202,7 @@ class _Client(Protocol):
     def partitions(self, timeout_s: float) -> int: ...
     def produce(self, messages: Messages) -> tuple[int, KafkaError | None]: ...
     def flush(self, timeout_s: float) -> int: ...
+    def missing(self) -> int: ...
     def purge(self) -> None: ...
     def reports(self, timeout_s: float) -> Iterator[DeliveryReport]: ...
     def wake(self) -> None: ...
@@ -243,7 +244,7 @@ class _Reports:
         while not self._stopped:
             # After a failure, a thread that waits for room in the queue must not wait for the rest.
             wait_s = _IDLE_S
-            if self.failure is not None:
+            if self.failure is not None and self._client.missing():
                 self._client.purge()
                 wait_s = _POLL_S
             try:
@@ -313,8 +314,11 @@ class _MessageProducer:
     def flush(self, timeout_s: float) -> int:
         # Not by its `flush`, which would call reports in this thread.
         deadline_s = time.monotonic() + timeout_s
-        while len(self._producer) and time.monotonic() < deadline_s:
+        while self.missing() and time.monotonic() < deadline_s:
             time.sleep(_FULL_S)
+        return self.missing()
+
+    def missing(self) -> int:
         return len(self._producer)
 
     def purge(self) -> None:

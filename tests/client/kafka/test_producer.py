@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import logging
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -203,6 +204,25 @@ def test_an_abandoned_producer_ends_its_thread(topics: Topics) -> None:
     gc.collect()
     own.join(60)
     assert not own.is_alive()
+
+
+def test_the_debug_log_ends_with_the_work(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS", '{"debug": "all"}')
+    caplog.set_level(logging.DEBUG)
+    producer = open_producer(topics.connect("bytes"))
+    producer.send(messages([b"a"], [0]))
+    producer.flush()
+    producer.discard()
+    lines: list[int] = []
+
+    def is_quiet() -> bool:
+        lines.append(len(caplog.records))
+        return len(lines) > 5 and len({*lines[-5:]}) == 1
+
+    until(is_quiet)
+    assert "ProduceRequest" in caplog.text
 
 
 class Mock:
