@@ -1,5 +1,6 @@
 """Channels and helpers for the tests of sluiceway.confluent."""
 
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message,
 
 from sluiceway import Gateway, Heartbeat
 from sluiceway.confluent import Consumer, Producer
-from waiting import collect, until
+from waiting import until
 
 BEAT = Heartbeat(interval_ms=100, timeout_ms=60_000)
 NUMBER = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "long"}]}
@@ -76,12 +77,15 @@ def poll_until(condition: Callable[[], object], *consumers: Consumer) -> None:
 
 def poll_messages(consumer: Consumer, count: int) -> list[Message]:
     """Poll a number of messages and events."""
-
-    def poll(_missing: int) -> list[Message]:
+    messages: list[Message] = []
+    deadline_s = time.monotonic() + 180
+    # Without the pauses of `until`, because one poll gives one of many messages.
+    while len(messages) < count:
+        assert time.monotonic() < deadline_s, f"{len(messages)} of {count} arrived"
         message = consumer.poll(1)
-        return [] if message is None else [message]
-
-    return collect(poll, count)
+        if message is not None:
+            messages.append(message)
+    return messages
 
 
 def offsets(messages: Sequence[Message]) -> dict[int, list[int]]:
