@@ -262,6 +262,7 @@ class BatchProducer:
         while self.missing() and any(True for _ in self.reports(1.0)):
             pass
         self._lib.rd_kafka_topic_destroy(self._topic)
+        self._lib.rd_kafka_set_log_queue(self._handle, None)
         for queue in (self._queue, self._logs):
             self._lib.rd_kafka_queue_destroy(queue)
         self._lib.rd_kafka_destroy(self._handle)

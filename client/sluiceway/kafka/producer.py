@@ -229,9 +229,11 @@ class _Reports:
         threading.Thread(target=self._run, name="sluiceway-reports", daemon=True).start()
 
     def stop(self) -> None:
-        """Let the thread end, and destroy the client."""
+        """Let the thread end after a moment, and destroy the client.
+
+        Does not wake the thread, which may destroy the client from now on.
+        """
         self._stopped = True
-        self._client.wake()
 
     def fail(self, partition: int | None, error: KafkaError) -> None:
         """Purge all messages because of an error, which counts if it is the first."""

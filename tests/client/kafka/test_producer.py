@@ -206,6 +206,26 @@ def test_an_abandoned_producer_ends_its_thread(topics: Topics) -> None:
     assert not own.is_alive()
 
 
+def test_producers_that_are_abandoned_at_any_moment_leave_the_process_alive(topics: Topics) -> None:
+    connection = topics.connect("bytes", partitions=1)
+
+    def abandon() -> None:
+        for number in range(20):
+            producer = open_producer(connection, DeliveredIntervals())
+            producer.send(messages([b"a"] * 100, [0] * 100))
+            if number % 2:
+                producer.flush()
+            del producer
+
+    before = {*threading.enumerate()}
+    threads = [threading.Thread(target=abandon) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    until(lambda: before.issuperset(threading.enumerate()))
+
+
 def test_the_debug_log_ends_with_the_work(
     topics: Topics, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
