@@ -208,12 +208,9 @@ class ConnectorSide(Side):
         """Encode one record, without the registry's prefix."""
         del connection
         batch = pa.RecordBatch.from_pylist([RECORD], _SHAPE.schema)
-        (encoded,) = (
-            codec("avro", Schema.of(_SHAPE.schema), 0)
-            .encode(batch, limit_bytes=10**6)
-            .values.to_pylist()
-        )
-        return encoded[5:]
+        encoded = codec("avro", Schema.of(_SHAPE.schema), 0).encode(batch, limit_bytes=10**6)
+        value: bytes = encoded.values[0].as_py()
+        return value[5:]
 
     def _encoded(self, frame: DataFrame) -> DataFrame:
         record = sql.struct(*(frame[column] for column in frame.columns))

@@ -177,7 +177,10 @@ class _BatchMessages(RecordAccumulator):
         return rows.rows < self._batch_records and rows.size_bytes < self._limit_bytes
 
     def _messages(self, encoded: Sequence[tuple[int | None, Encoded]]) -> Messages:
-        targets = [_as_targets([target] * len(part.values), 0) for target, part in encoded]
+        targets = [
+            np.full(len(part.values), _NEXT if target is None else target, np.int32)
+            for target, part in encoded
+        ]
         counts = [count for _, part in encoded for count in part.counts or ()]
         return Messages(
             values=pa.chunked_array(

@@ -116,7 +116,7 @@ _LEVELS: Final = (50, 50, 50, 40, 30, 20, 20, 10)
 
 
 def is_tested(version: int) -> bool:
-    """Whether this client was tested with a version of librdkafka, as `libversion` gives it."""
+    """Whether a version of librdkafka, such as 0x021000ff for 2.16.0, is one of the tested ones."""
     first, end = _TESTED
     return first <= (version >> 24, version >> 16 & 0xFF) < end
 
@@ -138,7 +138,7 @@ def _library() -> Any:
 
 
 def is_supported() -> bool:
-    """Whether librdkafka's functions were found, in a tested version."""
+    """Whether this process can use the batch interface."""
     return _library() is not None
 
 

@@ -31,7 +31,8 @@ _GRACE_S = 10.0
 _METADATA_TIMEOUT_S = 2.0
 _QUEUE_KBYTES = 1_048_576
 """librdkafka's default of `queue.buffering.max.kbytes`."""
-
+_FULL_S = 0.005
+"""The pause before another look at a full queue, or for the last reports, without batches."""
 
 OnDelivery: TypeAlias = Callable[[DeliveryReport], KafkaError | None]
 """Gets a report of delivered messages, and returns an error if the report cannot be right."""
@@ -94,7 +95,7 @@ class IdempotentProducer:
             self._request_partitions(connect_timeout_s)
 
     def may_have_written_to(self, partition: int) -> bool:
-        """Whether a message was sent to a partition, acknowledged or not."""
+        """Whether the partition may have messages of this producer, acknowledged or not."""
         return bool(self._touched[partition : partition + 1].any())
 
     def discover_partitions(self) -> int:
@@ -162,9 +163,13 @@ class IdempotentProducer:
 
     def _request_partitions(self, timeout_s: float) -> int:
         try:
-            partitions = self._client.partitions(timeout_s)
+            return self._update_partitions(timeout_s)
         except KafkaException as error:
             raise translate_error(error.args[0], doing="connecting", topic=self._topic) from error
+
+    def _update_partitions(self, timeout_s: float) -> int:
+        """Request the number of the topic's partitions. Raises KafkaException."""
+        partitions = self._client.partitions(timeout_s)
         added = max(0, partitions - len(self._touched))
         self._touched = np.concatenate([self._touched, np.zeros(added, np.bool_)])
         return len(self._touched)
@@ -174,8 +179,11 @@ class IdempotentProducer:
         if not len(messages):
             return None
         last = int(messages.partitions.max())
-        if last >= len(self._touched) and last >= self.discover_partitions():
-            return last, KafkaError(KafkaError._UNKNOWN_PARTITION)
+        try:
+            if last >= len(self._touched) and last >= self._update_partitions(_METADATA_TIMEOUT_S):
+                return last, KafkaError(KafkaError._UNKNOWN_PARTITION)
+        except KafkaException as error:
+            return last, error.args[0]
         longest: int = pc.max(pc.binary_length(messages.values)).as_py() or 0
         if longest > self._queue_bytes:
             reason = f"a message of {longest:,} bytes is larger than queue.buffering.max.kbytes"
@@ -225,8 +233,12 @@ class _Reports:
         self.lost_records: deque[int] = deque()
 
     def start(self) -> None:
-        """Start the thread."""
-        threading.Thread(target=self._run, name="sluiceway-reports", daemon=True).start()
+        """Start the thread. Raises RuntimeError if the process cannot have another one."""
+        try:
+            threading.Thread(target=self._run, name="sluiceway-reports", daemon=True).start()
+        except RuntimeError:
+            self._client.close()
+            raise
 
     def stop(self) -> None:
         """Let the thread end after a moment, and destroy the client.
@@ -321,7 +333,8 @@ class _MessageProducer:
         return self.missing()
 
     def missing(self) -> int:
-        return len(self._producer)
+        # A message counts in the client until its callback returns, then until its report is read.
+        return len(self._producer) + len(self._read)
 
     def purge(self) -> None:
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
@@ -329,7 +342,10 @@ class _MessageProducer:
     def reports(self, timeout_s: float) -> Iterator[DeliveryReport]:
         self._producer.poll(min(timeout_s, _POLL_S))
         while self._read:
-            yield self._read.popleft()
+            try:
+                yield self._read[0]
+            finally:
+                self._read.popleft()
 
     def wake(self) -> None:
         """Do nothing: `reports` waits for a moment only."""
@@ -348,7 +364,3 @@ class _MessageProducer:
                 error=error,
             )
         )
-
-
-_FULL_S = 0.005
-"""The pause before another look at a full queue, or for the last reports."""
