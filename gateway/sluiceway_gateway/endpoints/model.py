@@ -386,7 +386,7 @@ def event(endpoint: Endpoint, *, by: str, at: datetime, cause: str | None) -> Ev
     )
 
 
-#: Maximum number of sums of an endpoint.
+#: Number of an endpoint's sums after which it gets no new ones, besides the numbers of tasks.
 MAX_SUMS = 64
 
 
@@ -424,8 +424,11 @@ def recounted(
     """
     new = dict(sums)
     for sign, each in ((-1, before), (1, after)):
-        for name, value in ({} if each is None else _counted(each)).items():
-            if name in new or len(new) < MAX_SUMS:
+        if each is None:
+            continue
+        for name, value in _counted(each).items():
+            # The numbers of tasks tell when a reader is done.
+            if name in new or len(new) < MAX_SUMS or name == _count_of(each.state):
                 new[name] = max(0, new.get(name, 0) + sign * value)
     return new
 

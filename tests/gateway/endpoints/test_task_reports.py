@@ -83,6 +83,22 @@ def test_the_counters_of_an_endpoint_are_the_sums_of_its_tasks(flights: Site) ->
     }
 
 
+def test_the_number_of_sums_is_limited_but_tasks_are_counted(flights: Site) -> None:
+    endpoint, worker = flights.attach("reader"), Worker(flights)
+    both = [
+        {"parts": 2, "counters": {f"{number}-{name}": 1 for name in range(32)}}
+        for number in range(2)
+    ]
+
+    worker.tell(*(task(endpoint, number, **each) for number, each in enumerate(both)))
+    assert len(flights.get(endpoint)["counters"]) == 64
+    worker.tell(*(task(endpoint, number, "done", **each) for number, each in enumerate(both)))
+
+    found = flights.get(endpoint)
+    assert (found["state"], found["counters"]["tasks_done"]) == ("closed", 2)
+    assert found["counters"]["0-31"] == 1
+
+
 def test_the_latest_attempt_of_a_task_counts_and_a_finished_one_is_final(
     flights: Site,
 ) -> None:
