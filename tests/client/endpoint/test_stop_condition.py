@@ -1,5 +1,6 @@
 """Stop condition: the end of reading by the states of the writers."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ from sluiceway.errors import (
     WriterFailed,
     WriterLost,
 )
-from sluiceway.rest.endpoints import Endpoint
+from sluiceway.rest.endpoints import Endpoint, Position
 from waiting import until
 
 PATIENCE_S = 60.0
@@ -104,7 +105,7 @@ def test_a_lost_writer_is_named_and_ends_at_its_last_known_offsets(state: str) -
 def test_the_policy_for_lost_writers_is_an_option(state: str, health: str) -> None:
     present = [writer(0, ends={0: 5}), writer(1, state, health, lost_at={0: 8})]
     assert judged(*present, on_lost_writer="wait") is None
-    assert judged(*present, on_lost_writer="go_on") == WritersOutcome(ends={0: 8})
+    assert Reader("go_on").judges(*present) == WritersOutcome(ends={0: 8}), "it does not wait"
 
 
 def test_a_lost_writer_that_had_closed_is_finished() -> None:
@@ -224,7 +225,7 @@ def test_the_error_advises_only_what_is_possible() -> None:
     grouped = reported(writer(0, "error"))
     assert "Restart it in its place (the same group and index), and continue to read" in grouped
     assert f"sluiceway channels dismiss flights --endpoint {0:032x}" in grouped
-    assert f"channel.dismiss('{0:032x}')" in grouped
+    assert f"mark it as finished: channel.dismiss('{0:032x}')" in grouped
     alone = reported(writer(0, "error", group=None))
     assert "A writer without a group cannot have a successor" in alone
     assert "in its place" not in alone
@@ -234,6 +235,7 @@ def test_the_error_advises_only_what_is_possible() -> None:
     assert "and 2 more failed" in many
     lost = reported(*(writer(number, "started", "lost", lost_at={}) for number in range(2)))
     assert "sluiceway channels dismiss flights --lost" in lost
+    assert "to end without them" in lost
 
 
 def test_a_writer_that_was_read_to_its_end_does_not_count() -> None:
@@ -250,6 +252,25 @@ def test_a_writer_that_was_read_to_its_end_does_not_count() -> None:
     # It may have written since.
     assert reader.judges(writer(0, "started", number=5)) is None
     assert reader.judges(before) is not None
+
+
+@pytest.mark.parametrize(
+    ("attached", "counted"),
+    [
+        ({"number": 3}, [4, 5]),
+        ({"number": 3, "finished_through": 4}, [5]),
+        ({"number": 3, "finished_through": 1, "positions": {0: Position(offset=7)}}, [2, 3, 4, 5]),
+        pytest.param({"number": None}, [1, 2, 3, 4, 5], id="attached by an older gateway"),
+    ],
+)
+def test_a_reader_from_the_latest_records_counts_only_writers_that_ended_after_it_attached(
+    attached: dict[str, Any], counted: list[int]
+) -> None:
+    known = {"finished_through": None, "positions": {}, "live_writers": frozenset[str]()}
+    reader: Any = SimpleNamespace(**known | attached)
+    policy = LostWriterPolicy("raise", heartbeat_timeout_s=PATIENCE_S, reader=reader, latest=True)
+    ended = [writer(number, number=number, ends={0: 9}) for number in range(1, 6)]
+    assert [each.number for each in ended if policy.counts(each)] == counted
 
 
 def test_a_writer_that_failed_before_it_wrote_counts_as_its_predecessor() -> None:
@@ -311,18 +332,38 @@ def test_an_end_that_was_unknown_in_an_outage_is_requested_again(committed: bool
     assert stop.ends() == {0: 10}
 
 
-def test_the_wait_for_writers_begins_when_one_of_them_has_failed() -> None:
-    now_s = 0.0
-    handle = handle_of(writer(0, "started"), writer(1, "started"))
-    stop = WhenFinished(
+def impatient(handle: Any, monotonic: Callable[[], float]) -> WhenFinished:
+    """The condition of a reader that waits for two writers for a minute."""
+    return WhenFinished(
         handle,
         final_ends=dict,
         owns=lambda _: True,
         writers=2,
         on_lost_writer="raise",
         open_timeout_s=60.0,
-        monotonic=lambda: now_s,
+        monotonic=monotonic,
     )
+
+
+def test_the_wait_for_missing_writers_begins_again_after_its_timeout() -> None:
+    now_s = 0.0
+    stop = impatient(handle_of(writer(0, "started")), lambda: now_s)
+    stop.on_idle()
+    now_s = 30.0
+    assert stop.ends() is None
+    for began_s in (0.0, 60.0):
+        now_s = began_s + 59.0
+        stop.on_idle()
+        now_s = began_s + 60.0
+        with pytest.raises(SluicewayTimeout, match=r"after 60 s .* 1 of 2 writers have attached"):
+            stop.on_idle()
+        stop.on_idle()
+
+
+def test_the_wait_for_writers_begins_when_one_of_them_has_failed() -> None:
+    now_s = 0.0
+    handle = handle_of(writer(0, "started"), writer(1, "started"))
+    stop = impatient(handle, lambda: now_s)
     assert stop.ends() is None
     # It reads for a long time, and is never idle.
     now_s = 100.0
