@@ -134,6 +134,21 @@ def test_after_a_failed_start_of_its_thread_the_next_wait_sees_commits(
     assert found.runs.stable_of(0) == 20
 
 
+def test_nothing_waits_for_commits_after_the_last_reader(
+    script: Script, calls: LedgerCalls, connection: Connection
+) -> None:
+    found, before = opened(script, calls, connection), set(threading.enumerate())
+    script.response(200, body(2), ETag='"2"')
+    assert found.wait(1, 30.0)
+    (waiting,) = (
+        each for each in set(threading.enumerate()) - before if each.name == "sluiceway-commits"
+    )
+    found.release()
+    # Without a release, it would be there for half a minute.
+    waiting.join(20)
+    assert not waiting.is_alive()
+
+
 def test_a_snapshot_knows_which_of_its_records_retention_has_removed(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
@@ -317,8 +332,8 @@ def test_a_snapshot_is_final(script: Script, calls: LedgerCalls, connection: Con
     assert len(script.requests) == 1
 
 
-HELD = {"stable": {"0": 10, "1": 0}, "visible_end": {"0": 10, "1": 8}}
-WHOLE = {**HELD, "runs": {"0": [[0, 10]], "1": [[3, 5], [5, 8]]}}
+HELD = {"stable": {"0": 10, "1": 0}, "visible_end": {"0": 10, "1": 8000}}
+WHOLE = {**HELD, "runs": {"0": [[0, 10]], "1": [[3, 5], [5, 8000]]}}
 
 
 def test_the_present_has_whole_batches_above_stable(
@@ -329,10 +344,10 @@ def test_the_present_has_whole_batches_above_stable(
     found = visibility_of(calls, connection, grace_s=60.0, present=True)
     assert found is not None
     assert ["snapshot=1" in path for _, path, _ in script.requests] == [False, True]
-    assert found.visible_end == {0: 10, 1: 8}
-    assert found.runs.between(1, 0, 100) == (Interval(3, 8),)
+    assert found.visible_end == {0: 10, 1: 8000}
+    assert found.runs.between(1, 0, 9000) == (Interval(3, 8000),)
     # Others may begin below the end, so a successor starts where everything is final.
-    assert found.resumable(1, Position(offset=8)) == Position(offset=0)
+    assert found.resumable(1, Position(offset=8000)) == Position(offset=0)
     assert found.resumable(0, Position(offset=7, records=2)) == Position(offset=7, records=2)
     assert found.resumable(0, Position(offset=10, records=2)) == Position(offset=10)
 
@@ -357,14 +372,15 @@ def test_a_present_that_the_gateway_lists_in_part_is_refused(
 def test_a_snapshot_has_partitions_that_were_added_after_the_connection(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
-    ends = {"0": 10, "1": 0, "2": 4}
+    ends = {"0": 10, "1": 0, "2": 4, "3": 5}
     grown = {"stable": ends, "visible_end": ends}
+    runs = {"0": [[0, 10]], "1": [], "2": [[0, 4]], "3": [[0, 5]]}
     script.response(200, body(1, **grown))
-    script.response(200, body(1, **grown, runs={"0": [[0, 10]], "1": [], "2": [[0, 4]]}))
+    script.response(200, body(1, **grown, runs=runs))
     found = visibility_of(calls, connection, grace_s=60.0, snapshot=1)
     assert found is not None
-    assert "from=0%3A0%2C1%3A0%2C2%3A0" in script.requests[1][1]
-    assert (found.partitions, found.runs.stable_of(2)) == (3, 4)
+    assert "from=0%3A0%2C1%3A0%2C2%3A0%2C3%3A0" in script.requests[1][1]
+    assert (found.partitions, found.runs.stable_of(2), found.runs.stable_of(3)) == (4, 4, 5)
 
 
 def test_a_snapshot_can_be_given_by_time(
