@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faults import no_threads
+from faults import failing_call, no_threads
 from ledger_view import LedgerView
 from scripted_gateway import Script
 from sluiceway import Channel
@@ -247,6 +247,16 @@ def test_a_batch_whose_opening_was_refused_is_not_opened_by_its_abort(script: Sc
         batch.open()
     batch.abort("it could not be opened")
     assert len(script.requests) == 1
+
+
+def test_an_interrupted_opening_that_cannot_be_undone_is_left_to_the_lease(script: Script) -> None:
+    batch = scripted_batch(script)
+    with failing_call(LedgerCalls, "open", KeyboardInterrupt(), arrives=False):
+        batch.open()
+    script.problem(409, "batch_fenced")
+    batch.abort("it was interrupted")
+    assert len(script.requests) == 1
+    assert batch.committed is None
 
 
 def test_only_the_answer_that_it_is_committed_resolves_a_batch_as_committed(script: Script) -> None:
