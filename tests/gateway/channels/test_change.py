@@ -173,15 +173,31 @@ def test_deleting_starts_from_every_phase_and_repeats(phase: Phase) -> None:
     once = deleted(channel, keep_topic=True, now=NOW)
     assert once.phase is Phase.DELETING
     assert once.keep_topic
+    assert (once.generation, once.revision) == (channel.generation, channel.revision + 1)
     assert deleted(once, keep_topic=True, now=NOW) is once
 
 
-def test_a_deleting_channel_refuses_changes_and_other_transitions() -> None:
-    channel = deleted(make(), keep_topic=True, now=NOW)
+@pytest.mark.parametrize(
+    ("keep_topic", "way"), [(True, "without its topic"), (False, "with its topic")]
+)
+def test_a_deleting_channel_refuses_changes_and_other_transitions(
+    keep_topic: bool, way: str
+) -> None:
+    channel = deleted(make(), keep_topic=keep_topic, now=NOW)
     with pytest.raises(ChannelDeleting):
         changed(channel, Change())
-    with pytest.raises(ChannelDeleting, match="without its topic"):
-        deleted(channel, keep_topic=False, now=NOW)
+    with pytest.raises(ChannelDeleting, match=f"already, {way}"):
+        deleted(channel, keep_topic=not keep_topic, now=NOW)
+
+
+def test_another_idle_time_ends_only_the_condition_of_the_former_one() -> None:
+    channel = make(Change(idle_ms=60_000))
+    for type_ in ("Drained", "Idle"):
+        channel = channel.with_condition(type_, "True", "Idle", "text", NOW)
+    after = changed(channel, Change(idle_ms=120_000))
+    assert [each.type for each in after.conditions] == ["Drained", "Ready", "Synced"]
+    renamed = changed(channel, Change(labels={"team": "a"}))
+    assert renamed.conditions == channel.conditions
 
 
 def test_the_heartbeat_timeout_is_at_least_three_intervals_whichever_is_changed() -> None:

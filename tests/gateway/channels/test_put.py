@@ -59,9 +59,10 @@ def test_every_field_is_stored(rig: Rig) -> None:
         "replication": 1,
         "retention": {"ms": 3_600_000, "bytes": -1},
         "config": {"max.message.bytes": "2000000", "cleanup.policy": "delete"},
-        "heartbeat": {"interval_ms": 500, "timeout_ms": 30_000},
+        # The longest ones: an hour, and ten years.
+        "heartbeat": {"interval_ms": 500, "timeout_ms": 3_600_000},
         "delivery": "exactly_once",
-        "idle_ms": 86_400_000,
+        "idle_ms": 315_360_000_000,
         "mirrored": True,
     }
     body = rig.put(metadata={"labels": {"team": "a"}}, **spec).json()
