@@ -30,9 +30,13 @@ def test_the_interval_is_a_sixth_of_the_timeout_and_at_most_the_channels(flights
 
 
 def test_times_outside_the_channels_bounds_are_refused_and_attach_nothing(flights: Site) -> None:
-    for heartbeat in ({"timeout_ms": 60_001}, {"timeout_ms": 3000, "interval_ms": 1001}):
+    for heartbeat, advice in (
+        ({"timeout_ms": 60_001}, "the channel's, which is 60000 ms. Request at most that"),
+        ({"timeout_ms": 3000, "interval_ms": 1001}, "Request at most 1000 ms"),
+    ):
         refused = asked(flights, **heartbeat)
         assert (refused.status_code, code(refused)) == (409, "patience_out_of_bounds")
+        assert advice in refused.json()["detail"]
     for heartbeat in ({"timeout_ms": 299}, {"interval_ms": 99}, {"timeout_ms": 3_600_001}):
         assert asked(flights, **heartbeat).status_code == 422
     assert flights.listed() == []

@@ -202,6 +202,16 @@ def test_short_intervals_are_scanned_more_often(flights: Site, watch: Watch) -> 
     assert watch.look().pause_s == 0.05
 
 
+def test_a_shorter_interval_of_the_channel_counts_for_silence_before_it(
+    flights: Site, watch: Watch
+) -> None:
+    reader = flights.attach()
+    watch.on(2)
+    flights.rig.put("flights", heartbeat={"interval_ms": 1000, "timeout_ms": 20_000})
+    watch.on(2)
+    assert health(flights, reader) == "suspect"
+
+
 def test_a_writer_is_lost_even_without_kafka(flights: Site, watch: Watch) -> None:
     writer = flights.attach("writer")
     watch.on(25)
