@@ -2,7 +2,7 @@ import hashlib
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluiceway_gateway.errors import InvalidManifest
@@ -50,6 +50,7 @@ def test_visible_runs_are_the_offsets_below_stable(
 
 
 @given(OFFSETS, OFFSETS)
+@example({4, 5}, {5, 6})
 def test_runs_without_others_hold_the_other_offsets(stored: set[int], removed: set[int]) -> None:
     left = without_runs(runs_of(stored), runs_of(removed))
 
