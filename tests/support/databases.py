@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import psutil
 import psycopg
 from sqlalchemy import make_url
 
-from faults import suspend
+from faults import suspended
 from processes import start_postgres
 from relay import Relay
 from sluiceway_gateway.db.engine import Database, WriteTransaction
@@ -108,20 +108,14 @@ class Postgres(Databases):
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Stop all processes of the server (SIGSTOP) while the block runs."""
-        processes = [psutil.Process(self._server.get_pid())]
-        try:
-            # The parent first, so that it starts no more processes.
-            suspend(processes[0].pid)
-            processes += processes[0].children()
-            for child in processes[1:]:
-                with suppress(ProcessLookupError):
-                    suspend(child.pid)
-            yield
-        finally:
-            for process in processes:
+        """Stop all processes of the server while the block runs."""
+        server = psutil.Process(self._server.get_pid())
+        # The parent first, so that it starts no more processes.
+        with suspended(server), ExitStack() as children:
+            for child in server.children():
                 with suppress(psutil.NoSuchProcess):
-                    process.resume()
+                    children.enter_context(suspended(child))
+            yield
 
 
 class WatchedDatabase(Database):

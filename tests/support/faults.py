@@ -1,16 +1,14 @@
 """Faults: suspended processes, no new threads, failing calls, lost endpoints and commits."""
 
 import itertools
-import os
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from sqlalchemy import event
 
@@ -21,24 +19,24 @@ from sluiceway_gateway.db.engine import Database
 from waiting import until
 
 
-def suspend(pid: int) -> None:
-    """Send SIGSTOP, and return once no thread of the process runs.
+@contextmanager
+def suspended(process: psutil.Process) -> Iterator[None]:
+    """Stop a process (SIGSTOP) while the block runs; it begins once no thread runs.
 
     The threads run until one of them takes the signal, on a busy machine tens of milliseconds.
     """
-    os.kill(pid, signal.SIGSTOP)
-    until(lambda: not _runs(pid))
+    process.suspend()
+    try:
+        until(lambda: not _runs(process), despite=psutil.NoSuchProcess)
+        yield
+    finally:
+        process.resume()
 
 
-def _runs(pid: int) -> bool:
+def _runs(process: psutil.Process) -> bool:
     """Whether any thread is neither stopped nor at its end."""
-    for path in Path("/proc").glob(f"{pid}/task/*/stat"):
-        # Threads and processes may end meanwhile.
-        with suppress(FileNotFoundError, ProcessLookupError):
-            state = path.read_text().rpartition(") ")[2][0]
-            if state not in "TZX":
-                return True
-    return False
+    ends = {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
+    return any(psutil.Process(each.id).status() not in ends for each in process.threads())
 
 
 @contextmanager

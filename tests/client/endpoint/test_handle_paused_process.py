@@ -4,8 +4,6 @@ They continue unless another instance took their place; then they are fenced.
 """
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -15,10 +13,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from confluent_facade import Facade, KafkaError, at, codes, error_code_of, offsets, poll_messages
-from faults import lose, suspend
+from faults import lose, suspended
 from relay import Relay
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat, InputPort
 from sluiceway.confluent import Consumer, TopicPartition
@@ -371,10 +370,9 @@ def test_a_stopped_and_continued_process_resumes(
             program.stdin.write(json.dumps(names) + "\n")
             program.stdin.flush()
             ready = json.loads(program.stdout.readline())
-            suspend(program.pid)
-            for kind, endpoint in ready.items():
-                lose(site.gateway.channel(names[kind]), endpoint)
-            os.kill(program.pid, signal.SIGCONT)
+            with suspended(psutil.Process(program.pid)):
+                for kind, endpoint in ready.items():
+                    lose(site.gateway.channel(names[kind]), endpoint)
             program.stdin.write("go\n")
             program.stdin.flush()
             reported = json.loads(program.stdout.readline())

@@ -3,10 +3,11 @@
 import signal
 from contextlib import ExitStack, closing
 
+import psutil
 import pytest
 
 from databases import Postgres
-from faults import suspend
+from faults import suspended
 from processes import Process, process
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
@@ -44,10 +45,10 @@ def test_another_replica_takes_over_from_a_leader_that_hangs_dies_or_stops(
 def fail_over(url: str, replicas: list[Process], number: signal.Signals) -> Process:
     """Send a signal to the leader, wait for its successor, and return that."""
     leader, other = leader_and_other(url, replicas)
-    with Gateway(other.until(SERVING)) as gateway:
+    with Gateway(other.until(SERVING)) as gateway, ExitStack() as suspension:
         before = gateway.channel(f"before-{number.name.lower()}", SCHEMA)
         if number == signal.SIGSTOP:
-            suspend(leader.pid)
+            suspension.enter_context(suspended(psutil.Process(leader.pid)))
         elif number == signal.SIGKILL:
             leader.end(number)
         else:
@@ -58,7 +59,7 @@ def fail_over(url: str, replicas: list[Process], number: signal.Signals) -> Proc
         after = gateway.channel(f"after-{number.name.lower()}", SCHEMA, wait_s=60)
         assert leader_and_other(url, replicas)[0] is other
         # A suspended leader notices that it no longer leads.
-        leader.send_signal(signal.SIGCONT)
+        suspension.close()
         assert gateway.channel(before.name).status == before.status
         assert gateway.channel(after.name).status == after.status
     return other

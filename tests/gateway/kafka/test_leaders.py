@@ -1,15 +1,14 @@
 """Offsets of partitions with newly elected leaders, or with leaders that do not answer."""
 
-import os
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 
-from faults import suspend
+from faults import suspended
 from shared_kafka import SharedKafka
 from sluiceway_gateway.embedded import KafkaServer
 from sluiceway_gateway.errors import KafkaUnavailable
@@ -50,15 +49,6 @@ def answered(ask: Callable[[], dict[int, int]]) -> dict[int, int]:
     return until(offsets, 30)
 
 
-@contextmanager
-def silent(server: KafkaServer) -> Iterator[None]:
-    suspend(server.pid)
-    try:
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
-
-
 @pytest.mark.long
 def test_offsets_are_found_soon_after_a_leader_election(
     kafka: SharedKafka, server: KafkaServer, tmp_path: Path
@@ -72,7 +62,7 @@ def test_offsets_are_found_soon_after_a_leader_election(
 @pytest.mark.long
 def test_a_leader_that_does_not_answer_has_no_offsets(server: KafkaServer) -> None:
     admin = with_records(server)
-    with silent(server):
+    with suspended(psutil.Process(server.pid)):
         for ask in (admin.end_offsets, admin.watermarks):
             with pytest.raises(KafkaUnavailable):
                 ask(NAME, [0])
