@@ -76,26 +76,3 @@ def count_calls(work: Callable[[], object]) -> Counter[str]:
     profile = cProfile.Profile()
     profile.runcall(work)
     return Counter({str(entry.code): entry.callcount for entry in profile.getstats()})
-
-
-def interrupted_at_instruction(number: int, work: Callable[[], object]) -> bool:
-    """Run `work` with an interrupt at its n-th instruction; return whether it had so many."""
-    steps = 0
-
-    def trace(frame: Any, event: str, _: object) -> Any:
-        nonlocal steps
-        frame.f_trace_opcodes = True
-        if event != "exception":
-            steps += 1
-            if steps == number:
-                raise KeyboardInterrupt(event)
-        return trace
-
-    sys.settrace(trace)
-    try:
-        work()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from faults import no_threads
-from interrupts import OF_FUNCTIONS, interrupted_at_call, interrupted_at_instruction
+from interrupts import OF_FUNCTIONS, interrupted_at_call
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.confluent.fetcher import RequestTurns
 from sluiceway.ledger.leases import LeaseKeeper
@@ -248,6 +248,29 @@ def test_background_work_goes_on_after_an_error_and_after_a_lack_of_threads(
         until(lambda error=error: error in caplog.text)
     background.run(done.set)
     assert done.wait(60)
+
+
+def interrupted_at_instruction(number: int, work: Callable[[], object]) -> bool:
+    """Run `work` with an interrupt at its n-th instruction; return whether it had so many."""
+    steps = 0
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal steps
+        frame.f_trace_opcodes = True
+        if event != "exception":
+            steps += 1
+            if steps == number:
+                raise KeyboardInterrupt(event)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
 
 
 @pytest.mark.parametrize("method", ["set", "clear", "wait"])
