@@ -3,6 +3,7 @@
 import pickle
 import uuid
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import TypeVar
 
 import pyarrow as pa
@@ -11,10 +12,9 @@ import pytest
 from sluiceway.channel import Channel
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.endpoints import Job
-from sluiceway.spark.ledger_batches import JobBatch, TaskResult
-from sluiceway.spark.options import WriteOptions
+from sluiceway.spark.ledger_batches import TaskResult
 from sluiceway.spark.types import struct_of
-from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter, TaskWriter
+from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter
 from spark_tasks import SCHEMA
 
 T = TypeVar("T")
@@ -35,23 +35,15 @@ class Tasks:
     """Replacement of Spark's TaskContext, for one task at a time."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self._number = 0
-        self._properties: dict[str, str] = {}
-        # Only Spark's JVM makes contexts of tasks.
-        patch.setattr("pyspark.TaskContext.get", lambda: self)
+        self._patch = patch
 
     def run(self, number: int, **properties: str) -> None:
-        """Make this the context of a task with a number and local properties."""
-        self._number, self._properties = number, properties
-
-    def partitionId(self) -> int:  # noqa: N802 - Spark's name
-        return self._number
-
-    def taskAttemptId(self) -> int:  # noqa: N802 - Spark's name
-        return 0
-
-    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's name
-        return self._properties.get(name)
+        """Begin a task with a number and local properties."""
+        context = SimpleNamespace(
+            partitionId=lambda: number, taskAttemptId=lambda: 0, getLocalProperty=properties.get
+        )
+        # Only Spark's JVM makes contexts of tasks.
+        self._patch.setattr("pyspark.TaskContext.get", lambda: context)
 
 
 class Query:
@@ -62,28 +54,14 @@ class Query:
         channel: Channel,
         url: str,
         tasks: Tasks,
-        *,
-        renews: bool = False,
-        open_after_s: float | None = None,
+        job: Job | None = None,
         **options: str,
     ) -> None:
-        """Start a query; `renews`: a session in Spark's driver renews its batches.
-
-        `open_after_s`: tasks open their batch after this wait for rows, by default after 5 s.
-        """
         self.id = str(uuid.uuid4())
         self.run_id = str(uuid.uuid4())
         self._source = ChannelDataSource({"path": channel.name} | options, gateway_url=url)
-        if renews:
-            self._source.job = Job(session=uuid.uuid4().hex, title=self.id, renews=True)
+        self._source.job = job
         self._tasks = tasks
-        self._planned: ChannelStreamWriter | None = None
-        if open_after_s is not None:
-            connection = channel.connection("write")
-            parsed = WriteOptions.parse({"path": channel.name} | options, streaming=True)
-            batch = JobBatch(gateway_url=url, connection=connection, open_after_s=open_after_s)
-            writer = TaskWriter(connection, parsed)
-            self._planned = ChannelStreamWriter(channel.name, writer, batch)
 
     def restart(self) -> None:
         """Start a new run of the query."""
@@ -91,9 +69,7 @@ class Query:
 
     def sink(self) -> ChannelStreamWriter:
         """Return the writer of a micro-batch, or of its commit."""
-        writer = self._planned or pickled_copy(self._source).streamWriter(
-            struct_of(SCHEMA), overwrite=False
-        )
+        writer = pickled_copy(self._source).streamWriter(struct_of(SCHEMA), overwrite=False)
         assert isinstance(writer, ChannelStreamWriter)
         return pickled_copy(writer)
 
@@ -120,31 +96,10 @@ class Query:
 class BatchJob:
     """A batch write into a channel: one run of a job."""
 
-    def __init__(
-        self,
-        channel: Channel,
-        url: str,
-        tasks: Tasks,
-        application: str = "night",
-        *,
-        renews: bool = False,
-        remote: bool = False,
-        job: Job | None = None,
-        **options: str,
-    ) -> None:
-        """Plan a job, by default one of no session.
-
-        `renews`: a session in Spark's driver renews its batch.
-        """
+    def __init__(self, channel: Channel, url: str, tasks: Tasks, job: Job, **options: str) -> None:
         source = ChannelDataSource({"path": channel.name} | options, gateway_url=url)
+        source.job = job
         self._tasks = tasks
-        source.job = job or Job(
-            session=uuid.uuid4().hex,
-            title=application,
-            application=application,
-            renews=renews,
-            remote=remote,
-        )
         writer = pickled_copy(source).writer(struct_of(SCHEMA), overwrite=False)
         assert isinstance(writer, ChannelDataWriter)
         self.writer = writer

@@ -6,15 +6,15 @@ import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 from py4j.protocol import Py4JNetworkError
 
 from sluiceway.channel import Channel
 from sluiceway.rest.models import Connection
-from sluiceway.schema import Schema
 from sluiceway.spark.offsets import StreamOffset
-from topics import Topics, connection_to
+from topics import Topics
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("s", pa.string())])
 
@@ -28,9 +28,7 @@ class SparkParts:
         """Called before the jobs are returned."""
         self.conf: dict[str, str] = {}
         self.is_stopped = False
-        self.streams = SimpleNamespace(
-            addListener=lambda _: None, removeListener=lambda _: None, get=lambda _: None
-        )
+        self.streams = Mock(get=Mock(return_value=None))
         self._sc = SimpleNamespace(_jsc=self)
 
     def stop(self) -> None:
@@ -60,14 +58,6 @@ def progressed(run: str, channel: Channel) -> Any:
     offset = StreamOffset.of(channel.connection("read"), {0: 0}).to_json()
     progress = {"runId": run, "sources": [{"endOffset": offset}], "sink": {}}
     return SimpleNamespace(progress=SimpleNamespace(json=json.dumps(progress)))
-
-
-def connection_at(bootstrap_servers: str, topic: str) -> Connection:
-    """Return the Connection of a channel with one partition, for a topic of these brokers."""
-    definition = Schema.of(SCHEMA).definition
-    return connection_to(
-        {"bootstrap.servers": bootstrap_servers}, topic, schema_id=1, schema_definition=definition
-    )
 
 
 def fill(channel: Channel, ids: range, partition: int = 0) -> None:

@@ -14,7 +14,8 @@ import sluiceway.spark
 from processes import spark_environment
 from relay import Relay
 from sluiceway.rest.models import Connection
-from spark_tasks import connection_at
+from sluiceway.schema import Schema
+from spark_tasks import SCHEMA
 from topics import Topics
 
 _numbers = itertools.count(1)
@@ -110,7 +111,7 @@ def name() -> str:
 
 
 @pytest.fixture
-def fragile(fragile_kafka: Relay, name: str) -> Connection:
+def fragile(fragile_kafka: Relay) -> Connection:
     """A connection to a new topic of the broker behind the relay."""
-    Topics(fragile_kafka.address).create(name)
-    return connection_at(fragile_kafka.address, name)
+    definition = Schema.of(SCHEMA).definition
+    return Topics(fragile_kafka.address).connect(partitions=1, schema_definition=definition)

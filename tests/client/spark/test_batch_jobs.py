@@ -1,7 +1,7 @@
 """Batch writes of exactly-once channels, without a Spark session."""
 
+import uuid
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -21,6 +21,7 @@ from sluiceway.errors import (
 )
 from sluiceway.rest.transport import Transport
 from sluiceway.spark.datasource import ChannelDataSource
+from sluiceway.spark.endpoints import Job
 from sluiceway.spark.types import struct_of
 from spark_tasks import SCHEMA
 from topics import messages_of
@@ -45,8 +46,10 @@ def start(channel: Channel, gateway_url: str, monkeypatch: pytest.MonkeyPatch) -
     """Plan a job that writes into the channel."""
     tasks = Tasks(monkeypatch)
 
-    def start(application: str = "night", **options: Any) -> BatchJob:
-        return BatchJob(channel, gateway_url, tasks, application, **options)
+    def start(application: str = "night", *, remote: bool = False, **options: str) -> BatchJob:
+        session = uuid.uuid4().hex
+        job = Job(session=session, title=application, application=application, remote=remote)
+        return BatchJob(channel, gateway_url, tasks, job, **options)
 
     return start
 

@@ -77,7 +77,7 @@ def end_in_an_outage(
     end: str = "commit",
 ) -> None:
     """Write five records by a job that ends while the gateway is silent."""
-    job = BatchJob(channel, relay.url, Tasks(monkeypatch), job=application.job)
+    job = BatchJob(channel, relay.url, Tasks(monkeypatch), application.job)
     results = [job.attempt(0, range(5))]
     relay.cut()
     getattr(pickled_copy(job.writer), end)(results)

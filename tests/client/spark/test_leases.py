@@ -1,5 +1,6 @@
 """Leases of Spark's batches: renewed by the driver's session, or without one by tasks."""
 
+import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from threading import Event, Thread
@@ -21,7 +22,7 @@ from sluiceway.rest.endpoints import Role
 from sluiceway.rest.ledger_models import BatchRequest
 from sluiceway.rest.parsing import JsonNode
 from sluiceway.spark.driver import Application
-from sluiceway.spark.endpoints import JobEndpoint, control, heartbeat_session
+from sluiceway.spark.endpoints import Job, JobEndpoint, control, heartbeat_session
 from sluiceway.spark.ledger_batches import JobBatch, TaskResult
 from sluiceway.spark.queries import Queries
 from spark_tasks import SCHEMA, SparkParts, progressed, started
@@ -47,10 +48,11 @@ class Write:
     ) -> None:
         self._tasks = tasks
         self._query = self._job = None
+        job = Job(session=uuid.uuid4().hex, title="night", application="night", renews=renews)
         if kind == "stream":
-            self._query = Query(channel, url, tasks, renews=renews)
+            self._query = Query(channel, url, tasks, job)
         else:
-            self._job = BatchJob(channel, url, tasks, renews=renews)
+            self._job = BatchJob(channel, url, tasks, job)
 
     def attempt(self, batches: Iterator[range]) -> TaskResult:
         """Run the task over batches of ids."""

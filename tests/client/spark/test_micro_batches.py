@@ -12,11 +12,14 @@ import pyspark
 import pytest
 
 from ledger_view import LedgerView
-from micro_batches import Query, Tasks, rows
+from micro_batches import Query, Tasks, pickled_copy, rows
 from relay import Relay
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import Conflict, IncompleteBatch, InvalidRecord, ReplayMismatch
+from sluiceway.spark.ledger_batches import JobBatch
+from sluiceway.spark.options import WriteOptions
+from sluiceway.spark.writer import ChannelStreamWriter, TaskWriter
 from spark_tasks import SCHEMA
 from topics import messages_of
 from waiting import until
@@ -29,6 +32,20 @@ def channel(request: pytest.FixtureRequest, gateway: Gateway, name: str) -> Chan
     )
 
 
+class WaitingQuery(Query):
+    """A query whose tasks open their batch after this wait for rows, by default after 5 s."""
+
+    def __init__(self, channel: Channel, url: str, tasks: Tasks, open_after_s: float) -> None:
+        super().__init__(channel, url, tasks)
+        connection = channel.connection("write")
+        options = WriteOptions.parse({"path": channel.name}, streaming=True)
+        batch = JobBatch(gateway_url=url, connection=connection, open_after_s=open_after_s)
+        self._writer = ChannelStreamWriter(channel.name, TaskWriter(connection, options), batch)
+
+    def sink(self) -> ChannelStreamWriter:
+        return pickled_copy(self._writer)
+
+
 @pytest.fixture
 def start(
     channel: Channel, gateway_url: str, monkeypatch: pytest.MonkeyPatch
@@ -36,7 +53,9 @@ def start(
     """Start a query into the channel."""
     tasks = Tasks(monkeypatch)
 
-    def start(**options: str) -> Query:
+    def start(open_after_s: float | None = None, **options: str) -> Query:
+        if open_after_s is not None:
+            return WaitingQuery(channel, gateway_url, tasks, open_after_s)
         return Query(channel, gateway_url, tasks, **options)
 
     return start

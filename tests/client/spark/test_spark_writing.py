@@ -19,11 +19,12 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.rest.models import Connection
+from sluiceway.schema import Schema
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.writer import ChannelDataWriter, TaskWriter
 from sluiceway_gateway.embedded import free_ports
-from spark_tasks import SCHEMA, all_ids, connection_at, ids_in, measure
-from topics import Topics, messages_of
+from spark_tasks import SCHEMA, all_ids, ids_in, measure
+from topics import Topics, connection_to, messages_of
 
 
 @pytest.fixture(params=["avro", "arrow"])
@@ -167,7 +168,9 @@ def test_an_unavailable_broker_fails_a_write_with_the_written_records(
 
 def test_a_write_without_a_broker_fails_within_the_timeout() -> None:
     (port,) = free_ports(1)
-    connection = connection_at(f"127.0.0.1:{port}", "t")
+    definition = Schema.of(SCHEMA).definition
+    servers = {"bootstrap.servers": f"127.0.0.1:{port}"}
+    connection = connection_to(servers, schema_definition=definition)
     options = WriteOptions.parse({"path": "c"})
 
     with pytest.raises(KafkaUnavailable):
