@@ -6,11 +6,12 @@ import signal
 import threading
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
-from faults import at_call, no_threads, raising
+from faults import at_call, no_threads
 from interrupts import AS_SIGNALS, OF_FUNCTIONS, interrupted_at_call
 from sluiceway import Channel
 from sluiceway.errors import DeliveryFailed, EndpointClosed, OptionError
@@ -182,7 +183,7 @@ def test_an_unexpected_error_in_the_background_is_raised_by_the_next_call(
 ) -> None:
     writer = ChannelWriter(topics.connect("avro", partitions=1))
     before = set(threading.enumerate())
-    with at_call(RowBuffer, "drain", raising(MemoryError())):
+    with at_call(RowBuffer, "drain", Mock(side_effect=MemoryError())):
         writer.write(readings(1)[0])
         for thread in set(threading.enumerate()) - before:
             thread.join(60)

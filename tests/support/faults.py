@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from threading import Thread
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import psutil
@@ -73,15 +74,6 @@ def at_statements(
         event.remove(database.engine, "before_cursor_execute", executing)
 
 
-def raising(error: BaseException) -> Callable[..., None]:
-    """Return a function that raises `error`."""
-
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    return fail
-
-
 @contextmanager
 def at_call(
     owner: object, name: str, action: Callable[..., object], *, arrives: bool = False
@@ -112,7 +104,7 @@ def failing_call(
 ) -> Iterator[None]:
     """Raise `error` from `owner`'s method `name` as `at_call`, and expect it from the block."""
     with (
-        at_call(owner, name, raising(error), arrives=arrives),
+        at_call(owner, name, Mock(side_effect=error), arrives=arrives),
         pytest.raises(type(error)) as raised,
     ):
         yield

@@ -3,10 +3,11 @@
 import contextlib
 from collections.abc import Callable
 from typing import Any, Literal
+from unittest.mock import Mock
 
 import pytest
 
-from faults import at_call, failing_call, raising
+from faults import at_call, failing_call
 from ledger_view import LedgerView, copy
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Position
 from sluiceway.errors import (
@@ -156,7 +157,7 @@ def test_a_second_interrupt_ends_the_writer_and_the_reader_still_goes_back(
     sink: Channel,
     ledger: LedgerView,
 ) -> None:
-    second = at_call(IdempotentProducer, "flush", raising(KeyboardInterrupt()))
+    second = at_call(IdempotentProducer, "flush", Mock(side_effect=KeyboardInterrupt()))
 
     def be_interrupted_twice() -> None:
         with contextlib.ExitStack() as stack, gateway.transaction(reader, writer):
@@ -257,7 +258,7 @@ def test_a_reader_goes_back_once_kafka_is_available_again(
 ) -> None:
     with source.reader(group="r", until=None) as reader, sink.writer() as writer:
         # An outage of Kafka for the reader only.
-        with at_call(OwnStream, "assign", raising(KafkaUnavailable("no broker"))):
+        with at_call(OwnStream, "assign", Mock(side_effect=KafkaUnavailable("no broker"))):
             with pytest.raises(ZeroDivisionError):
                 fail(gateway, reader, writer, 30)
             for call in (lambda: reader.read(1), reader.position, reader.commit):

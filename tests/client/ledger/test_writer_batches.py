@@ -8,10 +8,11 @@ import textwrap
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pytest
 
-from faults import at_call, failing_call, raising
+from faults import at_call, failing_call
 from ledger_view import LedgerView
 from sluiceway import Channel, ChannelWriter
 from sluiceway.errors import (
@@ -442,7 +443,7 @@ def test_a_block_that_an_interrupt_has_ended_is_logged_by_its_outcome(
     answered: bool,
 ) -> None:
     # An outage of the gateway would take the 5 s of the request.
-    outage = at_call(LedgerCalls, "abort", raising(GatewayUnavailable("no response")))
+    outage = at_call(LedgerCalls, "abort", Mock(side_effect=GatewayUnavailable("no response")))
     with channel.writer() as writer:
         manager = writer.batches.block("k")
         # As a `with` statement does.

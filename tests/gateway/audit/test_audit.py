@@ -2,12 +2,13 @@
 
 from datetime import timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import func, insert, select
 
 from endpoints import site
-from faults import at_statements, raising
+from faults import at_statements
 from gateways import SCHEMA, Rig, code
 from ledger_sites import LedgerSite
 from sluiceway_gateway.audit.model import MAX_FIELDS
@@ -194,7 +195,7 @@ def test_changes_need_the_view_scope(ops: Rig) -> None:
 
 def test_a_change_that_fails_leaves_no_entry(ops: Rig) -> None:
     ops.put()
-    fail = raising(RuntimeError("a defect"))
+    fail = Mock(side_effect=RuntimeError("a defect"))
     with at_statements(ops.app.state.parts.database, "INSERT INTO audit_entries", fail):
         assert ops.put(partitions=5).status_code == 500
     assert len(changes(ops)) == 1

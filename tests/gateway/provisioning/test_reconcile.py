@@ -1,8 +1,9 @@
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
-from faults import at_statements, raising
+from faults import at_statements
 from reconciler_rig import RESYNC_S, Rig, condition, status
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Delivery, Phase, Retention
@@ -270,7 +271,7 @@ def test_a_channel_that_cannot_be_reconciled_delays_no_other(rig: Rig) -> None:
     channels = [rig.add() for _ in range(4)]
     bad = channels[1]
 
-    fail = raising(ValueError("a defect"))
+    fail = Mock(side_effect=ValueError("a defect"))
     with (
         at_statements(rig.database, "UPDATE channels", fail, values=bad.uid),
         pytest.raises(ValueError, match="a defect"),

@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
-from faults import at_call, failing_call, raising
+from faults import at_call, failing_call
 from reconciler_rig import Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Phase
@@ -277,7 +278,7 @@ def test_no_replica_leads_without_the_database(database: Database) -> None:
     first = leader(database, "a", seconds)
     assert first.leads()
     seconds.now += first.renewal_s
-    with at_call(database, "write", raising(DatabaseUnavailable("unavailable"))):
+    with at_call(database, "write", Mock(side_effect=DatabaseUnavailable("unavailable"))):
         for _ in range(2):
             with pytest.raises(DatabaseUnavailable):
                 first.leads()
