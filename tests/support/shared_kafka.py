@@ -10,18 +10,17 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from processes import COMMAND
+from processes import process
 from relay import reserve_port
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.embedded import KafkaServer
@@ -63,14 +62,6 @@ class SharedKafka:
 
 RACK = "rack-1"
 _LOG = "gateway.log"
-_GATEWAY = {
-    "KAFKA_TIMEOUT_MS": "20000",
-    "LOG_LEVEL": "warning",
-    "SAMPLE_S": "2",
-    # Drift is tested with other gateways. This one would check hundreds of channels that tests have
-    # left, every half a minute.
-    "RESYNC_S": "3600",
-}
 
 
 @cache
@@ -113,21 +104,20 @@ def start_gateway(config: pytest.Config) -> None:
     settings = {
         "DATABASE_URL": f"sqlite:///{directory / 'gateway.db'}",
         "KAFKA_BOOTSTRAP_SERVERS": broker_of(config).bootstrap_servers,
-        **_GATEWAY,
+        "KAFKA_TIMEOUT_MS": "20000",
+        "LOG_LEVEL": "warning",
+        "SAMPLE_S": "2",
+        # Drift is tested with other gateways. This one would check hundreds of channels that tests
+        # have left, every half a minute.
+        "RESYNC_S": "3600",
     }
     migrate(settings["DATABASE_URL"])
-    with (directory / _LOG).open("wb") as log:
-        gateway = subprocess.Popen(
-            [*COMMAND, "serve", "--port", "0"],
-            env=os.environ | {f"SLUICEWAY_{name}": value for name, value in settings.items()},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-    # In the reverse order.
-    config.add_cleanup(gateway.kill)
-    config.add_cleanup(partial(gateway.wait, 60))
-    config.add_cleanup(gateway.terminate)
+    variables = {f"SLUICEWAY_{name}": value for name, value in settings.items()}
+    with ExitStack() as stack:
+        gateway = stack.enter_context(process("serve", "--port", "0", **variables))
+        stack.callback(gateway.end, signal.SIGTERM)
+        (directory / _LOG).symlink_to(gateway.file)
+        config.add_cleanup(stack.pop_all().close)
 
 
 def number_of_process(config: pytest.Config) -> int:
