@@ -33,15 +33,7 @@ CHANNEL: dict[str, Any] = {
     "status": {
         "phase": "provisioning",
         "observed_generation": 1,
-        "conditions": [
-            {
-                "type": "Ready",
-                "status": "False",
-                "reason": "BrokerUnavailable",
-                "message": "no broker answers",
-                "last_transition_at": "2026-01-02T03:04:05Z",
-            }
-        ],
+        "conditions": [],
         "topic": {"name": "sluiceway.flights-00000000", "id": None, "partitions": None},
         "schema": {"id": 1, "version": 1},
     },

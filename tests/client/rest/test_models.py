@@ -36,7 +36,15 @@ def changed(response: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 def test_a_channel_is_read_with_its_etag() -> None:
-    channel = parse(ChannelResource, JsonNode(CHANNEL), etag='"0.2.3"')
+    condition = {
+        "type": "Ready",
+        "status": "False",
+        "reason": "BrokerUnavailable",
+        "message": "no broker answers",
+        "last_transition_at": "2026-01-02T03:04:05Z",
+    }
+    response = changed(CHANNEL, "status.conditions", [condition])
+    channel = parse(ChannelResource, JsonNode(response), etag='"0.2.3"')
     assert (channel.name, channel.partitions, channel.etag) == ("flights", 4, '"0.2.3"')
     assert channel.retention.ms == 1000
     assert channel.created_at.tzinfo is not None
