@@ -1,26 +1,82 @@
 """Kafka's secured listeners, a secured gateway, and an environment without settings."""
 
+import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from pydantic import SecretStr
 
-from secured import SecuredGateway, SecuredKafka, secured_gateway, secured_kafka
+from processes import process
+from secured import PASSWORDS, SecuredGateway, SecuredKafka
 from shared_kafka import SharedKafka
+from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.db.revision import migrate, open_database
+
+TOKEN_KEY = "token-key-" + "0123456789abcdef" * 2
 
 
 @pytest.fixture(scope="package")
 def secured(kafka: SharedKafka) -> SecuredKafka:
-    return secured_kafka(kafka)
+    """The run's broker, with users."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    scram = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    users = [
+        UserScramCredentialUpsertion(user, scram, password.encode())
+        for user, password in PASSWORDS.items()
+    ]
+    for result in admin.alter_user_scram_credentials(users).values():
+        result.result(30)
+    return SecuredKafka(kafka)
 
 
 @pytest.fixture(scope="package")
 def secured_service(
     secured: SecuredKafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SecuredGateway]:
-    with secured_gateway(secured, tmp_path_factory.mktemp("secured-gateway")) as gateway:
-        yield gateway
+    database_url = f"sqlite:///{tmp_path_factory.mktemp('secured-gateway') / 'gateway.db'}"
+    migrate(database_url)
+    properties = secured.scram("gateway")
+    servers = properties.pop("bootstrap.servers")
+    client = {"ssl_certificate_pem": secured.client.pem, "ssl_key_pem": secured.client.key}
+    listeners = {
+        "scram": secured.scram("job"),
+        "mutual": secured.tls("MUTUAL", **client),
+        "own": {"bootstrap.servers": servers, "security.protocol": "SASL_SSL"},
+    }
+    settings = {
+        "DATABASE_URL": database_url,
+        "TOKEN_KEY": TOKEN_KEY,
+        "TLS_CERTIFICATE_FILE": str(secured.gateway.file),
+        "TLS_KEY_FILE": str(secured.gateway.key_file),
+        "LOG_LEVEL": "debug",
+        "RESYNC_S": "1",
+        "KAFKA_BOOTSTRAP_SERVERS": servers,
+        "KAFKA_PROPERTIES": json.dumps(properties),
+        "KAFKA_CLIENT_PROPERTIES": json.dumps({"ssl.ca.pem": secured.authority.pem}),
+        "KAFKA_LISTENERS": json.dumps(listeners),
+        "KAFKA_DEFAULT_LISTENER": "scram",
+    }
+    variables = {f"SLUICEWAY_{name}": value for name, value in settings.items()}
+    with (
+        open_database(database_url) as database,
+        process("serve", "--port", "0", **variables) as serving,
+    ):
+        yield SecuredGateway(
+            url=serving.until(r"serving on (\S+)"),
+            ca_file=secured.authority.file,
+            process=serving,
+            tokens=Tokens(database, SecretStr(TOKEN_KEY)),
+        )
+        serving.end(signal.SIGTERM)
 
 
 @pytest.fixture(autouse=True)
