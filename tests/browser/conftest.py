@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
 
-from browsers import Browser, chromium
+from browsers import Browser
 from databases import SQLite
 from gateways import Rig, running
 from sluiceway_gateway.db.engine import Database
@@ -22,8 +24,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def _chromium() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
+    """Debian's headless Chromium."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    for each in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "hide-scrollbars"):
+        options.add_argument(f"--{each}")
+    options.add_argument("--lang=en-US")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    with webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver")) as driver:
+        # For axe on large pages; the default is 30 s.
+        driver.set_script_timeout(300)
+        yield Browser(driver)
 
 
 @pytest.fixture

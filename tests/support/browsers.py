@@ -1,15 +1,13 @@
 """Chromium for tests of the dashboard, and channels that it shows."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
@@ -80,9 +78,9 @@ class Browser:
         """Press keys in the focused element."""
         webdriver.ActionChains(self.driver).send_keys(*keys).perform()
 
-    def tab_to(self, matches: Callable[[WebElement], bool], limit: int = 60) -> WebElement:
+    def tab_to(self, matches: Callable[[WebElement], bool]) -> WebElement:
         """Press the tab key until the focused element matches."""
-        for _ in range(limit):
+        for _ in range(60):
             self.press(Keys.TAB)
             focused = self.driver.switch_to.active_element
             if matches(focused):
@@ -115,26 +113,6 @@ class Browser:
             for each in report["violations"]
             for node in each["nodes"]
         ]
-
-
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    """Run Debian's headless Chromium while the block runs."""
-    options = webdriver.ChromeOptions()
-    options.binary_location = "/usr/bin/chromium"
-    for each in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "hide-scrollbars"):
-        options.add_argument(f"--{each}")
-    options.add_argument("--lang=en-US")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
-    # For axe on large pages; the default is 30 s.
-    driver.set_script_timeout(300)
-    try:
-        browser = Browser(driver)
-        browser.resize(1280, 800)
-        yield browser
-    finally:
-        driver.quit()
 
 
 def record_lag(
