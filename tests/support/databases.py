@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -76,26 +76,18 @@ class Postgres(Databases):
             # The server ends its side of a closed connection later, and copies no database in use.
             until(lambda: connection.execute(_USED, (template,)).fetchone() is None)
             connection.execute(command.encode())
-        uri: str = self._server.get_uri(database=name)
+        uri = self._server.get_uri(database=name)
         return uri.replace("postgresql://", "postgresql+psycopg://", 1)
 
     def _copy(self, url: str) -> str:
-        database = make_url(url).database
-        assert database is not None
-        return self.empty(template=database)
+        return self.empty(template=make_url(url).database)
 
-    @property
-    def socket(self) -> Path:
-        """The path of the socket that the server listens on."""
-        path: Path | None = self._server.get_postmaster_info().socket_path
-        assert path is not None
-        return path
-
-    def through(self, relay: Relay, url: str) -> str:
-        """Return the URL of the database of `url` through a relay to `socket`."""
-        return (
-            make_url(url).set(host="127.0.0.1", port=relay.port, query={}).render_as_string(False)
-        )
+    @contextmanager
+    def relayed(self) -> Iterator[tuple[Relay, str]]:
+        """Create a migrated database; yield a relay to the server, and its URL through that."""
+        with closing(Relay(self._server.get_postmaster_info().socket_path)) as relay:
+            url = make_url(self.migrated()).set(host="127.0.0.1", port=relay.port, query={})
+            yield relay, url.render_as_string(False)
 
     @contextmanager
     def stopped(self) -> Iterator[None]:

@@ -21,7 +21,6 @@ from sqlalchemy import text
 from databases import Postgres, SQLite
 from endpoints import Site, report, site
 from gateways import SCHEMA, Rig, code, running
-from relay import Relay
 from sluiceway_gateway.db.engine import FULL_S, Database
 from sluiceway_gateway.db.leases import Leader
 from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
@@ -327,8 +326,8 @@ def test_connections_with_lost_packets_are_replaced_and_commits_continue(
     postgres: Postgres,
 ) -> None:
     with (
-        closing(Relay(postgres.socket)) as relay,
-        gateway(postgres.through(relay, postgres.migrated()), database_wait_ms=5_000) as rig,
+        postgres.relayed() as (relay, url),
+        gateway(url, database_wait_ms=5_000) as rig,
     ):
         flights = site(rig)
         reader = flights.member()
@@ -348,10 +347,7 @@ def test_connections_with_lost_packets_are_replaced_and_commits_continue(
 @pytest.mark.usefixtures("no_leader")
 @pytest.mark.parametrize("arrives", [pytest.param(True, marks=pytest.mark.long), False])
 def test_an_unconfirmed_commit_can_be_repeated(postgres: Postgres, arrives: bool) -> None:
-    with (
-        closing(Relay(postgres.socket)) as relay,
-        gateway(postgres.through(relay, postgres.migrated())) as rig,
-    ):
+    with postgres.relayed() as (relay, url), gateway(url) as rig:
         flights = site(rig)
         reader = flights.member()
         assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
@@ -370,10 +366,7 @@ def test_an_unconfirmed_commit_can_be_repeated(postgres: Postgres, arrives: bool
 @pytest.mark.usefixtures("no_leader")
 @pytest.mark.parametrize("arrives", [pytest.param(True, marks=pytest.mark.long), False])
 def test_an_unconfirmed_change_is_made_once(postgres: Postgres, arrives: bool) -> None:
-    with (
-        closing(Relay(postgres.socket)) as relay,
-        gateway(postgres.through(relay, postgres.migrated())) as rig,
-    ):
+    with postgres.relayed() as (relay, url), gateway(url) as rig:
         flights = site(rig)
         reader = flights.member()
         assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200

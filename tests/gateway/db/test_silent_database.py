@@ -14,7 +14,6 @@ from sqlalchemy import make_url, text
 
 from databases import Postgres, SQLite
 from faults import at_call, no_threads
-from relay import Relay
 from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
@@ -152,11 +151,8 @@ def test_an_unresolvable_host_name_fails_fast(postgres: Postgres) -> None:
     with (
         # The resolver is the machine's.
         at_call(socket, "getaddrinfo", hold),
-        closing(Relay(postgres.socket)) as relay,
-        opened(
-            postgres.through(relay, postgres.migrated()).replace("127.0.0.1", name),
-            pool_size=2,
-        ) as database,
+        postgres.relayed() as (_, url),
+        opened(url.replace("127.0.0.1", name), pool_size=2) as database,
     ):
         try:
             with ThreadPoolExecutor(4) as pool:
