@@ -31,10 +31,10 @@ def _chromium() -> Iterator[Browser]:
         options.add_argument(f"--{each}")
     options.add_argument("--lang=en-US")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    with webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver")) as driver:
+    with Browser(options=options, service=Service("/usr/bin/chromedriver")) as browser:
         # For axe on large pages; the default is 30 s.
-        driver.set_script_timeout(300)
-        yield Browser(driver)
+        browser.set_script_timeout(300)
+        yield browser
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def browser(_chromium: Browser) -> Iterator[Browser]:
     _chromium.errors()
     yield _chromium
     assert _chromium.errors() == []
-    _chromium.driver.execute_script("if (location.origin !== 'null') sessionStorage.clear()")
-    _chromium.driver.get("about:blank")
+    _chromium.execute_script("if (location.origin !== 'null') sessionStorage.clear()")
+    _chromium.get("about:blank")
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def drawn_charts(browser: Browser) -> int:
             return false;
         }).length;
     """
-    count: int = browser.driver.execute_script(script)
+    count: int = browser.execute_script(script)
     return count
 
 
@@ -65,11 +65,11 @@ def test_the_range_is_in_the_url_and_survives_other_tabs(browser: Browser, fligh
     assert "last 15 minutes" in str(browser.one(".chart").get_attribute("aria-label"))
     browser.button("6 hours").click()
     until(lambda: "last 6 hours" in str(browser.one(".chart").get_attribute("aria-label")), 30)
-    assert browser.driver.current_url.endswith("tab=charts&range=6h")
+    assert browser.current_url.endswith("tab=charts&range=6h")
     until(lambda: drawn_charts(browser) == 3, 30)
     browser.button("Schema").click()
     browser.button("Charts").click()
-    assert browser.driver.current_url.endswith("tab=charts&range=6h")
+    assert browser.current_url.endswith("tab=charts&range=6h")
     assert browser.one(".ranges [aria-current]").text == "6 hours"
 
 
@@ -93,7 +93,7 @@ def test_lines_are_interrupted_where_no_sample_was_taken(browser: Browser, fligh
         import("./ui/charts.js").then(({ withGaps }) => done(withGaps(times, 10, series)));
     """
     # One sample a minute, as for idle channels, is no gap.
-    assert browser.driver.execute_async_script(script) == [
+    assert browser.execute_async_script(script) == [
         [0, 60, 70, 400, 410],
         [1, 2, None, 3, None],
     ]
@@ -133,7 +133,7 @@ def test_charts_are_accessible_and_hostile_names_are_text(
     assert "without a group" in browser.text(".legend")
     browser.shows("8 of 12 groups have lines")
     assert browser.all("main img") == []
-    width = browser.driver.execute_script("return document.documentElement.scrollWidth")
+    width = browser.execute_script("return document.documentElement.scrollWidth")
     assert width <= 1280
     # Switch the theme without a reload.
     browser.color_scheme("dark" if scheme == "light" else "light")

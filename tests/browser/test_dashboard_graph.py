@@ -27,7 +27,7 @@ def order(browser: Browser) -> list[str]:
         nodes.sort((a, b) => a.x.baseVal.value - b.x.baseVal.value);
         return nodes.map(each => each.querySelector("a, b").textContent);
     """
-    texts: list[str] = browser.driver.execute_script(script)
+    texts: list[str] = browser.execute_script(script)
     return texts
 
 
@@ -55,7 +55,7 @@ def test_the_graph_leads_from_channel_to_channel_by_keyboard(
     browser.press(Keys.ENTER)
     browser.shows("flights", "h1")
     browser.shows("flights: written by loader", ".sentences")
-    assert browser.driver.current_url.endswith("#/channels/flights?tab=graph")
+    assert browser.current_url.endswith("#/channels/flights?tab=graph")
 
 
 def test_a_new_reader_appears(browser: Browser, rig: Rig, pipeline: dict[str, Site]) -> None:
@@ -75,8 +75,8 @@ def test_the_graph_is_accessible_and_names_are_text(
     assert browser.violations() == []
     assert HOSTILE in browser.text(".graph")
     assert browser.all("main img") == []
-    assert browser.driver.title == "delays · Sluiceway"
-    width = browser.driver.execute_script("return document.documentElement.scrollWidth")
+    assert browser.title == "delays · Sluiceway"
+    width = browser.execute_script("return document.documentElement.scrollWidth")
     assert width <= 1280
     browser.open(f"{rig.url}/#/channels/delays?tab=endpoints")
     browser.shows("nightly / sums", ".spark")

@@ -162,7 +162,7 @@ def test_a_topic_that_cannot_be_created_is_a_problem(browser: Browser, sqlite: S
         browser.shows("Kafka does not answer. The gateway retries", ".problems")
         browser.one(".problems a").click()
         browser.shows("BrokerUnavailable: Kafka does not answer.", ".conditions")
-        browser.driver.get("about:blank")
+        browser.get("about:blank")
 
 
 def test_an_open_batch_that_holds_readers_back_is_shown_and_aborted(
@@ -228,4 +228,4 @@ def test_a_stopped_gateway_and_its_return_are_shown(
     with serving(app(kafka, sqlite.migrated()), port=port or 0):
         browser.shows("Live", ".freshness")
         assert browser.all("[role=alert]") == []
-        browser.driver.get("about:blank")
+        browser.get("about:blank")

@@ -41,12 +41,12 @@ def network(browser: Browser, command: str, **conditions: Any) -> Iterator[None]
             "uploadThroughput": -1,
         },
     }
-    browser.driver.execute_cdp_cmd("Network.enable", {})
-    browser.driver.execute_cdp_cmd(command, off[command] | conditions)
+    browser.execute_cdp_cmd("Network.enable", {})
+    browser.execute_cdp_cmd(command, off[command] | conditions)
     try:
         yield
     finally:
-        browser.driver.execute_cdp_cmd(command, off[command])
+        browser.execute_cdp_cmd(command, off[command])
 
 
 def test_a_dialog_closes_with_its_view(browser: Browser, rig: Rig) -> None:
@@ -54,11 +54,11 @@ def test_a_dialog_closes_with_its_view(browser: Browser, rig: Rig) -> None:
         site(rig, name)
     browser.open(f"{rig.url}/#/channels/weather")
     browser.shows("weather", "h1")
-    browser.driver.execute_script("location.hash = '#/channels/flights'")
+    browser.execute_script("location.hash = '#/channels/flights'")
     browser.shows("flights", "h1")
     browser.button("Close…").click()
     browser.shows("New writers of flights", "dialog")
-    browser.driver.back()
+    browser.back()
     browser.shows("weather", "h1")
     browser.button("Close…")
     assert browser.all("dialog") == []
@@ -87,7 +87,7 @@ def test_a_list_read_before_the_connection_ended_is_marked_as_old(
     browser.one("[data-row-link]").click()
     browser.shows("flights", "h1")
     with network(browser, "Network.emulateNetworkConditions", offline=True):
-        browser.driver.back()
+        browser.back()
         browser.shows("No connection", ".freshness")
         assert browser.names() == ["flights"]
         browser.shows("What you see is from", "[role=alert]")
@@ -336,10 +336,10 @@ def test_a_view_that_fails_is_reported_and_others_are_shown(browser: Browser, ri
     """
     browser.open(rig.url)
     browser.one("[data-row-link]")
-    browser.driver.execute_script(script)
+    browser.execute_script(script)
     browser.button("flights").click()
     browser.shows("The page cannot show this. The gateway may have another", "[role=alert]")
-    browser.driver.back()
+    browser.back()
     browser.button("weather").click()
     browser.shows("weather", "h1")
     browser.button("Readers")
@@ -359,7 +359,7 @@ def test_the_page_of_a_channel_that_was_followed_has_the_focus(browser: Browser,
 def test_titles_of_times_name_their_zone(browser: Browser, rig: Rig) -> None:
     rig.put().raise_for_status()
     zone = "Emulation.setTimezoneOverride"
-    browser.driver.execute_cdp_cmd(zone, {"timezoneId": "Asia/Kolkata"})
+    browser.execute_cdp_cmd(zone, {"timezoneId": "Asia/Kolkata"})
     try:
         browser.open(f"{rig.url}/#/channels/flights?tab=changes")
         time = browser.one("table.changes time")
@@ -369,7 +369,7 @@ def test_titles_of_times_name_their_zone(browser: Browser, rig: Rig) -> None:
         assert title.startswith("Jan 1, 2030, 5:30:00")
         assert title.endswith("AM GMT+5:30")
     finally:
-        browser.driver.execute_cdp_cmd(zone, {"timezoneId": ""})
+        browser.execute_cdp_cmd(zone, {"timezoneId": ""})
 
 
 def test_a_repair_is_in_the_list_of_commits(browser: Browser, rig: Rig) -> None:
@@ -411,14 +411,14 @@ def test_the_back_button_leads_to_the_row_that_was_opened(browser: Browser, rig:
         rig.put(f"c{number:03}").raise_for_status()
     browser.open(f"{rig.url}/#/?sort=name")
     browser.shows("300 channels", ".count")
-    browser.driver.execute_script("document.querySelector('.scroller').scrollTop = 200 * 36")
+    browser.execute_script("document.querySelector('.scroller').scrollTop = 200 * 36")
     until(lambda: "c203" in browser.names(), 30)
     browser.button("c203").click()
     browser.shows("c203", "h1")
-    browser.driver.back()
+    browser.back()
     until(lambda: browser.focused()[1] == "c203", 30)
     scrolled = "return document.querySelector('.scroller').scrollTop"
-    assert browser.driver.execute_script(scrolled) == 200 * 36
+    assert browser.execute_script(scrolled) == 200 * 36
     browser.press(Keys.ARROW_DOWN)
     until(lambda: browser.focused()[1] == "c204", 30)
 
@@ -441,7 +441,7 @@ import("preact").then(({ options }) => {
 def take_render_counts(browser: Browser) -> dict[str, int]:
     """Return the number of renderings of each component since the last call."""
     script = "const { rendered } = window; window.rendered = {}; return rendered"
-    counts: dict[str, int] = browser.driver.execute_script(script)
+    counts: dict[str, int] = browser.execute_script(script)
     return counts
 
 
@@ -457,12 +457,12 @@ def test_each_second_only_ages_are_rendered_again(browser: Browser, rig: Rig) ->
     until(lambda: len(browser.all(".problems li")) == 200, 30)
     # The account is read once there is a connection.
     asked = "return performance.getEntriesByType('resource').some(e => e.name.endsWith('/token'))"
-    until(lambda: browser.driver.execute_script(asked), 30)
+    until(lambda: browser.execute_script(asked), 30)
     browser.button("Pause").click()
     browser.shows("Paused", ".freshness")
-    browser.driver.execute_async_script(RENDERED)
+    browser.execute_async_script(RENDERED)
     take_render_counts(browser)
-    until(lambda: browser.driver.execute_script("return rendered.Freshness ?? 0") >= 2, 30)
+    until(lambda: browser.execute_script("return rendered.Freshness ?? 0") >= 2, 30)
     assert take_render_counts(browser).keys() <= {"Ago", "Freshness", "Expiry"}
 
 
@@ -474,10 +474,10 @@ def test_the_pointer_over_a_chart_renders_only_the_legend_again(browser: Browser
     browser.one(".values-over-time td")
     browser.button("Pause").click()
     browser.shows("Paused", ".freshness")
-    browser.driver.execute_async_script(RENDERED)
+    browser.execute_async_script(RENDERED)
     take_render_counts(browser)
     before = browser.text(".legend caption")
-    browser.driver.execute_script("""
+    browser.execute_script("""
         const over = document.querySelector(".u-over");
         const { left, top } = over.getBoundingClientRect();
         const at = { clientX: left + 60, clientY: top + 50, bubbles: true };

@@ -87,7 +87,7 @@ def test_an_action_with_a_revoked_token_is_refused_with_a_message(
     browser.button("Close…").click()
     browser.one("dialog[open]")
     # Paused, because the stream of a live page would end first.
-    browser.driver.execute_script("document.querySelector('header [aria-pressed]').click()")
+    browser.execute_script("document.querySelector('header [aria-pressed]').click()")
     browser.shows("Paused", ".freshness")
     rig.tokens.revoke(used["Authorization"].split("_")[1])
     browser.button("Close the channel").click()
@@ -166,4 +166,4 @@ def test_the_expiry_of_a_token_is_announced_and_explained(browser: Browser, sqli
         channel = http.get("/v1/channels/flights", headers=lasting).json()
         assert channel["status"]["phase"] == "provisioning"
         until(lambda: app.state.parts.watch.waiting == 0)
-        browser.driver.get("about:blank")
+        browser.get("about:blank")

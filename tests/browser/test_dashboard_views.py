@@ -34,7 +34,7 @@ def test_the_page_loads_everything_from_the_gateway_and_violates_no_policy(
     browser.open(rig.url)
     browser.one("[data-row-link]")
     script = "return performance.getEntriesByType('resource').map(each => each.name)"
-    loaded = browser.driver.execute_script(script)
+    loaded = browser.execute_script(script)
     assert len(loaded) > 10
     assert [each for each in loaded if not each.startswith(rig.url)] == []
     assert browser.errors() == []
@@ -49,7 +49,7 @@ def test_the_list_sorts_by_any_column_and_keeps_the_order_in_the_url(
     browser.one("th.column-name button").click()
     until(lambda: browser.names() == ["b-10", "b-2", "a"], 30)
     assert browser.one("th[aria-sort]").get_attribute("aria-sort") == "descending"
-    url = browser.driver.current_url
+    url = browser.current_url
     browser.open(url)
     until(lambda: browser.names() == ["b-10", "b-2", "a"], 30)
 
@@ -67,9 +67,9 @@ def test_filters_find_names_and_labels_and_survive_the_back_button(
     browser.shows("delays", "h1")
     browser.button("Endpoints").click()
     browser.shows("No writer has attached")
-    browser.driver.back()
+    browser.back()
     browser.shows("No group reads this channel")
-    browser.driver.back()
+    browser.back()
     until(lambda: browser.names() == ["delays"], 30)
     assert browser.one(".filter input").get_attribute("value") == "OPS del"
 
@@ -119,7 +119,7 @@ def test_views_that_are_opened_while_the_page_is_paused_are_read_once(
     browser.button("flights").click()
     browser.shows("Provisioning", ".title .state")
     rig.observe("flights", Phase.READY)
-    browser.driver.back()
+    browser.back()
     browser.button("flights").click()
     browser.shows("Ready", ".title .state")
     assert "Paused" in browser.text(".freshness")
@@ -160,9 +160,9 @@ def test_hostile_names_are_shown_as_text(browser: Browser, rig: Rig) -> None:
         target.attach("writer", group=f"g{number}", index=0, size=1, title=clean[:200])
     browser.open(f"{rig.url}/#/channels/{target.name}?tab=endpoints")
     browser.shows("<script>document.title='owned'</script>")
-    assert browser.driver.title == f"{target.name} · Sluiceway"
+    assert browser.title == f"{target.name} · Sluiceway"
     assert browser.all("main img, main script") == []
-    width = browser.driver.execute_script("return document.documentElement.scrollWidth")
+    width = browser.execute_script("return document.documentElement.scrollWidth")
     assert width <= 1280
     # Bidirectional control characters affect only their own text.
     assert len(browser.all("td bdi")) >= len(HOSTILE)
@@ -336,13 +336,13 @@ def test_the_page_polls_behind_a_proxy_that_buffers_streams(browser: Browser, ri
         until(lambda: sorted(browser.names()) == ["flights", "weather"], 30)
         # After a minute the page tries the stream again, because the network may have recovered.
         assert len(held) == 1
-        browser.driver.execute_script(
+        browser.execute_script(
             "const now = performance.now.bind(performance); performance.now = () => now() + 60_000"
         )
         until(lambda: len(held) == 2, 30)
         create_channels(rig, "planes")
         until(lambda: sorted(browser.names()) == ["flights", "planes", "weather"], 30)
-        browser.driver.get("about:blank")
+        browser.get("about:blank")
 
 
 def test_polls_that_hang_are_no_connection(browser: Browser, rig: Rig) -> None:
@@ -352,17 +352,17 @@ def test_polls_that_hang_are_no_connection(browser: Browser, rig: Rig) -> None:
     with proxy(rig.url, held=held, hangs=hangs) as url:
         browser.open(f"{url}/")
         browser.shows("Polling", ".freshness", 30)
-        browser.driver.execute_script(
+        browser.execute_script(
             "window.patient = AbortSignal.timeout;"
             "AbortSignal.timeout = (ms) => patient.call(AbortSignal, ms / 60)"
         )
         hangs.set()
         browser.shows("No connection to the gateway. The gateway does not answer.", "[role=alert]")
-        browser.driver.execute_script("AbortSignal.timeout = patient")
+        browser.execute_script("AbortSignal.timeout = patient")
         hangs.clear()
         browser.shows("Polling", ".freshness", 30)
         assert browser.all("[role=alert]") == []
-        browser.driver.get("about:blank")
+        browser.get("about:blank")
 
 
 def test_a_page_of_a_proxy_is_not_taken_for_the_gateway(browser: Browser, rig: Rig) -> None:
@@ -370,7 +370,7 @@ def test_a_page_of_a_proxy_is_not_taken_for_the_gateway(browser: Browser, rig: R
         browser.open(f"{url}/")
         browser.shows("The response is not the gateway's. A proxy may ask you", "[role=alert]")
         browser.shows("No connection", ".freshness")
-        browser.driver.get("about:blank")
+        browser.get("about:blank")
 
 
 def test_thousands_of_channels_are_streamed(browser: Browser, rig: Rig) -> None:

@@ -56,7 +56,7 @@ def rows(browser: Browser) -> list[str]:
 def offsets(browser: Browser) -> list[int]:
     script = """return [...document.querySelectorAll('table.messages tbody > tr > th')]
         .map(each => Number(each.textContent))"""
-    return list(browser.driver.execute_script(script))
+    return list(browser.execute_script(script))
 
 
 def open_row(browser: Browser, number: int = 0) -> str:
@@ -67,9 +67,7 @@ def open_row(browser: Browser, number: int = 0) -> str:
 
 def control(browser: Browser, label: str) -> WebElement:
     path = f'//label[starts-with(normalize-space(), "{label}")]//*[self::input or self::select]'
-    element: WebElement = until(
-        lambda: next(iter(browser.driver.find_elements(By.XPATH, path)), None), 30
-    )
+    element: WebElement = until(lambda: next(iter(browser.find_elements(By.XPATH, path)), None), 30)
     return element
 
 
@@ -89,8 +87,8 @@ def test_messages_are_listed_opened_and_paged_by_the_url(
     assert "version 1" in details
     browser.button("Older messages").click()
     until(lambda: offsets(browser) == list(range(9, -1, -1)), 30)
-    assert "cursor=" in browser.driver.current_url
-    browser.driver.back()
+    assert "cursor=" in browser.current_url
+    browser.back()
     until(lambda: offsets(browser)[:1] == [29], 30)
 
     Select(control(browser, "Show")).select_by_value("offset")
@@ -103,7 +101,7 @@ def test_messages_are_listed_opened_and_paged_by_the_url(
         assert control(browser, "Offset").get_property("value") == "25"
     control(browser, "Offset").send_keys(Keys.ENTER)
     until(lambda: offsets(browser) == [25, 26, 27, 28, 29], 30)
-    address = browser.driver.current_url
+    address = browser.current_url
     browser.open(address)
     until(lambda: offsets(browser) == [25, 26, 27, 28, 29], 30)
     browser.one("input[type=search]").send_keys("T27")
@@ -141,10 +139,10 @@ def test_hostile_messages_are_shown_as_text(
     assert "//4A" in text
     assert "Cannot be decoded" in text
     assert "Large values are cut" in text
-    assert browser.driver.title == "hostile · Sluiceway"
+    assert browser.title == "hostile · Sluiceway"
     assert browser.all("main img, main script") == []
     script = "return document.documentElement.scrollWidth"
-    assert browser.driver.execute_script(script) <= 1280
+    assert browser.execute_script(script) <= 1280
     assert browser.violations() == []
     browser.button("Show this message alone").click()
     until(lambda: offsets(browser) == [2], 30)
@@ -207,14 +205,14 @@ def test_a_message_is_written_and_copied(
     with channel.reader(until="now") as reader:
         assert list(reader) == [{"id": BIG, "text": None}]
     open_row(browser)
-    browser.driver.execute_cdp_cmd(
+    browser.execute_cdp_cmd(
         "Browser.grantPermissions",
         {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"], "origin": url},
     )
     browser.button("Copy message").click()
     browser.shows("Copied", "tr.details")
     read = "navigator.clipboard.readText().then(arguments[arguments.length - 1])"
-    copied: Any = json.loads(browser.driver.execute_async_script(read))
+    copied: Any = json.loads(browser.execute_async_script(read))
     assert copied["records"] == [{"id": BIG, "text": None}]
     assert (copied["offset"], copied["committed"]) == (0, True)
 
@@ -258,4 +256,4 @@ def test_a_missing_permission_is_reported(
         browser.open(f"{url}/#/channels/guarded?tab=messages")
         browser.one("#token").send_keys(reader + Keys.ENTER)
         browser.shows("a token with the scope read does", "[role=alert]")
-        browser.driver.execute_script("sessionStorage.clear()")
+        browser.execute_script("sessionStorage.clear()")

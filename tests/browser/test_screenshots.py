@@ -95,5 +95,5 @@ def take_screenshots(browser: Browser, url: str, target: Path) -> None:
 
 
 def save(browser: Browser, path: Path) -> None:
-    assert browser.driver.save_screenshot(str(path))
+    assert browser.save_screenshot(str(path))
     assert path.stat().st_size < 150_000

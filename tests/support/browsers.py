@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
@@ -21,33 +20,27 @@ from sluiceway_gateway.lag_history.store import PointWrite
 from waiting import until
 
 _AXE = Path(__file__).parent / "axe" / "axe.min.js"
-_FAILED_REQUEST = "Failed to load resource"
 
 
-class Browser:
-    """A tab of Chromium."""
-
-    def __init__(self, driver: webdriver.Chrome) -> None:
-        self.driver = driver
+class Browser(webdriver.Chrome):
+    """Chromium with one tab."""
 
     def open(self, url: str) -> None:
         """Load the page as in a new tab."""
-        self.driver.get("about:blank")
-        self.driver.get(url)
+        self.get("about:blank")
+        self.get(url)
 
     def all(self, css: str) -> list[WebElement]:
-        return self.driver.find_elements(By.CSS_SELECTOR, css)
+        return self.find_elements(By.CSS_SELECTOR, css)
 
     def one(self, css: str) -> WebElement:
         """Wait for an element and return it."""
-        elements: list[WebElement] = until(lambda: self.all(css), 30)
-        return elements[0]
+        return until(lambda: self.all(css), 30)[0]
 
     def button(self, text: str) -> WebElement:
         """Wait for a button or link with this text and return it."""
         path = f'//*[self::button or self::a][normalize-space()="{text}"]'
-        elements: list[WebElement] = until(lambda: self.driver.find_elements(By.XPATH, path), 30)
-        return elements[0]
+        return until(lambda: self.find_elements(By.XPATH, path), 30)[0]
 
     def text(self, css: str = "body") -> str:
         """Return the visible text of the elements; empty while there are none."""
@@ -63,7 +56,7 @@ class Browser:
     def names(self) -> list[str]:
         """Return the channel names that the list has rendered so far."""
         script = "return [...document.querySelectorAll('[data-row-link]')].map(e => e.textContent)"
-        return list(self.driver.execute_script(script))
+        return list(self.execute_script(script))
 
     def focused(self) -> tuple[str, str]:
         """Return the tag name and the text of the focused element, read in one step.
@@ -71,41 +64,39 @@ class Browser:
         Between two steps the page may replace the element.
         """
         script = "const each = document.activeElement; return [each.localName, each.innerText]"
-        tag, text = self.driver.execute_script(script)
-        return tag, text
+        return tuple(self.execute_script(script))
 
     def press(self, *keys: str) -> None:
         """Press keys in the focused element."""
-        webdriver.ActionChains(self.driver).send_keys(*keys).perform()
+        webdriver.ActionChains(self).send_keys(*keys).perform()
 
     def tab_to(self, matches: Callable[[WebElement], bool]) -> WebElement:
         """Press the tab key until the focused element matches."""
         for _ in range(60):
             self.press(Keys.TAB)
-            focused = self.driver.switch_to.active_element
+            focused = self.switch_to.active_element
             if matches(focused):
                 return focused
         raise AssertionError("no such element among the tab stops")
 
     def resize(self, width: int, height: int) -> None:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
     def color_scheme(self, scheme: str) -> None:
         """Set the preferred color scheme of the system: light or dark."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        self.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def errors(self) -> list[str]:
         """Return new console errors of scripts and of the content security policy."""
-        entries: list[Any] = self.driver.get_log("browser")
-        severe = [each["message"] for each in entries if each["level"] == "SEVERE"]
-        return [each for each in severe if _FAILED_REQUEST not in each]
+        severe = [each["message"] for each in self.get_log("browser") if each["level"] == "SEVERE"]
+        return [each for each in severe if "Failed to load resource" not in each]
 
     def violations(self) -> list[str]:
         """Return axe's violations of WCAG 2.2 AA and of its best practices."""
-        self.driver.execute_script(_AXE.read_text())
-        report = self.driver.execute_async_script(
+        self.execute_script(_AXE.read_text())
+        report = self.execute_async_script(
             "axe.run({resultTypes: ['violations']}).then(arguments[arguments.length - 1])"
         )
         return [
@@ -123,7 +114,6 @@ def record_lag(
     now_s = FINEST.start(now.timestamp())
     previous_s = None
     for number in range(int(hours * 360), -1, -1):
-        at_s = now_s - 10 * number
         groups = {}
         for place, name in enumerate(names):
             lag = int(1000 * (1 + place) * (1 + math.sin(number / 30 + place)))
@@ -134,12 +124,11 @@ def record_lag(
                 lag_seconds_at_least=False,
                 read_rate=50.0 + place,
             )
-        point = HistoryPoint(at_s=at_s, write_rate=60.0, groups=groups)
+        point = HistoryPoint(at_s=now_s - 10 * number, write_rate=60.0, groups=groups)
+        write = PointWrite(channel_uid=target.uid, point=point, previous_s=previous_s)
         with target.rig.database.write() as tx:
-            store.write(
-                tx, [PointWrite(channel_uid=target.uid, point=point, previous_s=previous_s)]
-            )
-        previous_s = at_s
+            store.write(tx, [write])
+        previous_s = point.at_s
 
 
 def create_pipeline(rig: Rig) -> dict[str, Site]:
