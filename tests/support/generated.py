@@ -14,29 +14,13 @@ from sluiceway.codecs.avro import AvroCodec
 from sluiceway.codecs.resolution import Resolution
 from sluiceway.records import to_batches
 from sluiceway.schema import Schema
-from sluiceway.schema.types import (
-    Array,
-    Decimal,
-    Enum,
-    Field,
-    Fixed,
-    Kind,
-    Leaf,
-    Map,
-    Nullable,
-    Record,
-    Scalar,
-    Type,
-    Union,
-    Uuid,
-    branch_name,
-)
+from sluiceway.schema import types as t
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
-Leaves = st.SearchStrategy[Leaf]
+Leaves = st.SearchStrategy[t.Leaf]
 
-SCALARS: Leaves = st.sampled_from([Scalar(kind=kind) for kind in Kind])
-FIXED: Leaves = st.builds(Fixed, name=st.just("f"), size=st.integers(1, 17))
+SCALARS: Leaves = st.sampled_from([t.Scalar(kind=kind) for kind in t.Kind])
+FIXED: Leaves = st.builds(t.Fixed, name=st.just("f"), size=st.integers(1, 17))
 
 
 @st.composite
@@ -44,49 +28,45 @@ def _decimals(draw):
     """Draw a decimal of bytes, or of a fixed that may be longer than its largest number."""
     precision, longer = draw(st.integers(1, 76)), draw(st.none() | st.integers(0, 5))
     size = (10**precision).bit_length() // 8 + 1
-    fixed = None if longer is None else Fixed(name="d", size=size + longer)
-    return Decimal(precision=precision, scale=draw(st.integers(0, precision)), fixed=fixed)
+    fixed = None if longer is None else t.Fixed(name="d", size=size + longer)
+    return t.Decimal(precision=precision, scale=draw(st.integers(0, precision)), fixed=fixed)
 
 
 DECIMALS: Leaves = _decimals()
-UUIDS: Leaves = st.sampled_from([Uuid(), Uuid(fixed=Fixed(name="u", size=16))])
+UUIDS: Leaves = st.sampled_from([t.Uuid(), t.Uuid(fixed=t.Fixed(name="u", size=16))])
 
 
-def enums(symbols: st.SearchStrategy[str], most: int | None = None) -> Leaves:
-    return st.lists(symbols, min_size=1, max_size=most, unique=True).flatmap(
-        lambda symbols: st.builds(
-            Enum,
-            name=st.just("e"),
-            symbols=st.just(tuple(symbols)),
-            default=st.one_of(st.none(), st.sampled_from(symbols)),
-        )
-    )
+@st.composite
+def enums(draw, symbols, most=None):
+    chosen = draw(st.lists(symbols, min_size=1, max_size=most, unique=True))
+    default = draw(st.none() | st.sampled_from(chosen))
+    return t.Enum(name="e", symbols=tuple(chosen), default=default)
 
 
-ENUMS = enums(NAMES, 4)
+ENUMS: Leaves = enums(NAMES, 4)
 LEAVES: Leaves = st.one_of(SCALARS, SCALARS, FIXED, DECIMALS, UUIDS, ENUMS)
 FAST: Leaves = st.one_of(
     SCALARS,
     ENUMS,
     UUIDS,
     DECIMALS.filter(lambda leaf: not leaf.fixed or leaf.fixed.size % 4 == 0),
-    st.builds(Fixed, name=st.just("f"), size=st.sampled_from([4, 8, 12, 16, 20, 64])),
+    st.builds(t.Fixed, name=st.just("f"), size=st.sampled_from([4, 8, 12, 16, 20, 64])),
 )
 
 
 def types(
     leaves: Leaves = LEAVES, depth: int = 2, *, with_unions: bool = False
-) -> st.SearchStrategy[Type]:
+) -> st.SearchStrategy[t.Type]:
     present = leaves
     if depth:
         below = st.deferred(lambda: types(leaves, depth - 1, with_unions=with_unions))
         present = st.one_of(
             leaves,
-            below.map(lambda type_: Array(items=type_)),
-            below.map(lambda type_: Map(values=type_)),
+            below.map(lambda type_: t.Array(items=type_)),
+            below.map(lambda type_: t.Map(values=type_)),
             records(leaves, depth - 1, most=3, with_unions=with_unions),
         )
-    nullable = st.builds(lambda i, n: Nullable(item=i, null_at=n), present, st.integers(0, 1))
+    nullable = st.builds(lambda i, n: t.Nullable(item=i, null_at=n), present, st.integers(0, 1))
     if not with_unions:
         return st.one_of(present, nullable)
     return st.one_of(present, nullable, unions(st.one_of(leaves, leaves, present)))
@@ -94,10 +74,10 @@ def types(
 
 @st.composite
 def unions(draw, branches):
-    several = draw(st.lists(branches, min_size=1, max_size=3, unique_by=branch_name))
-    union = Union(branches=tuple(several))
+    several = draw(st.lists(branches, min_size=1, max_size=3, unique_by=t.branch_name))
+    union = t.Union(branches=tuple(several))
     null_at = draw(st.integers(-1, len(several)))
-    return union if null_at < 0 or len(several) == 1 else Nullable(item=union, null_at=null_at)
+    return union if null_at < 0 or len(several) == 1 else t.Nullable(item=union, null_at=null_at)
 
 
 @st.composite
@@ -105,33 +85,33 @@ def records(draw, leaves=LEAVES, depth=2, most=5, *, with_unions=False):
     most = min(most, 2) if with_unions else most
     names = draw(st.lists(NAMES, min_size=1, max_size=most, unique=True))
     fields = tuple(
-        Field(name=n, type=draw(types(leaves, depth, with_unions=with_unions))) for n in names
+        t.Field(name=n, type=draw(types(leaves, depth, with_unions=with_unions))) for n in names
     )
-    return Record(name="nested", fields=fields)
+    return t.Record(name="nested", fields=fields)
 
 
-def named(type_: Type, path: str = "root") -> Type:
+def named(type_: t.Type, path: str = "root") -> t.Type:
     """Name each type by its path of field names and kinds of types."""
 
-    def within(inner: Type, step: str) -> Type:
+    def within(inner: t.Type, step: str) -> t.Type:
         return named(inner, f"{path}.{step}")
 
     name = f"{path}.{type(type_).__name__}"
     match type_:
-        case Nullable(item=item):
+        case t.Nullable(item=item):
             return replace(type_, item=named(item, path))
-        case Union(branches=branches):
-            return Union(branches=tuple(within(b, type(b).__name__) for b in branches))
-        case Array(items=items):
-            return Array(items=within(items, "items"))
-        case Map(values=values):
-            return Map(values=within(values, "values"))
-        case Record(fields=fields):
+        case t.Union(branches=branches):
+            return t.Union(branches=tuple(within(b, type(b).__name__) for b in branches))
+        case t.Array(items=items):
+            return t.Array(items=within(items, "items"))
+        case t.Map(values=values):
+            return t.Map(values=within(values, "values"))
+        case t.Record(fields=fields):
             inside = tuple(replace(field, type=within(field.type, field.name)) for field in fields)
-            return Record(name=name, fields=inside)
-        case Fixed() | Enum():
+            return t.Record(name=name, fields=inside)
+        case t.Fixed() | t.Enum():
             return replace(type_, name=name)
-        case Decimal(fixed=Fixed()) | Uuid(fixed=Fixed()):
+        case t.Decimal(fixed=t.Fixed()) | t.Uuid(fixed=t.Fixed()):
             return replace(type_, fixed=named(type_.fixed, path))
     return type_
 
@@ -156,22 +136,22 @@ def _instants(zone, ends=(datetime.min, datetime.max)):  # noqa: DTZ901
 _NANOSECONDS = (datetime(1677, 9, 22), datetime(2262, 4, 11))  # noqa: DTZ001
 _TIMES = st.one_of(st.times(), st.sampled_from([time.min, time.max]))
 _VALUES = {
-    Kind.BOOLEAN: st.booleans(),
-    Kind.INT: st.integers(-(2**31), 2**31 - 1),
-    Kind.LONG: st.integers(-(2**63), 2**63 - 1),
-    Kind.FLOAT: st.floats(width=32),
-    Kind.DOUBLE: st.floats(),
-    Kind.STRING: st.text(max_size=8),
-    Kind.BYTES: st.binary(max_size=8),
-    Kind.DATE: st.one_of(st.dates(), st.sampled_from([date.min, date.max])),
-    Kind.TIME_MILLIS: _ticking(_TIMES, 1000),
-    Kind.TIME: _ticking(_TIMES, 1),
-    Kind.TIMESTAMP_MILLIS: _ticking(_instants(UTC), 1000),
-    Kind.TIMESTAMP: _ticking(_instants(UTC), 1),
-    Kind.TIMESTAMP_NANOS: _ticking(_instants(UTC, _NANOSECONDS), 1),
-    Kind.LOCAL_TIMESTAMP_MILLIS: _ticking(_instants(None), 1000),
-    Kind.LOCAL_TIMESTAMP: _ticking(_instants(None), 1),
-    Kind.LOCAL_TIMESTAMP_NANOS: _ticking(_instants(None, _NANOSECONDS), 1),
+    t.Kind.BOOLEAN: st.booleans(),
+    t.Kind.INT: st.integers(-(2**31), 2**31 - 1),
+    t.Kind.LONG: st.integers(-(2**63), 2**63 - 1),
+    t.Kind.FLOAT: st.floats(width=32),
+    t.Kind.DOUBLE: st.floats(),
+    t.Kind.STRING: st.text(max_size=8),
+    t.Kind.BYTES: st.binary(max_size=8),
+    t.Kind.DATE: st.one_of(st.dates(), st.sampled_from([date.min, date.max])),
+    t.Kind.TIME_MILLIS: _ticking(_TIMES, 1000),
+    t.Kind.TIME: _ticking(_TIMES, 1),
+    t.Kind.TIMESTAMP_MILLIS: _ticking(_instants(UTC), 1000),
+    t.Kind.TIMESTAMP: _ticking(_instants(UTC), 1),
+    t.Kind.TIMESTAMP_NANOS: _ticking(_instants(UTC, _NANOSECONDS), 1),
+    t.Kind.LOCAL_TIMESTAMP_MILLIS: _ticking(_instants(None), 1000),
+    t.Kind.LOCAL_TIMESTAMP: _ticking(_instants(None), 1),
+    t.Kind.LOCAL_TIMESTAMP_NANOS: _ticking(_instants(None, _NANOSECONDS), 1),
 }
 
 
@@ -179,29 +159,29 @@ _VALUES = {
 _KEYS = st.text(max_size=4).map(lambda key: f"{key}-" if key.isidentifier() else key)
 
 
-def values(type_: Type) -> st.SearchStrategy[object]:
+def values(type_: t.Type) -> st.SearchStrategy[object]:
     match type_:
-        case Scalar(kind=kind):
+        case t.Scalar(kind=kind):
             return _VALUES[kind]
-        case Fixed(size=size):
+        case t.Fixed(size=size):
             return st.binary(min_size=size, max_size=size)
-        case Decimal(precision=precision, scale=scale):
+        case t.Decimal(precision=precision, scale=scale):
             most = 10**precision - 1
             numbers = st.one_of(st.integers(-most, most), st.sampled_from([-most, 0, most]))
             return numbers.map(lambda number: Number(f"{number}E-{scale}"))
-        case Uuid():
+        case t.Uuid():
             return st.one_of(st.uuids(), st.sampled_from([uuid.UUID(int=0)]))
-        case Enum(symbols=symbols):
+        case t.Enum(symbols=symbols):
             return st.sampled_from(symbols)
-        case Nullable(item=item):
+        case t.Nullable(item=item):
             return st.one_of(st.none(), values(item))
-        case Union(branches=branches):
-            return st.one_of([st.tuples(st.just(branch_name(b)), values(b)) for b in branches])
-        case Array(items=items):
+        case t.Union(branches=branches):
+            return st.one_of([st.tuples(st.just(t.branch_name(b)), values(b)) for b in branches])
+        case t.Array(items=items):
             return st.lists(values(items), max_size=3)
-        case Map(values=items):
+        case t.Map(values=items):
             return st.dictionaries(_KEYS, values(items), max_size=3)
-        case Record(fields=fields):
+        case t.Record(fields=fields):
             return st.fixed_dictionaries({field.name: values(field.type) for field in fields})
     raise AssertionError(type_)
 
@@ -218,14 +198,11 @@ def without_branches(value: object) -> object:
     return value
 
 
-def with_rows(
-    leaves=LEAVES, least=0, *, with_unions=False
-) -> st.SearchStrategy[tuple[Schema, list]]:
-    return schemas(leaves, with_unions=with_unions).flatmap(
-        lambda schema: st.tuples(
-            st.just(schema), st.lists(values(schema.record), min_size=least, max_size=6)
-        )
-    )
+@st.composite
+def with_rows(draw, leaves=LEAVES, least=0, *, with_unions=False):
+    """Draw a schema and at least so many rows of it."""
+    schema = draw(schemas(leaves, with_unions=with_unions))
+    return schema, draw(st.lists(values(schema.record), min_size=least, max_size=6))
 
 
 def same(left: object, right: object) -> bool:
