@@ -1,6 +1,5 @@
 """Ledgers of channels over HTTP, on topics with messages."""
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,13 +22,12 @@ def written_topic(
     bootstrap_servers: str, *, partitions: int, records: int, **config: str
 ) -> TopicRef:
     """Create a topic with this number of messages in each partition."""
-    name = f"written-{uuid.uuid4().hex[:8]}"
     topics = Topics(bootstrap_servers)
     options = {name.replace("_", "."): value for name, value in config.items()}
-    id_ = topics.create(name, partitions, options)
+    created = topics.connect(partitions=partitions, config=options)
     for partition in range(partitions):
-        topics.produce(name, partition, [b""] * records)
-    return TopicRef(name=name, id=id_, partitions=partitions)
+        topics.produce(created.topic_name, partition, [b""] * records)
+    return TopicRef(name=created.topic_name, id=created.topic_id, partitions=partitions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +62,9 @@ class LedgerSite:
             str(partition): sum(max(0, end - first) for first, end in intervals)
             for partition, intervals in manifest.items()
         }
-        request = {
-            "instance": instance,
-            "digest": manifest_digest(manifest),
-            "manifest": {str(partition): intervals for partition, intervals in manifest.items()},
-            "records": sum(counts.values()),
-            "counts": counts,
-        }
+        request = {"instance": instance, "records": sum(counts.values()), "counts": counts}
+        request["digest"] = manifest_digest(manifest)
+        request["manifest"] = {str(partition): each for partition, each in manifest.items()}
         return self.post(f"batches/{batch['id']}/commit", **(request | body))
 
     def commit(self, batch: Any, manifest: Intervals, **body: Any) -> Any:
@@ -95,7 +89,6 @@ def lose_records(site: LedgerSite, ends: Mapping[int, int]) -> None:
     """Make runs visible up to `ends`, above Kafka's watermarks, as after a loss of records."""
     with site.rig.database.write() as tx:
         was = store.hold_existing(tx, site.uid)
-        assert was is not None
         visible = {**was.visible_end, **ends}
         before = {at: was.visible_end.get(at, 0) for at in ends}
         store.replace_runs(
@@ -112,7 +105,6 @@ def halt_ledger(site: LedgerSite, lost_from: Mapping[int, int]) -> None:
     """Halt the channel, as the gateway does after a loss of records."""
     with site.rig.database.write() as tx:
         was = store.hold_existing(tx, site.uid)
-        assert was is not None
         store.save(tx, halt(was, lost_from), was=was, now=site.rig.clock())
 
 

@@ -4,27 +4,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import (
-    Consumer,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicCollection,
-    TopicPartition,
-)
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-    NewTopic,
-    OffsetSpec,
-)
+from confluent_kafka import Consumer, IsolationLevel, Message, Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from sluiceway.rest.models import Connection
+from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.kafka.model import NewMessage, Rejection
+from sluiceway_gateway.provisioning.topic import AlterConfig, CreateTopic, GrowPartitions
 from waiting import until
 
 DEFINITION = {
@@ -86,7 +72,7 @@ class Topics:
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
         self._client = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
-        self._admin = AdminClient(self._client)
+        self._admin = KafkaAdmin(bootstrap_servers, timeout_s=30)
 
     def connect(
         self,
@@ -108,57 +94,44 @@ class Topics:
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> str:
         """Create a topic, wait until the broker's metadata has it, and return its id."""
-        topic = NewTopic(name, partitions, 1, config=dict(config or {}))
-        self._admin.create_topics([topic])[name].result(30)
-
-        def topic_id() -> str:
-            # The controller creates the topic; the metadata of brokers follows a moment later.
-            described = self._admin.describe_topics(TopicCollection([name]))[name].result(30)
-            # In Kafka's alphabet.
-            return str(described.topic_id).translate(str.maketrans("+/", "-_"))
-
-        return str(until(topic_id, despite=KafkaException))
+        topic = CreateTopic(name=name, partitions=partitions, replication=1, config=config or {})
+        _accepted(self._admin.create_topics([topic]))
+        # The controller creates the topic; the metadata of brokers follows a moment later.
+        return until(lambda: self._admin.describe_topic(name)).id
 
     def delete(self, name: str) -> None:
         """Delete a topic, and wait until the broker's metadata no longer has it."""
-        self._admin.delete_topics([name])[name].result(30)
-
-        until(lambda: self._admin.list_topics(name, 30).topics[name].error)
+        _accepted(self._admin.delete_topics([name]))
+        until(lambda: self._admin.describe_topic(name) is None)
 
     def create_again(self, name: str, partitions: int) -> None:
         self.delete(name)
         self.create(name, partitions)
 
     def grow(self, name: str, partitions: int) -> None:
-        self._admin.create_partitions([NewPartitions(name, partitions)])[name].result(30)
+        growth = GrowPartitions(name=name, partitions=partitions)
+        _accepted(self._admin.grow_partitions([growth]))
 
     def set(self, name: str, **config: str) -> None:
         """Set configuration entries; `_` stands for `.`."""
-        entries = [
-            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-            for key, value in config.items()
-        ]
-        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
-        self._admin.incremental_alter_configs([resource])[resource].result(30)
+        entries = {key.replace("_", "."): value for key, value in config.items()}
+        change = AlterConfig(name=name, set=entries, delete=frozenset())
+        _accepted(self._admin.alter_configs([change]))
 
     def limit_messages(self, name: str) -> None:
-        """Have the broker refuse messages of more than 200 bytes.
-
-        A partition's log has the limit a moment after the request.
-        """
+        """Have the broker refuse messages of more than 200 bytes."""
         self.set(name, max_message_bytes="200")
-        producer, failures = Producer(self._client), list[KafkaError | None]()
+        large = NewMessage(partition=0, value=b"x" * 1000)
 
         def is_refused() -> bool:
-            producer.produce(name, b"x" * 1000, on_delivery=lambda error, _: failures.append(error))
-            assert producer.flush(30) == 0
-            return failures[-1] is not None
+            return isinstance(self._admin.produce(name, [large], max_message_bytes=2000), Rejection)
 
+        # A partition's log has the limit a moment after the request.
         until(is_refused)
 
     def truncate(self, name: str, partition: int, before: int) -> None:
         at = TopicPartition(name, partition, before)
-        self._admin.delete_records([at])[at].result(30)
+        self._admin.client.admin.delete_records([at])[at].result(30)
 
     def produce(self, name: str, partition: int, values: Sequence[bytes | None]) -> None:
         producer = Producer(self._client | {"enable.idempotence": True})
@@ -180,7 +153,11 @@ class Topics:
     def _end(self, name: str, partition: int) -> int:
         """Return the offset up to which readers of committed messages can read."""
         at = TopicPartition(name, partition)
-        requested = self._admin.list_offsets(
+        requested = self._admin.client.admin.list_offsets(
             {at: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED
         )
         return int(requested[at].result(30).offset)
+
+
+def _accepted(outcomes: Mapping[str, Rejection | None]) -> None:
+    assert not any(outcomes.values()), outcomes
