@@ -71,32 +71,27 @@ class Bench:
         self._gateway = stack.enter_context(Gateway(url))
 
     def reader(
-        self,
-        kind: type[KafkaChannelReader] = QuickReader,
-        *,
-        config: dict[str, Any] | None = None,
-        **options: Any,
+        self, kind: type[KafkaChannelReader] = QuickReader, *, index: int = 0, **options: Any
     ) -> KafkaChannelReader:
-        index = options.get("index", 0)
         name = f"{self.name}_{index - 1}" if index else self.name
-        return self._configured(kind, name, {"max_poll_records": 500} | (config or {}), **options)
+        config = {"max_poll_records": 500} | options.pop("config", {})
+        return self._configured(kind, name, config=config, index=index, **options)
 
     def writer(
         self,
         name: str = "pipeline.writer.output_port",
         *,
         kind: type[KafkaChannelWriter] = QuickWriter,
-        config: dict[str, Any] | None = None,
         **options: Any,
     ) -> KafkaChannelWriter:
-        return self._configured(kind, name, config or {}, **options)
+        return self._configured(kind, name, **options)
 
     def _configured(
         self,
         kind: type[AnyChannel],
         name: str,
-        config: dict[str, Any],
         *,
+        config: dict[str, Any] | None = None,
         schema: Any = SCHEMA,
         location: str | None = None,
         silent: bool = False,
@@ -104,7 +99,7 @@ class Bench:
     ) -> AnyChannel:
         channel = kind(self.name, StandinPort(name, schema, **place), silent_mode=silent)
         channel.set_location(self.url if location is None else location)
-        channel.invoke_configure_channel(config)
+        channel.invoke_configure_channel(config or {})
         # Tests break some channels on purpose.
         self._stack.enter_context(suppress(Exception))
         self._stack.callback(channel.invoke_close_channel)
@@ -114,13 +109,12 @@ class Bench:
         self,
         kind: type[KafkaChannelWriter] = QuickWriter,
         *,
-        location: str | None = None,
         writer_location: str | None = None,
         **config: Any,
     ) -> tuple[KafkaChannelReader, KafkaChannelWriter]:
         """Return an open reader and an open writer."""
-        reader = self.reader(config=config, location=location)
-        writer = self.writer(kind=kind, location=writer_location or location)
+        reader = self.reader(config=config)
+        writer = self.writer(kind=kind, location=writer_location)
         assert reader.invoke_resource_creation()
         until(reader.invoke_open_channel)
         until(writer.invoke_open_channel)

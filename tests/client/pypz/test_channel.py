@@ -730,7 +730,8 @@ def test_a_pair_recovers_from_a_pause_beyond_the_heartbeat_timeout(
     bench: Bench,
 ) -> None:
     channel, relay = bench.create_channel(), bench.relay()
-    reader, writer = bench.pair(location=relay.url)
+    bench.url = relay.url
+    reader, writer = bench.pair()
     writer.invoke_write_records(demo(4))
     assert len(take(reader, 4)) == 4
     # No heartbeat arrives, as from a paused process.
