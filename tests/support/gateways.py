@@ -1,12 +1,11 @@
 """Gateways on a real uvicorn, and their public view of a channel."""
 
 import asyncio
-import contextlib
 import socket
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,7 +20,7 @@ from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change
 from sluiceway_gateway.channels.create import create
-from sluiceway_gateway.channels.model import Channel, Condition, Phase
+from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.cli.serve import bound_socket, server_config
 from sluiceway_gateway.db import leases
 from sluiceway_gateway.db.engine import Database
@@ -39,7 +38,7 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         self.ticking = asyncio.ensure_future(super().main_loop())
-        with contextlib.suppress(asyncio.CancelledError):
+        with suppress(asyncio.CancelledError):
             await self.ticking
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -52,15 +51,12 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def serving(app: FastAPI, port: int = 0, *, send_buffer_bytes: int | None = None) -> Iterator[str]:
+def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
     """Serve as `sluiceway serve` does, in a thread, on a loopback port; yield the URL.
 
     Port 0 is a free one.
     """
     bound = bound_socket("127.0.0.1", port)
-    if send_buffer_bytes is not None:
-        # Connections inherit it.
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
     server = _Server(server_config(app))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
@@ -108,8 +104,7 @@ class Rig:
 
     @property
     def tokens(self) -> Tokens:
-        tokens: Tokens = self.app.state.parts.tokens
-        return tokens
+        return self.app.state.parts.tokens
 
     def replace(self, **parts: object) -> None:
         """Replace services of the gateway, by their names in `Services`, for requests from now."""
@@ -166,16 +161,8 @@ def until_ready(rig: Rig, status: int, body: Mapping[str, object]) -> None:
     until(lambda: (ready := rig.http.get("/readyz")).status_code == status and ready.json() == body)
 
 
-def condition(reason: str, message: str, now: datetime) -> Condition:
-    return Condition(
-        type="Ready", status="False", reason=reason, message=message, last_transition_at=now
-    )
-
-
-@contextlib.contextmanager
-def running(
-    database: Database, url: str, *, send_buffer_bytes: int | None = None, **options: Any
-) -> Iterator[Rig]:
+@contextmanager
+def running(database: Database, url: str, **options: Any) -> Iterator[Rig]:
     """Run a gateway on a migrated database, without loops: the test has the lease."""
     with database.write() as tx:
         leases.acquire(tx, "reconcile", "the test", 3_600_000)
@@ -185,7 +172,7 @@ def running(
     app = create_app(settings, clock=clock)
     # Without certificate authorities, which take 20 ms to read: there is no TLS here.
     with (
-        serving(app, send_buffer_bytes=send_buffer_bytes) as address,
+        serving(app) as address,
         httpx.Client(base_url=address, timeout=60, verify=False) as http,  # noqa: S501
     ):
         yield Rig(app=app, url=address, http=http, database=database, clock=clock)

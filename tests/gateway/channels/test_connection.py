@@ -1,7 +1,7 @@
 import pytest
 from sqlalchemy import text
 
-from gateways import SCHEMA, UNREACHABLE, Rig, code, condition, running
+from gateways import SCHEMA, UNREACHABLE, Rig, code, running
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.db.engine import Database
 
@@ -41,8 +41,10 @@ def test_clients_may_have_their_own_address_of_kafka(database: Database, databas
 def test_a_channel_that_is_not_ready_returns_the_reason(rig: Rig) -> None:
     assert code(rig.http.get(PATH, params={"access": "read"})) == "channel_not_found"
     rig.put()
-    why = condition("TopicMissing", "The topic vanished; delete the channel.", rig.clock())
-    rig.observe("flights", Phase.FAILED, conditions=(why,))
+    lost = rig.observe("flights", Phase.FAILED).with_condition(
+        "Ready", "False", "TopicMissing", "The topic vanished; delete the channel.", rig.clock()
+    )
+    rig.observe("flights", Phase.FAILED, conditions=lost.conditions)
     response = rig.http.get(PATH, params={"access": "write"})
     assert (response.status_code, code(response)) == (409, "channel_not_ready")
     assert "The topic vanished; delete the channel." in response.json()["detail"]

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from databases import Databases
+from faults import at_call
 from gateways import SCHEMA, Rig, running
 from sluiceway_gateway.db.engine import Database
 from sluiceway_gateway.http.limits import (
@@ -49,8 +50,15 @@ def limited(databases: Databases, **settings: Any) -> Iterator[Rig]:
 @pytest.fixture(scope="module")
 def impatient(sqlite: Databases) -> Iterator[Rig]:
     """A gateway with a short timeout for requests, whose responses do not fit into buffers."""
-    timeout_ms = int(TIMEOUT_S * 1000)
-    with limited(sqlite, client_timeout_ms=timeout_ms, send_buffer_bytes=64 * 1024) as rig:
+
+    def shrink(_: LimitedProtocol, transport: asyncio.Transport) -> None:
+        connection = transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
+
+    with (
+        at_call(LimitedProtocol, "connection_made", shrink),
+        limited(sqlite, client_timeout_ms=int(TIMEOUT_S * 1000)) as rig,
+    ):
         yield rig
 
 

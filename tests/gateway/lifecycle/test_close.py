@@ -1,7 +1,7 @@
 import httpx
 import pytest
 
-from gateways import SCHEMA, Rig, code, condition
+from gateways import SCHEMA, Rig, code
 from sluiceway_gateway.channels.model import Phase
 
 PATH = "/v1/channels/flights"
@@ -73,8 +73,10 @@ def test_a_closed_channel_can_only_be_deleted(rig: Rig, uid: str) -> None:
 
 def test_a_closed_channel_whose_topic_vanished_cannot_be_read(rig: Rig, uid: str) -> None:
     close(rig, uid)
-    why = condition("TopicMissing", "The topic vanished; delete the channel.", rig.clock())
-    rig.observe("flights", Phase.CLOSED, conditions=(why,))
+    lost = rig.observe("flights", Phase.CLOSED).with_condition(
+        "Ready", "False", "TopicMissing", "The topic vanished; delete the channel.", rig.clock()
+    )
+    rig.observe("flights", Phase.CLOSED, conditions=lost.conditions)
     response = rig.http.get(f"{PATH}/connection", params={"access": "read"})
     assert (response.status_code, code(response)) == (409, "channel_not_ready")
     assert "The topic vanished; delete the channel." in response.json()["detail"]
