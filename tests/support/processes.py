@@ -30,18 +30,10 @@ INTERRUPTIBLE = [
 
 
 class Terminal(io.StringIO):
-    """Standard input of a command: a user who acts, with `before`, and then answers a question."""
-
-    def __init__(self, answer: str, before: Callable[[], object] = lambda: None) -> None:
-        super().__init__(f"{answer}\n")
-        self._before = before
+    """Standard input of a command: a user who answers a question."""
 
     def isatty(self) -> bool:
         return True
-
-    def readline(self, size: int | None = -1, /) -> str:
-        self._before()
-        return super().readline(size)
 
 
 class Process(subprocess.Popen[str]):
@@ -55,12 +47,10 @@ class Process(subprocess.Popen[str]):
 
     def until(self, pattern: str) -> str:
         """Wait for a line of standard error that matches the pattern; return its first group."""
-        match = until(lambda: re.search(pattern, self.text), state=lambda: self.text)
-        return str(match[1])
+        return until(lambda: re.search(pattern, self.text), state=lambda: self.text)[1]
 
     def line(self) -> str:
         """Return the next line of standard output."""
-        assert self.stdout is not None
         return self.stdout.readline()
 
     def end(self, number: int) -> int:
@@ -107,8 +97,7 @@ class Run:
     @property
     def errors(self) -> str:
         """Standard error without notes that the command waits, which depend on the time."""
-        lines = self.err.splitlines(keepends=True)
-        return "".join(each for each in lines if not each.endswith("; Ctrl-C stops\n"))
+        return re.sub(r".*; Ctrl-C stops\n", "", self.err)
 
     def succeeded(self) -> None:
         """Assert status 0, and an empty standard error except for notes that the command waits."""
@@ -150,15 +139,8 @@ def run_script(
     script: Path, *arguments: str, cwd: Path | None = None, **variables: str
 ) -> "subprocess.CompletedProcess[str]":
     """Run a script with these environment variables, assert success, and return its output."""
-    result = subprocess.run(
-        [sys.executable, str(script), *arguments],
-        cwd=cwd,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        timeout=480,
-        check=False,
-    )
+    command, env = [sys.executable, str(script), *arguments], os.environ | variables
+    result = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=480)
     assert result.returncode == 0, result.stderr
     return result
 
@@ -168,8 +150,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def run_example(name: str, gateway_url: str, *arguments: str) -> list[str]:
     """Run an example against a gateway, and return the printed lines."""
-    result = run_script(EXAMPLES / name, *arguments, SLUICEWAY_URL=gateway_url)
-    return result.stdout.splitlines()
+    return run_script(EXAMPLES / name, *arguments, SLUICEWAY_URL=gateway_url).stdout.splitlines()
 
 
 def spark_environment(directory: Path) -> dict[str, str]:

@@ -359,10 +359,12 @@ def test_a_concurrent_change_stops_the_run_and_is_kept(
     command("apply", "-f", path, "--yes").succeeded()
     write(folder / "a.yaml", *(document(each, partitions=3) for each in names))
 
-    def update() -> None:
+    def update(*_: object) -> None:
         assert command("channels", "update", names[1], "--partitions", "2").status == 0
 
-    run = command("apply", "-f", path, stdin=Terminal("y", update))
+    user = Terminal("y")
+    with at_call(user, "readline", update):
+        run = command("apply", "-f", path, stdin=user)
     assert run.status == 1
     assert f"{names[1]}: changed by somebody else since the plan" in run.err
     assert f"Done: {names[0]}; not started: {names[2]}." in run.err
@@ -389,10 +391,12 @@ def test_a_concurrently_created_channel_is_not_changed(
     path = write(folder / "a.yaml", document(name, partitions=3))
     other = write(folder / "other.yaml", document(name, partitions=2))
 
-    def create() -> None:
+    def create(*_: object) -> None:
         assert command("apply", "-f", other, "--yes").status == 0
 
-    run = command("apply", "-f", path, stdin=Terminal("y", create))
+    user = Terminal("y")
+    with at_call(user, "readline", create):
+        run = command("apply", "-f", path, stdin=user)
     assert (run.status, "changed by somebody else" in run.err) == (1, True)
     assert channel_json(command, name)["spec"]["partitions"] == 2
 
@@ -429,14 +433,15 @@ def test_an_outage_during_the_changes_reports_the_unconfirmed_channel(
     path = write(folder / "a.yaml", *(document(each) for each in names))
     with closing(Relay(port_of(gateway_url))) as relay:
 
-        def disconnect() -> None:
+        def disconnect(*_: object) -> None:
             if request_arrives:
                 relay.closes_at_response = True
             else:
                 relay.cut()
 
-        user = Terminal("y", disconnect)
-        run = sluiceway("apply", "-f", path, url=relay.url, stdin=user, timeout_s=4.0)
+        user = Terminal("y")
+        with at_call(user, "readline", disconnect):
+            run = sluiceway("apply", "-f", path, url=relay.url, stdin=user, timeout_s=4.0)
     assert run.status == 1
     assert f"{names[0]}: it may or may not be done: the gateway" in run.err
     assert f"Done: none; not started: {names[1]}." in run.err
