@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from interrupts import AS_SIGNALS, interrupted_at_call
+from faults import AS_SIGNALS, interrupted_at_call
 from sluiceway.records.to_python import gc_paused
 
 

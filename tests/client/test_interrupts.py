@@ -11,8 +11,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from faults import at_call, no_threads
-from interrupts import AS_SIGNALS, OF_FUNCTIONS, interrupted_at_call
+from faults import AS_SIGNALS, OF_FUNCTIONS, at_call, interrupted_at_call, no_threads
 from sluiceway import Channel
 from sluiceway.errors import DeliveryFailed, EndpointClosed, OptionError
 from sluiceway.reader import ChannelReader

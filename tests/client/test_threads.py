@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from interrupts import OF_FUNCTIONS, interrupted_at_call
+from faults import OF_FUNCTIONS, interrupted_at_call
 from relay import Relay
 from sluiceway import (
     Channel,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker_calls import broker_at, encode, fetch, fetch_offset, produce_values
-from interrupts import AS_SIGNALS, interrupted_at_call, interrupted_in_report
+from faults import AS_SIGNALS, interrupted_at_call, interrupted_in_report
 from relay import Relay
 from sluiceway import Channel, Gateway, Retention
 from sluiceway.broker import (

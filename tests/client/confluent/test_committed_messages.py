@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END
 
 from confluent_facade import NUMBER, Facade, at, codes, offsets, poll_messages
-from interrupts import interrupted_at_call
+from faults import interrupted_at_call
 from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError
 from sluiceway.kafka.consumer import FetchedMessages

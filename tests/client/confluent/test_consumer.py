@@ -20,7 +20,7 @@ from confluent_facade import (
     poll_messages,
     poll_until,
 )
-from interrupts import AS_SIGNALS, count_calls, interrupted_at_call
+from faults import AS_SIGNALS, count_calls, interrupted_at_call
 from sluiceway.confluent import (
     OFFSET_BEGINNING,
     OFFSET_END,

@@ -22,8 +22,7 @@ from confluent_facade import (
     poll_messages,
     poll_until,
 )
-from faults import failing_call
-from interrupts import interrupted_at_call
+from faults import failing_call, interrupted_at_call
 from relay import Relay
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.confluent.background import StepRunner, Steps

@@ -20,8 +20,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.aio import AIOProducer
 
 from confluent_facade import NUMBER, Facade, KafkaError, error_code_of, offsets, poll_messages
-from faults import no_threads
-from interrupts import count_calls
+from faults import count_calls, no_threads
 from sluiceway.confluent import Message, Producer, TopicPartition
 from sluiceway.errors import SluicewayTimeout
 from topics import Topics

@@ -13,8 +13,13 @@ import pytest
 from confluent_kafka import KafkaException
 
 from confluent_facade import Facade, at, error_code_of, poll_messages, poll_until
-from faults import LOST_COMMIT, failing_call, shorten_lost_commits
-from interrupts import interrupted_at_call, interrupted_in_report
+from faults import (
+    LOST_COMMIT,
+    failing_call,
+    interrupted_at_call,
+    interrupted_in_report,
+    shorten_lost_commits,
+)
 from ledger_view import LedgerView
 from relay import Relay
 from sluiceway import Channel

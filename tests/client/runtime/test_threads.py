@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from faults import no_threads
-from interrupts import OF_FUNCTIONS, interrupted_at_call
+from faults import OF_FUNCTIONS, interrupted_at_call, no_threads
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.confluent.fetcher import RequestTurns
 from sluiceway.ledger.leases import LeaseKeeper

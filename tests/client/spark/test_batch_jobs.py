@@ -7,7 +7,6 @@ import pytest
 
 from faults import at_call
 from ledger_view import LedgerView
-from micro_batches import BatchJob, Tasks
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (
@@ -23,7 +22,7 @@ from sluiceway.rest.transport import Transport
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.endpoints import Job
 from sluiceway.spark.types import struct_of
-from spark_tasks import SCHEMA
+from spark_tasks import SCHEMA, BatchJob, Tasks
 from topics import messages_of
 
 Start = Callable[..., BatchJob]

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from micro_batches import BatchJob, Tasks, pickled_copy
 from relay import Relay
 from sluiceway import Gateway, Heartbeat
 from sluiceway.channel import Channel
 from sluiceway.errors import GatewayError
 from sluiceway.rest.parsing import JsonNode
 from sluiceway.spark.driver import Application
-from spark_tasks import SCHEMA, SparkParts
+from spark_tasks import SCHEMA, BatchJob, SparkParts, Tasks, pickled_copy
 from waiting import until
 
 OFTEN = Heartbeat(interval_ms=200, timeout_ms=60_000)

@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from ledger_view import LedgerView
-from micro_batches import BatchJob, Query, Tasks, rows
 from relay import Relay
 from scripted_gateway import Script
 from sluiceway import Gateway
@@ -25,7 +24,7 @@ from sluiceway.spark.driver import Application
 from sluiceway.spark.endpoints import Job, JobEndpoint, control, heartbeat_session
 from sluiceway.spark.ledger_batches import JobBatch, TaskResult
 from sluiceway.spark.queries import Queries
-from spark_tasks import SCHEMA, SparkParts, progressed, started
+from spark_tasks import SCHEMA, BatchJob, Query, SparkParts, Tasks, progressed, rows, started
 from waiting import until
 
 

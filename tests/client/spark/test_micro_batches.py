@@ -12,7 +12,6 @@ import pyspark
 import pytest
 
 from ledger_view import LedgerView
-from micro_batches import Query, Tasks, pickled_copy, rows
 from relay import Relay
 from sluiceway import Gateway
 from sluiceway.channel import Channel
@@ -20,7 +19,7 @@ from sluiceway.errors import Conflict, IncompleteBatch, InvalidRecord, ReplayMis
 from sluiceway.spark.ledger_batches import JobBatch
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.writer import ChannelStreamWriter, TaskWriter
-from spark_tasks import SCHEMA
+from spark_tasks import SCHEMA, Query, Tasks, pickled_copy, rows
 from topics import messages_of
 from waiting import until
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from micro_batches import Tasks
 from relay import Relay
 from sluiceway import Gateway
 from sluiceway.channel import Channel
@@ -23,7 +22,7 @@ from sluiceway.schema import Schema
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.writer import ChannelDataWriter, TaskWriter
 from sluiceway_gateway.embedded import free_ports
-from spark_tasks import SCHEMA, all_ids, ids_in, measure
+from spark_tasks import SCHEMA, Tasks, all_ids, ids_in, measure
 from topics import Topics, connection_to, messages_of
 
 

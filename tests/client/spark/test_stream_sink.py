@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from micro_batches import Tasks, rows
 from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import (
@@ -21,7 +20,7 @@ from sluiceway.spark.ledger_batches import TaskResult
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.writer import ChannelStreamWriter, TaskWriter
-from spark_tasks import SCHEMA, all_ids, ids_in
+from spark_tasks import SCHEMA, Tasks, all_ids, ids_in, rows
 from topics import messages_of
 
 Run = Callable[..., TaskResult]
