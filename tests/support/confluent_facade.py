@@ -1,11 +1,10 @@
 """Channels and helpers for the tests of sluiceway.confluent."""
 
-import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 import confluent_kafka
@@ -14,7 +13,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message,
 
 from sluiceway import Gateway, Heartbeat
 from sluiceway.confluent import Consumer, Producer
-from waiting import until
+from waiting import collect, until
 
 BEAT = Heartbeat(interval_ms=100, timeout_ms=60_000)
 NUMBER = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "long"}]}
@@ -77,15 +76,12 @@ def poll_until(condition: Callable[[], object], *consumers: Consumer) -> None:
 
 def poll_messages(consumer: Consumer, count: int) -> list[Message]:
     """Poll a number of messages and events."""
-    messages: list[Message] = []
-    deadline_s = time.monotonic() + 180
-    # Without the pauses of `until`, because one poll gives one of many messages.
-    while len(messages) < count:
-        assert time.monotonic() < deadline_s, f"{len(messages)} of {count} arrived"
-        message = consumer.poll(1)
-        if message is not None:
-            messages.append(message)
-    return messages
+
+    def arrived(missing: int) -> Iterator[Message]:
+        # Until a poll finds nothing: without pauses, because a poll gives one of many messages.
+        return islice(iter(lambda: consumer.poll(1), None), missing)
+
+    return collect(arrived, count)
 
 
 def offsets(messages: Sequence[Message]) -> dict[int, list[int]]:
@@ -107,5 +103,4 @@ def error_code_of(call: Callable[..., Any], *arguments: Any, **named: Any) -> in
         call(*arguments, **named)
     error: KafkaError = caught.value.args[0]
     assert len(error.str()) > 10
-    code: int = error.code()
-    return code
+    return error.code()
