@@ -3,9 +3,9 @@
 import io
 import struct
 from typing import Any
-from urllib.parse import urlsplit
 
 import fastavro
+import httpx
 
 from sluiceway import Channel
 from sluiceway.broker import (
@@ -24,15 +24,9 @@ PARSED = fastavro.parse_schema(DEFINITION)
 
 def broker_at(url: str, **options: Any) -> Broker:
     """Return a Broker with the arguments that pykafka passes."""
-    address = urlsplit(url)
-    assert address.hostname is not None
-    assert address.port is not None
-    arguments = {
-        "socket_timeout_ms": 20_000,
-        "offsets_channel_socket_timeout_ms": 20_000,
-        **options,
-    }
-    return Broker(1, address.hostname, address.port, None, **arguments)
+    address = httpx.URL(url)
+    timeouts = {"socket_timeout_ms": 20_000, "offsets_channel_socket_timeout_ms": 20_000}
+    return Broker(1, address.host, address.port or 0, None, **(timeouts | options))
 
 
 def encode(channel: Channel, count: int, first: int = 0) -> list[bytes]:

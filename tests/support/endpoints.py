@@ -7,15 +7,7 @@ from typing import Any
 
 import httpx
 
-from gateways import (
-    TOPIC_ID,
-    UNREACHABLE,
-    ManualClock,
-    Rig,
-    insert_channel,
-    observe,
-    result,
-)
+from gateways import TOPIC_ID, UNREACHABLE, ManualClock, Rig, insert_channel, observe, result
 from sluiceway_gateway.auth.model import OwnershipMode
 from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.auth.service import LOOPBACK, Tokens
@@ -102,15 +94,9 @@ class Site:
         self, endpoint: Any, number: int, *positions: tuple[int, int, int], **body: Any
     ) -> httpx.Response:
         """Commit positions: partition, offset, and number of the record in its message."""
-        request = {
-            "uid": self.uid,
-            "id": endpoint["id"],
-            "epoch": endpoint["epoch"],
-            "generation": endpoint["generation"],
-            "topic_id": TOPIC_ID,
-            "number": number,
-            "positions": _positions(positions),
-        }
+        request = {key: endpoint[key] for key in ("id", "epoch", "generation")}
+        request |= {"uid": self.uid, "topic_id": TOPIC_ID, "number": number}
+        request["positions"] = _positions(positions)
         return self.rig.http.put(self.offsets_path(endpoint["group"] or "g"), json=request | body)
 
     def committed(self, group: str = "g", **query: Any) -> list[tuple[int, int, int]]:
@@ -121,12 +107,8 @@ class Site:
     def reset(
         self, *positions: tuple[int, int, int], group: str = "g", headers: Any = None, **body: Any
     ) -> httpx.Response:
-        request = {
-            "uid": self.uid,
-            "topic_id": TOPIC_ID,
-            "positions": _positions(positions) or None,
-            "reason": "read again",
-        }
+        request = {"uid": self.uid, "topic_id": TOPIC_ID, "reason": "read again"}
+        request["positions"] = _positions(positions) or None
         path = f"{self.offsets_path(group)}/reset"
         return self.rig.http.post(path, json=request | body, headers=headers)
 
@@ -153,11 +135,8 @@ def _positions(positions: tuple[tuple[int, int, int], ...]) -> list[dict[str, in
 
 def report(endpoint: Any, state: str | None = None, **body: Any) -> Any:
     """Return an endpoint's report of its state."""
-    return {
-        "id": endpoint["id"],
-        "epoch": endpoint["epoch"],
-        "state": state or endpoint["state"],
-    } | body
+    state = state or endpoint["state"]
+    return {"id": endpoint["id"], "epoch": endpoint["epoch"], "state": state} | body
 
 
 PARTITIONS = 4
@@ -172,19 +151,16 @@ class Services:
     now_s: float = 0.0
 
     def __post_init__(self) -> None:
-        def nothing() -> None: ...
-
         database, clock = self.database, self.clock
+        common = {"notify": lambda: None, "clock": clock}
         tokens, ownership = Tokens(database, None), Ownership(database, mode=OwnershipMode.ENFORCE)
         self.attachment = AttachService(
-            database, tokens, ownership=ownership, wake=nothing, notify=nothing, clock=clock
+            database, tokens, ownership=ownership, wake=lambda: None, **common
         )
-        self.endpoints = Endpoints(
-            database, kafka=KafkaAdmin(UNREACHABLE, timeout_s=0.1), notify=nothing, clock=clock
-        )
-        self.beats = HeartbeatService(database, tokens, notify=nothing, clock=clock)
+        self.endpoints = Endpoints(database, kafka=KafkaAdmin(UNREACHABLE, timeout_s=0.1), **common)
+        self.beats = HeartbeatService(database, tokens, **common)
         self.offsets = Offsets(database, tokens, ownership=ownership, clock=clock)
-        self.groups = GroupService(database, ownership, notify=nothing)
+        self.groups = GroupService(database, ownership, notify=lambda: None)
         self.reaper = Reaper(database=database, monotonic=lambda: self.now_s, clock=clock)
 
     def channel(self) -> tuple[str, str]:

@@ -18,9 +18,7 @@ class LedgerView:
     calls: LedgerCalls
 
     def committed(self, channel: Channel) -> Committed:
-        committed = self.calls.all_committed(channel.name, uid=channel.uid, starts={})
-        assert committed is not None
-        return committed
+        return self.calls.all_committed(channel.name, uid=channel.uid, starts={})
 
     def records(self, channel: Channel) -> list[dict[str, Any]]:
         """Return the visible records, by partition and offset."""

@@ -85,15 +85,12 @@ class Rig:
 
     def created(self, name: str) -> ObservedTopic:
         """Wait until the brokers' metadata has a newly created topic."""
-        topic: ObservedTopic = until(lambda: self.kafka.observe([name]).topics.get(name))
-        return topic
+        return until(lambda: self.kafka.observe([name]).topics.get(name))
 
     def topic(self, channel: Channel) -> ObservedTopic | None:
         return self.kafka.observe([channel.topic.name]).topics.get(channel.topic.name)
 
-    def await_topic(
-        self, channel: Channel, condition: Callable[[ObservedTopic | None], bool]
-    ) -> None:
+    def await_topic(self, channel: Channel, condition: Callable[..., bool]) -> None:
         """Wait until the condition is true of the topic in the brokers' metadata."""
         until(lambda: condition(self.topic(channel)))
 

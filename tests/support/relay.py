@@ -129,9 +129,6 @@ class Relay:
             while True:
                 client, _ = listener.accept()
                 with self._lock:
-                    if self._listener is not listener:
-                        client.close()
-                        return
                     self.accepted += 1
                     self._start(self._forward, listener, client)
 

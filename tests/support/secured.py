@@ -53,10 +53,7 @@ class Authority:
 
 PROTOCOLS = {
     "SCRAM": "SASL_SSL",
-    "MUTUAL": "SSL",
-    "EXPIRED": "SSL",
-    "FOREIGN": "SSL",
-    "ELSEWHERE": "SSL",
+    **dict.fromkeys(("MUTUAL", "EXPIRED", "FOREIGN", "ELSEWHERE"), "SSL"),
 }
 """SCRAM needs a password, MUTUAL a client certificate; the others have invalid certificates."""
 

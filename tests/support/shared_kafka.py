@@ -93,8 +93,7 @@ def gateway_of(config: pytest.Config) -> str:
     if not hasattr(config, "workerinput"):
         start_gateway(config)
     log = directory_of(config) / _LOG
-    serving = until(lambda: log.exists() and re.search(r"serving on (\S+)", log.read_text()), 300)
-    return str(serving[1])
+    return until(lambda: log.exists() and re.search(r"serving on (\S+)", log.read_text()), 300)[1]
 
 
 @cache
