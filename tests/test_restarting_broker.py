@@ -12,8 +12,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewTopic
 
 from sluiceway.errors import KafkaFailure
-from sluiceway.kafka.consumer import MessageStream, OwnStream
-from sluiceway.kafka.shared_stream import SharedStream
+from sluiceway.kafka.consumer import MessageStream
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.client import Client
 from sluiceway_gateway.kafka.model import Cause
@@ -173,17 +172,16 @@ def test_brokers_that_shut_down_are_unavailable() -> None:
         until(lambda: is_described(client))
 
 
-@pytest.mark.parametrize("stream_type", [OwnStream, SharedStream])
-def test_a_consumer_that_does_not_connect_again_is_replaced(
-    stream_type: type[MessageStream],
-) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_consumer_that_does_not_connect_again_is_replaced(shared: bool) -> None:
     with RestartingBroker() as broker:
         connection = connection_to({"bootstrap.servers": broker.bootstrap_servers})
-        with closing(stream_type(connection, timeout_s=0.5)) as stream:
+        with closing(MessageStream(connection, timeout_s=0.5, shared=shared)) as stream:
 
             def answers() -> bool:
                 with suppress(KafkaFailure):
-                    return stream.discover_partitions() == 1
+                    stream.request_metadata(0.5)
+                    return True
                 return False
 
             stream.assign({0: 0})

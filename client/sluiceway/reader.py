@@ -25,9 +25,8 @@ from sluiceway.errors import (
     SluicewayError,
 )
 from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.consumer import PartitionStream
+from sluiceway.kafka.consumer import PartitionStream, open_stream
 from sluiceway.kafka.fetcher import Fetcher
-from sluiceway.kafka.shared_stream import open_stream
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.ledger.writer_batches import Block

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from shared_kafka import SharedKafka
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat, InputPort
 from sluiceway.confluent import Consumer
-from sluiceway.kafka.consumer import OwnStream
+from sluiceway.kafka.consumer import MessageStream
 from waiting import until
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "v", "type": "long"}]}
@@ -99,7 +99,7 @@ def test_a_reader_until_finished_reads_a_partition_that_its_broker_does_not_know
     channel = growing(delivery="exactly_once")
     with channel.reader(until="finished") as reader:
         # A broker whose metadata lags cannot be arranged.
-        monkeypatch.setattr(OwnStream, "discover_partitions", lambda _: 2)
+        monkeypatch.setattr(MessageStream, "discover_partitions", lambda _: 2)
         channel.update(partitions=3)
         with channel.writer(partition=2) as writer:
             writer.write([{"v": value} for value in range(RECORDS)])

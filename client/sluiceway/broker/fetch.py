@@ -20,7 +20,7 @@ from sluiceway.broker.exceptions import (
     SocketDisconnectedError,
     topic_refusal,
 )
-from sluiceway.broker.fetch_sources import CommittedSource, FetchedPartition, KafkaSource, Source
+from sluiceway.broker.fetch_sources import FetchedPartition, Source, open_source
 from sluiceway.broker.groups import group_state
 from sluiceway.broker.protocol import (
     ByName,
@@ -31,7 +31,6 @@ from sluiceway.broker.protocol import (
     in_bytes,
 )
 from sluiceway.errors import OptionError, SluicewayError
-from sluiceway.kafka.config import consumer_config
 from sluiceway.kafka.errors import translate_error
 from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
@@ -55,8 +54,8 @@ class _Request:
     partition: FetchedPartition = field(init=False)
 
     @property
-    def key(self) -> tuple[str, int]:
-        return self.connection.topic_name, self.asked.partition_id
+    def number(self) -> int:
+        return int(self.asked.partition_id)
 
 
 class FetchRequests:
@@ -151,42 +150,31 @@ class FetchRequests:
 
     def _assign(self, requests: Iterable[_Request]) -> Collection[Source]:
         """Assign the requested partitions to their clients, and return these."""
-        by_client: dict[Source, list[_Request]] = {}
+        by_client: dict[Source, list[_Request]] = {client: [] for client in self._clients.values()}
         for each in requests:
-            by_client.setdefault(each.client, []).append(each)
+            by_client[each.client].append(each)
         for client, assigned in by_client.items():
-            found = client.assign(
-                {each.key: (each.connection, each.asked.offset) for each in assigned}
-            )
-            for each in assigned:
-                each.partition = found[each.key]
-        return by_client.keys()
+            client.drop_large([each.number for each in assigned])
+            if assigned:
+                buffers = client.assign({each.number: each.asked.offset for each in assigned})
+                for each in assigned:
+                    each.partition = buffers[each.number]
+        return [client for client, assigned in by_client.items() if assigned]
 
     def _client(self, connection: Connection) -> Source:
-        """Return the source of a channel: its own, if the channel has commits.
-
-        Raises the errors of `RequestHandler.visibility`.
-        """
-        key: Hashable
-        handler = self._handler
-        if connection.delivery == "exactly_once":
-            key = (connection.channel_uid, connection.topic_id)
-            if key not in self._clients:
-                visibility = handler.visibility(connection)
-                self._clients[key] = CommittedSource(
-                    connection, visibility, timeout_s=handler.timeout_s
-                )
-        else:
-            key = properties = consumer_config(connection.kafka)
-            if key not in self._clients:
-                self._clients[key] = KafkaSource(properties)
+        """Return the source of a channel. Raises the errors of `RequestHandler.visibility`."""
+        key, handler = (connection.channel_uid, connection.topic_id), self._handler
+        if key not in self._clients:
+            committed = connection.delivery == "exactly_once"
+            visibility = handler.visibility(connection) if committed else None
+            self._clients[key] = open_source(connection, visibility, timeout_s=handler.timeout_s)
         return self._clients[key]
 
 
 def _response(request: _Request) -> FetchPartitionResponse:
     partition, connection = request.partition, request.connection
     if partition.refusal is not None:
-        request.client.drop([request.key])
+        request.client.drop([request.number])
         return _refused(partition.refusal)
     if not partition.answered:
         return _refused(LeaderNotAvailable("no broker answers for the partition; try again"))

@@ -10,8 +10,7 @@ from sluiceway.concurrency import FairLock
 from sluiceway.confluent.errors import AUTO_OFFSET_RESET, PARTITION_EOF, error_event, kafka_error
 from sluiceway.errors import SluicewayError
 from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.consumer import FetchedMessages
-from sluiceway.kafka.shared_stream import open_stream
+from sluiceway.kafka.consumer import FetchedMessages, open_stream
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.rest.models import Connection
@@ -188,7 +187,7 @@ class CommittedMessages:
 
     def _take(self, polled: FetchedMessages) -> None:
         self._buffer.extend(polled.messages)
-        self._report_ends(polled.ends)
+        self._report_ends(polled.next)
         if polled.out_of_range:
             self._continue(polled.out_of_range)
 

@@ -145,7 +145,8 @@ class CompletedFetch:
             while index < self._limit and rows + counts[index] <= returned_records:
                 rows += counts[index]
                 index += 1
-        last = {message.partition(): message for message in messages[start:index]}
+        advanced = messages[start:index]
+        last = dict(zip(map(Message.partition, advanced), advanced, strict=True))
         for partition, message in last.items():
             positions[partition] = Position(offset=message.offset() + 1)
         if rows < returned_records:

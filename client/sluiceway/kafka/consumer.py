@@ -2,41 +2,41 @@
 
 import logging
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import filterfalse
+from typing import Any, Final, Protocol, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from sluiceway.concurrency import ForkGuard
-from sluiceway.errors import KafkaUnavailable, SluicewayError
-from sluiceway.kafka.config import consumer_config
-from sluiceway.kafka.errors import (
-    create_client,
-    is_gone,
-    is_unavailable,
-    run_callbacks,
-    translate_error,
+from sluiceway.errors import (
+    EndpointClosed,
+    KafkaUnavailable,
+    OptionError,
+    SluicewayError,
+    TopicGone,
 )
+from sluiceway.kafka.config import MaskedProperties, consumer_config
+from sluiceway.kafka.errors import is_gone, is_unavailable, translate_error
+from sluiceway.kafka.io_thread import MessageQueue, consumer_pool
 from sluiceway.kafka.topic import EARLIEST, LATEST, TopicIdentity
-from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
+from sluiceway.runtime.threads import call
 
 __all__ = [
-    "GATHER_S",
     "FetchedMessages",
     "IdleTimeout",
     "MessageStream",
-    "OwnStream",
     "PartitionStream",
     "Watermarks",
+    "open_stream",
 ]
 
 LOGGER = logging.getLogger("sluiceway.kafka")
 
-GATHER_S = 0.001
-"""The time that a fetch waits for further messages after its first one."""
+T = TypeVar("T")
+
 _PROBE_S = 2.0
 _RENEW_EVERY_S = 10.0
 _RENEW_TIMEOUT_S = 5.0
@@ -54,13 +54,14 @@ class Watermarks:
 class FetchedMessages:
     """The result of one `poll`.
 
-    `ends` has the next offset of partitions whose end was reached after `messages`; it is past
-    transaction markers and other control records. `out_of_range` are partitions whose offset does
-    not exist: they return no more messages until they are assigned again.
+    `next` has the next offset of each partition with messages, and of those that are at their end:
+    there it is past transaction markers and other control records. `out_of_range` are partitions
+    whose offset does not exist: they return no more messages until they are assigned again.
     """
 
     messages: list[Message]
-    ends: Mapping[int, int]
+    next: Mapping[int, int]
+    at_end: Collection[int] = ()
     out_of_range: Collection[int] = ()
 
 
@@ -85,6 +86,9 @@ class PartitionStream(Protocol):
     def assign(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets, and drop fetched messages."""
 
+    def add(self, offsets: Mapping[int, int]) -> None:
+        """Read these partitions as well."""
+
     def drop(self, partitions: Collection[int]) -> None:
         """Stop reading partitions."""
 
@@ -102,6 +106,9 @@ class PartitionStream(Protocol):
 
     def watermarks(self, partitions: Collection[int]) -> dict[int, Watermarks]:
         """Return the watermarks of the messages that can be read now."""
+
+    def known_end(self, partition: int) -> int:
+        """Return the end of a partition as far as it is known without a request; else -1."""
 
     def begins(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset of each partition."""
@@ -132,9 +139,9 @@ class PartitionStream(Protocol):
 class MessageStream(PartitionStream):
     """Messages of one topic's partitions, assigned by hand and without a consumer group.
 
-    The caller keeps the offsets. An `OwnStream` has its own consumer, a `SharedStream`
-    shares one. Offsets are listed by the admin client of the process: a consumer's own
-    connections are busy waiting for messages.
+    The caller keeps the offsets. A `shared` stream shares the consumer with others of this process.
+    Offsets are listed by the admin client of the process: a consumer's own connections are busy
+    waiting for messages.
     """
 
     def __init__(
@@ -143,41 +150,74 @@ class MessageStream(PartitionStream):
         config: Mapping[str, object] | None = None,
         *,
         timeout_s: float,
+        shared: bool = False,
     ) -> None:
         self._topic = connection.topic_name
-        self._partitions = connection.partitions
         self._timeout_s = timeout_s
-        self._properties = consumer_config(connection.kafka, config)
-        self._committed = self._properties.get("isolation.level") != "read_uncommitted"
+        properties = consumer_config(connection.kafka, config)
+        self._committed = properties.get("isolation.level") != "read_uncommitted"
         self._fork_guard = ForkGuard()
         self._identity = TopicIdentity(connection, config)
         self._pending_failure: SluicewayError | None = None
+        self._closed = False
+        self._pool = consumer_pool(properties, shared=shared)
+        self._queue = MessageQueue(self._topic, connection.topic_id, connection.partitions)
+        abandon = self._fork_guard.finalize(self, self._queue.abandon)
+        abandon.atexit = False
 
-    @abstractmethod
-    def add(self, offsets: Mapping[int, int]) -> bool:
-        """Read these partitions as well; False if all must be assigned again instead."""
+    def discover_partitions(self) -> int:
+        """Refresh the topic's metadata and return the number of its partitions."""
+        self._check()
+        try:
+            known = self._identity.partitions(timeout_s=self._timeout_s)
+        except TopicGone:
+            # A later request for offsets says so.
+            known = 0
+        return max(known, self._queue.partitions)
 
     def renew(self, *, timeout_s: float) -> bool:
         """Refresh the topic's metadata; replace a client that does not get it."""
         try:
-            self._call(self._refresh_metadata, timeout_s)
+            self.request_metadata(timeout_s)
         except KafkaUnavailable as error:
             LOGGER.info("the client of the topic %s is replaced: %s", self._topic, error)
-            self._replace_client()
+            self._call(self._pool.replace, self._queue)
             return True
         return False
 
-    @abstractmethod
-    def _refresh_metadata(self, timeout_s: float) -> object:
-        """Request the topic's metadata. Raises KafkaException."""
+    def request_metadata(self, timeout_s: float) -> None:
+        """Request the topic's metadata on the connections of its consumer. Raises KafkaFailure."""
+        if self._queue.consumer is None:
+            self.assign({})
+        assert self._queue.consumer is not None  # noqa: S101 - assigned
+        self._call(self._queue.consumer.request_metadata, self._topic, timeout_s)
 
-    @abstractmethod
-    def _replace_client(self) -> None:
-        """Use a new Kafka client, without partitions."""
+    def assign(self, offsets: Mapping[int, int]) -> None:
+        """Read these partitions from these offsets."""
+        self._pending_failure = None
+        self._call(self._pool.assign, self._queue, offsets)
 
-    @abstractmethod
-    def _poll(self, limit: int, wait_s: float) -> Sequence[Message]:
-        """Return up to `limit` messages and events, as soon as there are some."""
+    def add(self, offsets: Mapping[int, int]) -> None:
+        """Read these partitions as well."""
+        consumer = self._queue.consumer
+        if consumer is None or not self._call(consumer.add, self._queue, offsets):
+            # Another stream of the consumer has one of them, so all need another consumer.
+            self.assign({**self._queue.positions, **offsets})
+
+    def drop(self, partitions: Collection[int]) -> None:
+        """Stop reading partitions."""
+        consumer = self._queue.consumer
+        if consumer is not None:
+            self._call(consumer.drop, self._queue, partitions)
+
+    def close(self) -> None:
+        """Stop reading; a consumer without other streams is closed a moment later.
+
+        May be repeated.
+        """
+        consumer, self._closed = self._queue.consumer, True
+        if not self._fork_guard.forked and consumer is not None:
+            call(lambda: consumer.remove(self._queue))
 
     def poll(self, limit: int, wait_s: float) -> FetchedMessages:
         """Return up to `limit` messages; none if none arrived within `wait_s`.
@@ -187,25 +227,39 @@ class MessageStream(PartitionStream):
         failure, self._pending_failure = self._pending_failure, None
         if failure is not None:
             raise failure
-        polled = self._poll(limit, wait_s)
-        messages = [each for each in polled if each.error() is None]
-        ends: dict[int, int] = {}
+        self._check()
+        chunks = self._queue.take(limit, wait_s)
+        if not chunks and (lost := self._queue.take_failure()) is not None:
+            raise self._failure(lost) if isinstance(lost, KafkaError) else lost
+        messages: list[Message] = []
+        next_: dict[int, int] = {}
+        at_end: set[int] = set()
         out_of_range: set[int] = set()
-        for event in () if len(messages) == len(polled) else polled:
-            error = event.error()
-            if error is None:
+        for chunk in chunks:
+            received = [*filterfalse(Message.error, chunk.items)]
+            if received:
+                messages += received
+                next_[chunk.partition] = received[-1].offset() + 1
+                at_end.discard(chunk.partition)
+            if len(received) == len(chunk.items):
                 continue
-            if error.code() == KafkaError._PARTITION_EOF:
-                ends[event.partition()] = event.offset()
-            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                out_of_range.add(event.partition())
-            elif not is_unavailable(error) and not is_gone(error):
-                # librdkafka retries the others by itself; the idle timeout diagnoses them.
-                failure = self._failure(error)
-        if failure is not None and not (messages or ends or out_of_range):
+            for event in filter(Message.error, chunk.items):
+                error = event.error()
+                if error.code() == KafkaError._PARTITION_EOF:
+                    if event.offset() >= next_.get(chunk.partition, 0):
+                        next_[chunk.partition] = event.offset()
+                        at_end.add(chunk.partition)
+                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    out_of_range.add(chunk.partition)
+                elif not is_unavailable(error) and not is_gone(error):
+                    # librdkafka retries the others by itself; the idle timeout diagnoses them.
+                    failure = self._failure(error)
+        if failure is not None and not next_ and not out_of_range:
             raise failure
         self._pending_failure = failure
-        return FetchedMessages(messages=messages, ends=ends, out_of_range=out_of_range)
+        return FetchedMessages(
+            messages=messages, next=next_, at_end=at_end, out_of_range=out_of_range
+        )
 
     def verify(self, *, timeout_s: float | None = None, max_age_s: float = 0.0) -> None:
         """Raise TopicGone or KafkaUnavailable unless the topic exists and is the same."""
@@ -221,6 +275,10 @@ class MessageStream(PartitionStream):
         begins = self.begins(partitions)
         ends = self.ends(partitions)
         return {p: Watermarks(begin=begins[p], end=ends[p]) for p in partitions}
+
+    def known_end(self, partition: int) -> int:
+        """Return the end of a partition as of its last fetch; -1 before the first."""
+        return self._queue.known_ends.get(partition, -1)
 
     def begins(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset of each partition."""
@@ -239,8 +297,8 @@ class MessageStream(PartitionStream):
 
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset not older than `time_ms` (Unix time), or the end."""
-        found = self._offsets(dict.fromkeys(partitions, time_ms))
-        return found | self.ends([p for p, offset in found.items() if offset < 0])
+        listed = self._offsets(dict.fromkeys(partitions, time_ms))
+        return listed | self.ends([p for p, offset in listed.items() if offset < 0])
 
     def _offsets(self, times: Mapping[int, int]) -> dict[int, int]:
         self._check()
@@ -250,72 +308,18 @@ class MessageStream(PartitionStream):
 
     def _check(self) -> None:
         self._fork_guard.check("this reader")
+        if self._closed:
+            raise EndpointClosed("this reader is closed; open a new one with channel.reader()")
 
-    def _call(self, call: Any, *arguments: Any, **named: Any) -> Any:
+    def _call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        self._check()
         try:
-            return run_callbacks(call, *arguments, **named)
+            return call(lambda: function(*arguments, **named))
         except KafkaException as error:
             raise self._failure(error.args[0]) from error
 
     def _failure(self, error: KafkaError) -> SluicewayError:
         return translate_error(error, doing="reading", topic=self._topic)
-
-
-class OwnStream(MessageStream):
-    """A stream with its own consumer."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        config: Mapping[str, object] | None = None,
-        *,
-        timeout_s: float,
-    ) -> None:
-        super().__init__(connection, config, timeout_s=timeout_s)
-        self._consumer = create_client(Consumer, self._properties)
-
-    def discover_partitions(self) -> int:
-        """Refresh the topic's metadata and return the number of its partitions."""
-        metadata = self._call(self._consumer.list_topics, self._topic, timeout=self._timeout_s)
-        return max(self._partitions, len(metadata.topics[self._topic].partitions))
-
-    def assign(self, offsets: Mapping[int, int]) -> None:
-        """Read these partitions from these offsets."""
-        self._pending_failure = None
-        self._call(self._consumer.assign, [self._at(p, offset) for p, offset in offsets.items()])
-
-    def add(self, offsets: Mapping[int, int]) -> bool:
-        """Read these partitions as well."""
-        places = [self._at(p, offset) for p, offset in offsets.items()]
-        self._call(self._consumer.incremental_assign, places)
-        return True
-
-    def drop(self, partitions: Collection[int]) -> None:
-        """Stop reading partitions."""
-        self._call(self._consumer.incremental_unassign, [self._at(p) for p in partitions])
-
-    def close(self) -> None:
-        """Close the consumer. May be repeated."""
-        if not self._fork_guard.forked:
-            self._consumer.close()
-
-    def _refresh_metadata(self, timeout_s: float) -> object:
-        return self._consumer.list_topics(self._topic, timeout=timeout_s)
-
-    def _replace_client(self) -> None:
-        replaced, self._consumer = self._consumer, create_client(Consumer, self._properties)
-        replaced.close()
-
-    def _poll(self, limit: int, wait_s: float) -> Sequence[Message]:
-        # First one message, then the rest: `consume` waits for the full number of messages.
-        polled: list[Message] = self._call(self._consumer.consume, 1, wait_s)
-        if polled and limit > 1:
-            with gc_paused():
-                polled += self._call(self._consumer.consume, limit - 1, GATHER_S)
-        return polled
-
-    def _at(self, partition: int, offset: int = LATEST) -> TopicPartition:
-        return TopicPartition(self._topic, partition, offset)
 
 
 class IdleTimeout:
@@ -378,3 +382,36 @@ class IdleTimeout:
         if pause_s > self._timeout_s / 2 and not self._pause_excluded:
             self._pause_excluded = True
             self._since_s += pause_s
+
+
+# A broker answers one fetch after the other, and a new partition is part of the next one, so this
+# delays the first message of a reader.
+_SHARED_TUNING: Final = MaskedProperties({"fetch.wait.max.ms": 20})
+
+
+def open_stream(
+    connection: Connection,
+    config: Mapping[str, object] | None,
+    *,
+    timeout_s: float,
+    grouped: bool,
+    shared: bool,
+) -> MessageStream:
+    """Open a reader's stream; `shared`: with a shared consumer. Raises OptionError.
+
+    For an exactly-once channel, the stream includes uncommitted messages.
+    """
+    if not isinstance(timeout_s, int | float) or not 1 <= timeout_s <= 86_400:
+        raise OptionError(f"timeout_s is {timeout_s!r}; it takes seconds from 1 to 86400")
+    own = MaskedProperties(config or {})
+    if connection.delivery == "exactly_once":
+        # With read_committed, a foreign Kafka transaction would hold back committed records.
+        # Partitions are fetched only up to known commits, so short waits cost nothing.
+        own = own.over({"isolation.level": "read_uncommitted", **_SHARED_TUNING})
+    tuning = MaskedProperties()
+    if shared:
+        tuning = _SHARED_TUNING
+    elif grouped:
+        # A thousand waiting members send two requests a second each instead of ten.
+        tuning = MaskedProperties({"fetch.wait.max.ms": 500})
+    return MessageStream(connection, tuning.over(own), timeout_s=timeout_s, shared=shared)

@@ -368,10 +368,10 @@ class Fetcher:
         # In short waits, between which an interrupt of the process is handled.
         wait_s = max(0.0, min(_POLL_S, deadline_s - time.monotonic()))
         self._in_step = False
-        fetched = self._stream.poll(self._limit(), wait_s)
+        fetched = self._stream.poll(_MAX_MESSAGES[self._connection.format], wait_s)
         self._accept(fetched)
         self._in_step = True
-        if fetched.messages or fetched.ends:
+        if fetched.next:
             self._idle_timeout.reset()
         else:
             awaited = self.bounded or self._stream.awaits_messages
@@ -383,13 +383,8 @@ class Fetcher:
 
     def _accept(self, fetched: FetchedMessages) -> None:
         """Decode fetched messages and advance the next offsets."""
-        last = {message.partition(): message for message in fetched.messages}
-        reached = {p: message.offset() + 1 for p, message in last.items()}
-        for partition, offset in fetched.ends.items():
-            reached[partition] = max(offset, reached.get(partition, 0))
-        messages = fetched.messages
-        ends = self._ends
-        if ends is not None and any(reached[p] > ends[p] for p in last):
+        messages, ends = fetched.messages, self._ends
+        if ends is not None and any(offset > ends[p] for p, offset in fetched.next.items()):
             messages = [each for each in messages if each.offset() < ends[each.partition()]]
         completed: CompletedFetch | None = None
         failure: SluicewayError | None = None
@@ -401,7 +396,7 @@ class Fetcher:
                 )
             except SluicewayError as error:
                 failure = error
-        following = self._next | reached
+        following = {**self._next, **fetched.next}
         if fetched.out_of_range and failure is None:
             failure = self._out_of_range(fetched.out_of_range, following)
         ended = self._ended(following)
@@ -415,13 +410,6 @@ class Fetcher:
             self._next = following
             self._unfinished -= ended
             self._failure = failure
-
-    def _limit(self) -> int:
-        limit = _MAX_MESSAGES[self._connection.format]
-        if self._ends is None:
-            return limit
-        # No more than exist, or the last call would wait for messages that never arrive.
-        return min(limit, sum(self._ends[p] - self._next[p] for p in self._unfinished))
 
     def _finish(
         self, partitions: set[int], failure: SluicewayError | None = None

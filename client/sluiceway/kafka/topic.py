@@ -148,6 +148,10 @@ class TopicIdentity:
         self._verified = True
         return found.partitions
 
+    def partitions(self, *, timeout_s: float) -> int:
+        """Return the topic's current number of partitions. Raises TopicGone, KafkaUnavailable."""
+        return self._describe(timeout_s).partitions
+
     def confirm_delivery(self, *, timeout_s: float) -> bool:
         """Raise TopicGone unless messages that were delivered before this call are in the topic.
 

@@ -36,7 +36,6 @@ class CommittedStream:
         # By partition, a visible offset that was missing in one fetch.
         self._suspected: dict[int, int] = {}
         self._failure: SluicewayError | None = None
-        self._found = False
         self._open = True
         visibility.acquire()
 
@@ -55,10 +54,6 @@ class CommittedStream:
         self._update_stable()
         self._waiting = {p for p, offset in offsets.items() if offset >= self._stable.get(p, 0)}
         self._stream.assign(self._fetched)
-        if self._waiting and not self._found:
-            # Without any partition, librdkafka finds the leader only up to a second after `add`.
-            self._stream.discover_partitions()
-            self._found = True
 
     def add(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions as well."""
@@ -66,7 +61,7 @@ class CommittedStream:
         resumed = {p: offset for p, offset in offsets.items() if offset < self._stable.get(p, 0)}
         self._waiting.update(offsets.keys() - resumed.keys())
         if resumed:
-            self._add(resumed)
+            self._stream.add(resumed)
 
     def drop(self, partitions: Collection[int]) -> None:
         """Stop reading partitions."""
@@ -99,13 +94,9 @@ class CommittedStream:
             everything = len(self._waiting) == len(self._next)
             self._visibility.wait(self._number, wait_s if everything else 0.0)
         self._resume()
-        fetched = self._fetched
-        if not fetched:
-            return FetchedMessages(messages=[], ends={})
-        # No more than exist below `stable`, or the last call would wait for others.
-        left = sum(self._stable[p] - offset for p, offset in fetched.items())
-        left_s = max(0.0, deadline_s - time.monotonic())
-        polled = self._stream.poll(min(limit, left), left_s)
+        if not self._fetched:
+            return FetchedMessages(messages=[], next={})
+        polled = self._stream.poll(limit, max(0.0, deadline_s - time.monotonic()))
         before = dict(self._next)
         try:
             # Another reader may have got it meanwhile.
@@ -133,6 +124,10 @@ class CommittedStream:
             p: Watermarks(begin=begins[p], end=max(begins[p], runs.stable_of(p)))
             for p in partitions
         }
+
+    def known_end(self, partition: int) -> int:
+        """Return the `stable` of a partition."""
+        return self._visibility.runs.stable_of(partition)
 
     def begins(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset of each partition."""
@@ -204,11 +199,7 @@ class CommittedStream:
         }
         if resumed:
             self._waiting.difference_update(resumed)
-            self._add(resumed)
-
-    def _add(self, offsets: Mapping[int, int]) -> None:
-        if not self._stream.add(offsets):
-            self._stream.assign(self._fetched)
+            self._stream.add(resumed)
 
     def _visible(self, polled: FetchedMessages) -> FetchedMessages:
         """Drop invisible messages, and stop fetching partitions at `stable`."""
@@ -221,7 +212,8 @@ class CommittedStream:
                 missing = self._take(partition, messages, visible)
                 if missing is not None:
                     lost[partition] = missing
-        for partition, end in polled.ends.items():
+        for partition in polled.at_end:
+            end = polled.next[partition]
             if partition in self._next and partition not in self._waiting | lost.keys():
                 reached.add(partition)
                 missing = self._before(partition, end)
@@ -235,9 +227,9 @@ class CommittedStream:
         for partition in reached - lost.keys():
             self._suspected.pop(partition, None)
             self._advance(partition)
-        ends = {partition: self._next[partition] for partition in reached}
+        next_ = {partition: self._next[partition] for partition in reached}
         out_of_range = {*polled.out_of_range, *gone}
-        return FetchedMessages(messages=visible, ends=ends, out_of_range=out_of_range)
+        return FetchedMessages(messages=visible, next=next_, out_of_range=out_of_range)
 
     def _take(self, partition: int, messages: list[Message], visible: list[Message]) -> int | None:
         """Append the visible ones of consecutive messages; return the first lost offset."""
@@ -274,7 +266,7 @@ class CommittedStream:
         """Stop before a missing offset; return whether the partition is out of range."""
         # A second fetch without the offset confirms that it is lost.
         self._stream.drop([partition])
-        self._add({partition: self._next[partition]})
+        self._stream.add({partition: self._next[partition]})
         if self._suspected.get(partition) != offset:
             self._suspected[partition] = offset
             return False
@@ -308,7 +300,7 @@ class CommittedStream:
         if target >= stable:
             self._waiting.add(partition)
         else:
-            self._add({partition: target})
+            self._stream.add({partition: target})
 
 
 def _by_partition(messages: list[Message]) -> Iterator[tuple[int, list[Message]]]:

@@ -20,7 +20,7 @@ from sluiceway.errors import (
     OffsetOutOfRange,
 )
 from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.consumer import FetchedMessages, OwnStream, PartitionStream
+from sluiceway.kafka.consumer import FetchedMessages, MessageStream, PartitionStream
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.rest.ledger_models import Interval
 from sluiceway.rest.models import Connection
@@ -154,15 +154,13 @@ def loss_handler(options: ReadOptions) -> LossHandler:
     return handle
 
 
-_CHUNK_BYTES: Final = 8 * 1024 * 1024
 _CHUNK_MESSAGES: Final = 10_000
-_GROWTH: Final = 8
 _WAIT_S: Final = 0.5
 _VERIFY_EVERY_S: Final = 5.0
 
 
 class RangeFetcher:
-    """Fetches the messages of an offset range in chunks of about 8 MB at most.
+    """Fetches the messages of an offset range in chunks.
 
     Skips offsets without a message, such as compacted messages and transaction markers. Raises
     TopicGone, and KafkaUnavailable when nothing arrives for `poll_timeout_ms`. Offsets that Kafka
@@ -178,9 +176,6 @@ class RangeFetcher:
         self._timeout_s = options.poll_timeout_ms / 1000
         self._fail_on_data_loss = options.fail_on_data_loss
         self._next = split.offsets.start
-        self._limit = max(
-            1, min(_CHUNK_MESSAGES, _CHUNK_BYTES // split.connection.max_message_bytes)
-        )
 
     def __iter__(self) -> Iterator[list[Message]]:
         offsets, stream = self._offsets, self._stream
@@ -188,12 +183,11 @@ class RangeFetcher:
         progress_s = time.monotonic()
         while self._next < offsets.end:
             before = self._next
-            taken = stream.poll(min(self._limit, offsets.end - before), _WAIT_S)
+            taken = stream.poll(_CHUNK_MESSAGES, _WAIT_S)
             self._advance(taken)
             if self._next > before:
                 messages = taken.messages
                 if self._next > offsets.end:
-                    # Gaps in the range let messages after its end into the last chunk.
                     messages = [each for each in messages if each.offset() < offsets.end]
                 if messages:
                     yield messages
@@ -204,8 +198,7 @@ class RangeFetcher:
     def _advance(self, taken: FetchedMessages) -> None:
         if taken.messages:
             self._next = taken.messages[-1].offset() + 1
-            self._resize(taken.messages)
-        self._next = max(self._next, taken.ends.get(self._offsets.partition, 0))
+        self._next = max(self._next, taken.next.get(self._offsets.partition, 0))
         if taken.out_of_range:
             self._skip_lost()
 
@@ -231,13 +224,6 @@ class RangeFetcher:
         self._next = marks.begin
         self._stream.assign({partition: marks.begin})
 
-    def _resize(self, messages: list[Message]) -> None:
-        """Limit the next chunk by the largest message of a sample."""
-        sample = messages[:: max(1, len(messages) // 16)]
-        largest = max(len(message) for message in sample)
-        fitting = _CHUNK_BYTES // max(1, largest)
-        self._limit = max(1, min(_CHUNK_MESSAGES, self._limit * _GROWTH, fitting))
-
     def _check_topic(self, idle_s: float) -> None:
         try:
             self._stream.verify(max_age_s=_VERIFY_EVERY_S)
@@ -253,7 +239,7 @@ class RangeFetcher:
             )
 
 
-STREAMS: ClientPool[OwnStream] = ClientPool(close=OwnStream.close)
+STREAMS: ClientPool[MessageStream] = ClientPool(close=MessageStream.close)
 
 _TUNING: Final[dict[str, object]] = {
     # Limits the fetch queue, which together with a chunk is a task's memory.
@@ -344,7 +330,7 @@ def read_split(
     properties = MaskedProperties(connection.kafka).over(config)
     key = (connection.topic_name, connection.topic_id, properties)
     timeout_s = _request_timeout_s(options)
-    with STREAMS.borrow(key, lambda: OwnStream(connection, config, timeout_s=timeout_s)) as own:
+    with STREAMS.borrow(key, lambda: MessageStream(connection, config, timeout_s=timeout_s)) as own:
         stream: PartitionStream = own
         if split.visible is not None:
             runs = ShippedRuns(connection, split.offsets, split.visible)

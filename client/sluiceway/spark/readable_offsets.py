@@ -15,7 +15,7 @@ from sluiceway.errors import (
     OptionError,
 )
 from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.consumer import OwnStream, Watermarks
+from sluiceway.kafka.consumer import MessageStream, Watermarks
 from sluiceway.ledger.visibility import (
     CommittedRuns,
     FixedVisibility,
@@ -109,7 +109,7 @@ class ReadableOffsets:
         Raises OptionError, GatewayError, TopicGone.
         """
         connection = source.connection
-        self.stream = OwnStream(
+        self.stream = MessageStream(
             connection, consumer_properties(connection, config), timeout_s=timeout_s
         )
         self._channel = connection.channel_name

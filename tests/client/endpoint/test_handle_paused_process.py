@@ -29,7 +29,7 @@ from sluiceway.errors import (
     KafkaUnavailable,
     StaleGeneration,
 )
-from sluiceway.kafka.consumer import IdleTimeout, OwnStream
+from sluiceway.kafka.consumer import IdleTimeout, MessageStream
 from sluiceway.rest.parsing import JsonNode
 from topics import Topics, readings
 from waiting import until
@@ -392,7 +392,7 @@ def test_a_pause_of_the_process_is_not_an_idle_timeout(topics: Topics) -> None:
     # Only the system stops a process and not its clock.
     now_s = time.monotonic()
     timeout = IdleTimeout(timeout_s=1, monotonic=lambda: now_s)
-    with closing(OwnStream(topics.connect(partitions=1), timeout_s=30)) as stream:
+    with closing(MessageStream(topics.connect(partitions=1), timeout_s=30)) as stream:
         timeout.probe(stream, awaited=True)
         # Despite the clock, it has waited only briefly; then long enough.
         for passed_s in (0.4, 3600.0, 0.4):

@@ -14,8 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from sluiceway.errors import KafkaUnavailable, TopicGone
 from sluiceway.kafka import topic
-from sluiceway.kafka.consumer import MessageStream, OwnStream
-from sluiceway.kafka.shared_stream import SharedStream
+from sluiceway.kafka.consumer import MessageStream
 from sluiceway.kafka.topic import TopicIdentity
 from topics import Topics
 
@@ -161,12 +160,10 @@ def test_a_delivery_is_confirmed_although_another_broker_does_not_know_a_new_top
     assert clients[0].descriptions == before + 2
 
 
-@pytest.mark.parametrize("stream", [OwnStream, SharedStream])
-def test_a_topic_that_a_broker_does_not_know_has_no_end(
-    topics: Topics, stream: type[MessageStream]
-) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_topic_that_a_broker_does_not_know_has_no_end(topics: Topics, shared: bool) -> None:
     connection = topics.connect(partitions=3)
-    opened = stream(connection, timeout_s=30)
+    opened = MessageStream(connection, timeout_s=30, shared=shared)
     opened.verify()
     topics.delete(connection.topic_name)
     with pytest.raises(TopicGone):

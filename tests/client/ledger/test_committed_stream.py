@@ -16,7 +16,7 @@ from sluiceway.errors import (
     RecordsLost,
     SluicewayTimeout,
 )
-from sluiceway.kafka.consumer import OwnStream
+from sluiceway.kafka.consumer import MessageStream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoints import Position
@@ -166,8 +166,8 @@ def test_committed_records_that_do_not_arrive_are_looked_for_and_then_an_error(r
     with until(lambda: rig.reader(until=None, timeout_s=1), despite=KafkaUnavailable) as reader:
         assert read_patiently(reader, 5) == readings(5)
         with (
-            at_call(OwnStream, "renew", lambda *_, **__: calls.append("renew")),
-            at_call(OwnStream, "assign", lambda *_: calls.append("assign")),
+            at_call(MessageStream, "renew", lambda *_, **__: calls.append("renew")),
+            at_call(MessageStream, "assign", lambda *_: calls.append("assign")),
             pytest.raises(KafkaUnavailable, match="no messages arrived"),
         ):
             reader.read(1, timeout=None)

@@ -18,7 +18,7 @@ from sluiceway.errors import (
     OptionError,
     StaleGeneration,
 )
-from sluiceway.kafka.consumer import OwnStream
+from sluiceway.kafka.consumer import MessageStream
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.ledger import LedgerCalls
@@ -258,7 +258,7 @@ def test_a_reader_goes_back_once_kafka_is_available_again(
 ) -> None:
     with source.reader(group="r", until=None) as reader, sink.writer() as writer:
         # An outage of Kafka for the reader only.
-        with at_call(OwnStream, "assign", Mock(side_effect=KafkaUnavailable("no broker"))):
+        with at_call(MessageStream, "assign", Mock(side_effect=KafkaUnavailable("no broker"))):
             with pytest.raises(ZeroDivisionError):
                 fail(gateway, reader, writer, 30)
             for call in (lambda: reader.read(1), reader.position, reader.commit):

@@ -19,7 +19,7 @@ from sluiceway.errors import (
     Fenced,
     OptionError,
 )
-from sluiceway.kafka.consumer import OwnStream
+from sluiceway.kafka.consumer import MessageStream
 from sluiceway.pypz import (
     InvalidRecordValue,
     KafkaChannelReader,
@@ -124,12 +124,12 @@ def test_an_interrupted_call_loses_no_records(bench: Bench) -> None:
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(5))
 
-    def interrupt(_: OwnStream, _limit: int, wait_s: float) -> None:
+    def interrupt(_: MessageStream, _limit: int, wait_s: float) -> None:
         if not wait_s:
             # The reader has records, and only looks for more.
             raise KeyboardInterrupt
 
-    with at_call(OwnStream, "poll", interrupt), pytest.raises(KeyboardInterrupt):
+    with at_call(MessageStream, "poll", interrupt), pytest.raises(KeyboardInterrupt):
         take(reader, 6)
     assert reader.get_read_record_count() == 0
     assert take(reader, 5) == demo(5)

@@ -1,25 +1,23 @@
-"""Shared consumer: readers of one process with one Kafka consumer."""
+"""The I/O thread of a consumer, and the readers of one process that share it."""
 
-import signal
-import sys
-import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from shared_kafka import SharedKafka
 from sluiceway.errors import EndpointClosed, KafkaFailure, OptionError
-from sluiceway.kafka import shared_consumer
-from sluiceway.kafka.shared_stream import SharedStream
+from sluiceway.kafka import io_thread
+from sluiceway.kafka.consumer import MessageStream
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
@@ -43,50 +41,30 @@ def write(connection: Connection, count: int, first: int = 0, **wishes: Any) -> 
 class Client:
     """A Kafka consumer; `then` is called with the messages of the next poll that has some.
 
-    `before` is called before the next change of the assignment by a method of that name, and
-    `after` after it. `fetched_bytes` is the memory of all messages by partition.
+    `fetched_bytes` is the memory of all messages by partition.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._consumer = Consumer(*arguments, **options)
-        self.is_polling = self.is_closed = False
+        self.is_closed = False
         self.fetched_bytes: Counter[int | None] = Counter()
         self.then: Callable[[list[Message]], object] | None = None
-        self.before: dict[str, Callable[[], object]] = {}
-        self.after: dict[str, Callable[[], object]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
 
     def consume(self, limit: int, wait_s: float) -> list[Message]:
-        self.is_polling = True
-        got: list[Message] = self._consumer.consume(limit, wait_s)
-        self.is_polling = False
-        for message in got:
+        messages: list[Message] = self._consumer.consume(limit, wait_s)
+        for message in messages:
             self.fetched_bytes[message.partition()] += len(message) + 300
-        if got and self.then is not None:
+        if messages and self.then is not None:
             then, self.then = self.then, None
-            then(got)
-        return got
-
-    def incremental_assign(self, places: list[TopicPartition]) -> None:
-        self._change("incremental_assign", places)
-
-    def incremental_unassign(self, places: list[TopicPartition]) -> None:
-        self._change("incremental_unassign", places)
-
-    def _change(self, name: str, places: list[TopicPartition]) -> None:
-        self.before.pop(name, lambda: None)()
-        getattr(self._consumer, name)(places)
-        self.after.pop(name, lambda: None)()
-
-    def assignment(self) -> list[TopicPartition]:
-        places: list[TopicPartition] = self._consumer.assignment()
-        return places
-
-    def list_topics(self, topic: str, timeout: float) -> Any:
-        return self._consumer.list_topics(topic, timeout=timeout)
+            then(messages)
+        return messages
 
     def close(self) -> None:
-        self.is_closed = True
         self._consumer.close()
+        self.is_closed = True
 
 
 @pytest.fixture(autouse=True)
@@ -98,8 +76,8 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
         created.append(Client(*arguments, **options))
         return created[-1]
 
-    # Interrupts and errors come at a certain point of a poll, which no broker can arrange.
-    monkeypatch.setattr(shared_consumer, "Consumer", create)
+    # Seeks and errors come at a certain point of a poll, which no broker can arrange.
+    monkeypatch.setattr(io_thread, "Consumer", create)
     return created
 
 
@@ -137,7 +115,7 @@ def test_readers_of_several_topics_share_one_consumer_until_the_last_closes(
     (client,) = clients
     assert not client.is_closed
     readers[0].close()
-    assert client.is_closed
+    until(lambda: client.is_closed)
     with pytest.raises(EndpointClosed):
         readers[0].read(1)
 
@@ -178,7 +156,8 @@ def test_an_idle_readers_partitions_are_paused_and_read_completely_later(
     topics: Topics, shared: Shared, clients: list[Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The limit is no option, and 64 MB take long.
-    monkeypatch.setattr(shared_consumer, "_TOTAL_BYTES", 2_000_000)
+    monkeypatch.setattr(io_thread, "_QUEUE_BYTES", 1_000_000)
+    monkeypatch.setattr(io_thread, "_TOTAL_BYTES", 2_000_000)
     connection = topics.connect("avro", partitions=2)
     write(connection, 200_000, partitioner=lambda record, _: record["id"] % 2)
     with (
@@ -189,7 +168,6 @@ def test_an_idle_readers_partitions_are_paused_and_read_completely_later(
         assert [still.read(1, timeout=None)[0]["id"] for _ in range(3)] == [0, 2, 4]
         ids = [id_ for batch in busy.batches() for id_ in batch["id"].to_pylist()]
         assert ids == list(range(1, 200_000, 2))
-        assert all(place.partition != 0 for place in client.assignment())
         # Messages of the poll that exceeded the limit are kept as well.
         assert client.fetched_bytes[0] < 2_000_000 + 8192 * 400
         rest = [id_ for batch in still.batches() for id_ in batch["id"].to_pylist()]
@@ -197,7 +175,7 @@ def test_an_idle_readers_partitions_are_paused_and_read_completely_later(
 
 
 @pytest.mark.long
-def test_a_waiting_reader_polls_for_all_and_passes_polling_on(
+def test_many_waiting_readers_are_served_by_one_consumer(
     topics: Topics, shared: Shared, clients: list[Client]
 ) -> None:
     connection = topics.connect("avro", partitions=8)
@@ -214,34 +192,6 @@ def test_a_waiting_reader_polls_for_all_and_passes_polling_on(
         each.close()
 
 
-@pytest.mark.long
-def test_a_served_reader_passes_polling_on_at_once(
-    topics: Topics, own_properties: Mapping[str, str], clients: list[Client]
-) -> None:
-    connection = topics.connect("avro", partitions=2)
-    streams = [SharedStream(connection, own_properties, timeout_s=30) for _ in range(2)]
-    for partition, stream in enumerate(streams):
-        stream.assign({partition: 0})
-
-    def next_messages(stream: SharedStream) -> int:
-        # The ends of partitions are events without messages.
-        return len(until(lambda: stream.poll(1, 60).messages))
-
-    # In one of several rounds, the second stream waits before the message arrives.
-    for _ in range(5):
-        with ThreadPoolExecutor(2) as threads:
-            first = threads.submit(next_messages, streams[0])
-            until(lambda: clients[0].is_polling)
-            second = threads.submit(next_messages, streams[1])
-            write(connection, 1, partition=0)
-            assert first.result(50) == 1
-            write(connection, 1, partition=1)
-            assert second.result(50) == 1
-    assert len(clients) == 1
-    for stream in streams:
-        stream.close()
-
-
 def test_a_reader_moves_between_threads_while_others_close(topics: Topics, shared: Shared) -> None:
     connection = topics.connect("avro", partitions=2)
     with shared(connection, until=None, partitions=[0]) as reader, ThreadPoolExecutor(2) as threads:
@@ -255,93 +205,53 @@ def test_a_reader_moves_between_threads_while_others_close(topics: Topics, share
             assert waiting.result(30) == readings(1, number)
 
 
-def test_messages_buffered_before_a_seek_are_dropped(
+def test_messages_polled_during_a_seek_are_dropped(
     topics: Topics, shared: Shared, clients: list[Client]
 ) -> None:
     connection = written(topics, 100)
-    idle = topics.connect("avro", partitions=1)
-    with shared(idle, until=None) as other, shared(connection, until="now") as reader:
-        assert other.read(1, timeout=0.05) == []
+    with shared(connection, until="now") as reader:
         reader.seek({0: 5})
         clients[0].then = lambda _: reader.seek({0: 60})
-        until(lambda: other.read(1, timeout=0.01) or reader.position()[0].offset == 60)
+        until(lambda: clients[0].then is None)
         assert reader.read(100, timeout=None) == readings(40, 60)
 
 
-def test_an_interrupt_loses_no_messages_of_any_reader(
+def test_a_failed_poll_is_raised_and_reading_goes_on(
     topics: Topics, shared: Shared, clients: list[Client]
 ) -> None:
-    one, two = written(topics, 20), written(topics, 20)
+    def fail(_: list[Message]) -> None:
+        raise KafkaException(KafkaError(KafkaError._FATAL))
 
-    def interrupt(_: list[Message]) -> None:
-        raise KeyboardInterrupt
-
-    with shared(one, until="now") as first, shared(two, until="now") as second:
-        assert first.read(5, timeout=None) == readings(5)
-        for reader in (first, second):
-            reader.seek({0: 5})
-        clients[0].then = interrupt
-        with pytest.raises(KeyboardInterrupt):
-            second.read(1, timeout=None)
-        assert list(first) == list(second) == readings(15, 5)
+    connection = written(topics, 20)
+    with shared(connection, until=None) as reader:
+        assert reader.read(20, timeout=None) == readings(20)
+        clients[0].then = fail
+        write(connection, 5, 20)
+        with pytest.raises(KafkaFailure, match="_FATAL"):
+            reader.read(5, timeout=None)
+        assert reader.read(5, timeout=None) == readings(5, 20)
 
 
-def test_an_interrupt_while_a_poll_takes_the_lock_back_stops_no_reader(
-    topics: Topics, shared: Shared, clients: list[Client]
+def test_a_stream_that_stands_still_holds_few_messages(
+    topics: Topics, clients: list[Client]
 ) -> None:
-    one, two = written(topics, 20), written(topics, 20)
-    changing, main = threading.Event(), threading.get_ident()
-
-    def interrupt() -> None:
-        changing.set()
-        file = shared_consumer.__file__
-        until(lambda: sys._current_frames()[main].f_code.co_filename == file)
-        signal.pthread_kill(main, signal.SIGUSR1)
-
+    connection = topics.connect(partitions=1)
+    topics.produce(connection.topic_name, 0, [bytes(900_000)] * 60)
     with (
-        ThreadPoolExecutor(1) as pool,
-        shared(one, until="now") as first,
-        shared(two, until="now") as second,
+        closing(MessageStream(connection, timeout_s=30)) as still,
+        closing(MessageStream(connection, timeout_s=30)) as other,
     ):
-        assert first.read(5, timeout=None) == readings(5)
-        for reader in (first, second):
-            reader.seek({0: 5})
 
-        def then(_: list[Message]) -> None:
-            # The other thread changes the assignment, so the poll has to wait.
-            clients[0].before["incremental_assign"] = interrupt
-            pool.submit(first.seek, {0: 5})
-            assert changing.wait(60)
+        def all_of(stream: MessageStream) -> int:
+            return sum(1 for _ in iter(lambda: stream.poll(100, 1).at_end, {0}))
 
-        clients[0].then = then
-        before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                second.read(1, timeout=None)
-        finally:
-            signal.signal(signal.SIGUSR1, before)
-        assert list(first) == list(second) == readings(15, 5)
-
-
-@pytest.mark.sample
-@pytest.mark.parametrize("call", ["incremental_assign", "incremental_unassign"])
-@pytest.mark.parametrize("done", [True, False])
-def test_an_interrupted_seek_may_be_repeated(
-    topics: Topics, shared: Shared, clients: list[Client], call: str, done: bool
-) -> None:
-    one, two = written(topics, 20), written(topics, 20)
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    with shared(one, until="now") as first, shared(two, until="now") as second:
-        assert second.read(5, timeout=None) == readings(5)
-        (clients[0].after if done else clients[0].before)[call] = interrupt
-        with pytest.raises(KeyboardInterrupt):
-            first.seek({0: 10})
-        first.seek({0: 10})
-        assert list(first) == readings(10, 10)
-        assert list(second) == readings(15, 5)
+        still.assign({0: 0})
+        until(lambda: clients[0].fetched_bytes[0] > 4_000_000)
+        other.assign({0: 0})
+        assert all_of(other)
+        assert clients[0].fetched_bytes[0] < 8_000_000
+        assert all_of(still)
+        assert clients[0].fetched_bytes[0] > 50_000_000
 
 
 def test_an_error_without_a_partition_reaches_every_reader_once(

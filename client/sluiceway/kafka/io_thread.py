@@ -1,0 +1,466 @@
+"""I/O thread of a Kafka consumer, and the queues of messages that it fills."""
+
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeAlias
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from sluiceway.concurrency import ForkGuard
+from sluiceway.kafka.config import MaskedProperties
+from sluiceway.kafka.errors import create_client, is_gone, is_unavailable
+from sluiceway.records.to_python import gc_paused
+from sluiceway.runtime.threads import Signal
+
+__all__ = ["Chunk", "ConsumerPool", "ConsumerThread", "MessageQueue", "consumer_pool"]
+
+LOGGER = logging.getLogger("sluiceway.kafka")
+
+_MESSAGE_BYTES = 300
+"""The memory of a message in Python in addition to its value."""
+_SAMPLE = 64
+_QUEUE_BYTES = 4 * 1024 * 1024
+"""A queue with more bytes is full; one with less than half of them has room again."""
+_TOTAL_BYTES = 64 * 1024 * 1024
+"""The bytes in all queues of a consumer from which partitions of full ones are unassigned."""
+_POLL_BYTES = 4 * 1024 * 1024
+_POLL_MESSAGES = 8192
+_POLL_S = 0.1
+"""The time after which a closed consumer ends: nothing wakes a thread that waits for Kafka."""
+_RETRY_S = 1.0
+_METADATA_TIMEOUT_S = 5.0
+_OF_A_PARTITION = frozenset({KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET})
+_Partition: TypeAlias = tuple[str, int]
+"""A topic's name, and the number of its partition."""
+
+
+@dataclass
+class Chunk:
+    """Consecutive messages and events of one partition, and their memory in bytes."""
+
+    partition: int
+    items: list[Message]
+    size: int
+
+
+class MessageQueue:
+    """One stream's messages in a ConsumerThread, in the order in which they arrived.
+
+    The thread appends, the stream takes; one of its calls at a time. The consumer's lock guards
+    the other fields. `next` has the offset after the last queued message of each partition, and
+    `known_ends` its end as of the last fetch. `paused`: the stream is too slow, so its partitions
+    are unassigned.
+    """
+
+    def __init__(self, topic: str, topic_id: str | None, partitions: int) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partitions = partitions
+        self.consumer: ConsumerThread | None = None
+        self.next: dict[int, int] = {}
+        self.known_ends: dict[int, int] = {}
+        self.paused = False
+        self._chunks: deque[Chunk] = deque()
+        self._failures: deque[KafkaError | Exception] = deque(maxlen=1)
+        self._arrived = Signal()
+        # Each is changed by one thread only.
+        self._put_bytes = self._taken_bytes = 0
+
+    @property
+    def size(self) -> int:
+        """The size of the messages, in bytes."""
+        return self._put_bytes - self._taken_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it is less than half full."""
+        return self.size < _QUEUE_BYTES // 2
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should be fetched for it."""
+        return self.size >= _QUEUE_BYTES
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The offset of the next message to take, for each assigned partition."""
+        first = {chunk.partition: _first(chunk.items) for chunk in reversed(self._chunks)}
+        return {p: first.get(p) or offset for p, offset in self.next.items()}
+
+    def take(self, limit: int, wait_s: float) -> list[Chunk]:
+        """Remove and return up to `limit` messages and events, as soon as there are some.
+
+        An interrupt may lose some of them: assign their partitions again.
+        """
+        if not self._chunks:
+            self._arrived.clear()
+            if not self._chunks and not self._failures:
+                self._arrived.wait(wait_s)
+        taken: list[Chunk] = []
+        while self._chunks and limit > 0:
+            chunk = self._chunks[0]
+            if len(chunk.items) > limit:
+                items, chunk.items = chunk.items[:limit], chunk.items[limit:]
+                size = chunk.size * limit // (limit + len(chunk.items))
+                chunk.size -= size
+                chunk = Chunk(partition=chunk.partition, items=items, size=size)
+            else:
+                self._chunks.popleft()
+            taken.append(chunk)
+            limit -= len(chunk.items)
+        self._taken_bytes += sum(chunk.size for chunk in taken)
+        if taken and self.consumer is not None:
+            self.consumer.wake()
+        return taken
+
+    def take_failure(self) -> KafkaError | Exception | None:
+        """Remove and return a failure of the consumer, or None."""
+        return self._failures.popleft() if self._failures else None
+
+    def put(self, partition: int, items: list[Message], known_end: int) -> None:
+        """Append messages and events of a partition; only the thread of the consumer."""
+        self.known_ends[partition] = max(-1, known_end)
+        size = _size(items)
+        self.next[partition] = max(self.next[partition], _after(items))
+        self._put_bytes += size
+        self._chunks.append(Chunk(partition=partition, items=items, size=size))
+        self._arrived.set()
+
+    def fail(self, failure: KafkaError | Exception) -> None:
+        """Add a failure in the place of one that was not taken yet."""
+        self._failures.append(failure)
+        self._arrived.set()
+
+    def keep(self, partitions: Collection[int]) -> None:
+        """Drop the messages of all other partitions."""
+        self._chunks = deque(chunk for chunk in self._chunks if chunk.partition in partitions)
+        self._taken_bytes = self._put_bytes - sum(chunk.size for chunk in self._chunks)
+
+    def clear(self) -> None:
+        """Drop all messages and failures."""
+        self.known_ends = {}
+        self.keep(())
+        self._failures.clear()
+        self.paused = False
+
+    def abandon(self) -> None:
+        """Let the consumer remove this queue; takes no lock."""
+        consumer = self.consumer
+        if consumer is not None:
+            consumer.abandoned.append(self)
+            consumer.wake()
+
+
+def _size(items: list[Message]) -> int:
+    """Return the memory of messages in bytes, that of many by a sample."""
+    sample = items[:: max(1, len(items) // _SAMPLE)]
+    return (sum(map(len, sample)) // len(sample) + _MESSAGE_BYTES) * len(items)
+
+
+def _first(items: list[Message]) -> int | None:
+    return next((item.offset() for item in items if item.error() is None), None)
+
+
+def _after(items: list[Message]) -> int:
+    """Return the offset after these messages; 0 if none of them has one."""
+    for item in reversed(items):
+        error = item.error()
+        if error is None:
+            return int(item.offset() or 0) + 1
+        if error.code() == KafkaError._PARTITION_EOF:
+            return int(item.offset() or 0)
+    return 0
+
+
+class ConsumerThread:
+    """A Kafka consumer, the thread that uses it, and a queue for each of its streams.
+
+    Streams only change which partitions are wanted; the thread assigns them. Until it has, it drops
+    messages of changed partitions. No signal handler may run in a thread that holds the lock.
+
+    The thread polls while a queue has room. A full queue among others is filled further until all
+    queues together exceed 64 MB; then its partitions are unassigned, and assigned again from their
+    next offsets once it has room. After its last queue was removed, the thread closes the consumer.
+    """
+
+    def __init__(self, properties: MaskedProperties) -> None:
+        """Start the thread. Raises OptionError, and RuntimeError without a thread."""
+        self.abandoned: deque[MessageQueue] = deque()
+        self.ended = False
+        self._changed = Signal()
+        self._requests: deque[tuple[str, float, Future[None]]] = deque()
+        # Guards the fields from here on, and the queues.
+        self._lock = threading.Lock()
+        self._queues: dict[MessageQueue, None] = {}
+        self._routes: dict[_Partition, MessageQueue] = {}
+        # Partitions to assign at an offset, or with None to unassign.
+        self._changes: dict[_Partition, int | None] = {}
+        # The id of each topic, and the number of its partitions that the consumer knows.
+        self._topics: dict[str, str | None] = {}
+        self._partitions: dict[str, int] = {}
+        # Whether it ends when it has no queues: not before it got the first one.
+        self._ends_unused = False
+        # Used by the thread alone: a call of another one would wait for its poll to return.
+        self._consumer = create_client(Consumer, properties)
+        self._assigned: set[_Partition] = set()
+        try:
+            threading.Thread(target=self._run, name="sluiceway-consumer", daemon=True).start()
+        except RuntimeError:
+            self._consumer.close()
+            raise
+
+    def assign(self, queue: MessageQueue, offsets: Mapping[int, int]) -> bool:
+        """Read these partitions into a queue instead of its earlier ones.
+
+        Returns False, and changes nothing, if another queue has one of them, if the consumer may
+        have cached a deleted topic of that name, or if it has ended.
+        """
+        with self._lock:
+            self._remove_abandoned()
+            topic_id = self._topics.setdefault(queue.topic, queue.topic_id)
+            if self.ended or topic_id != queue.topic_id or self._has_others(queue, offsets):
+                return False
+            self._queues[queue] = None
+            if queue.topic not in self._partitions:
+                self._partitions[queue.topic] = queue.partitions
+                if not offsets:
+                    # Otherwise a partition that is added later waits for its leader for a second.
+                    self._requests.append((queue.topic, _METADATA_TIMEOUT_S, Future()))
+            queue.consumer = self
+            self._clear(queue)
+            self._add(queue, offsets)
+        self.wake()
+        return True
+
+    def add(self, queue: MessageQueue, offsets: Mapping[int, int]) -> bool:
+        """Read these partitions into a queue as well; False if another queue has one of them."""
+        with self._lock:
+            if self._has_others(queue, offsets):
+                return False
+            self._add(queue, offsets)
+        self.wake()
+        return True
+
+    def drop(self, queue: MessageQueue, partitions: Collection[int]) -> None:
+        """Stop reading partitions, and drop their messages."""
+        with self._lock:
+            self._drop(queue, partitions)
+        self.wake()
+
+    def remove(self, queue: MessageQueue) -> None:
+        """Remove a queue. May be repeated."""
+        with self._lock:
+            self._remove(queue)
+        self.wake()
+
+    def request_metadata(self, topic: str, timeout_s: float) -> None:
+        """Request a topic's metadata on the consumer's own connections. Raises KafkaException."""
+        response: Future[None] = Future()
+        self._requests.append((topic, timeout_s, response))
+        self.wake()
+        response.result(timeout_s + _RETRY_S)
+
+    def wake(self) -> None:
+        """Let the thread look at its queues unless it waits for Kafka; takes no lock."""
+        self._changed.set()
+
+    def _run(self) -> None:
+        while not self.ended:
+            try:
+                self._step()
+            except Exception as error:
+                LOGGER.exception("the messages of a consumer were not fetched")
+                failure = error.args[0] if isinstance(error, KafkaException) else error
+                with self._lock:
+                    for queue in self._queues:
+                        queue.fail(failure)
+                self._changed.wait(_RETRY_S)
+        self._consumer.close()
+
+    def _step(self) -> None:
+        """Wait for a message of any queue, and put all available ones into their queues."""
+        self._changed.clear()
+        with self._lock:
+            self._remove_abandoned()
+            self.ended = self._ends_unused and not self._queues
+            for queue in self._queues:
+                if queue.paused and queue.has_room:
+                    queue.paused = False
+                    self._want(queue, queue.next)
+            changes, self._changes = self._changes, {}
+            reading = any(q.next and not q.paused and not q.is_full for q in self._queues)
+        if self.ended:
+            return
+        while self._requests:
+            self._respond(*self._requests.popleft())
+        if changes:
+            self._apply(changes)
+        if not reading:
+            self._changed.wait(threading.TIMEOUT_MAX)
+            return
+        polled = self._consumer.consume(1, _POLL_S)
+        if polled:
+            limit = max(1, min(_POLL_MESSAGES, _POLL_BYTES // _size(polled)))
+            with gc_paused():
+                polled += self._consumer.consume(limit, 0)
+            with self._lock:
+                self._deliver(polled)
+
+    def _respond(self, topic: str, timeout_s: float, response: Future[None]) -> None:
+        try:
+            self._request_partitions(topic, timeout_s)
+        except KafkaException as error:
+            response.set_exception(error)
+        else:
+            response.set_result(None)
+
+    def _request_partitions(self, topic: str, timeout_s: float) -> None:
+        metadata = self._consumer.list_topics(topic, timeout=timeout_s)
+        self._partitions[topic] = len(metadata.topics[topic].partitions)
+
+    def _apply(self, changes: Mapping[_Partition, int | None]) -> None:
+        """Assign and unassign partitions."""
+        if removed := self._assigned & changes.keys():
+            self._assigned -= removed
+            self._consumer.incremental_unassign([TopicPartition(*key) for key in removed])
+        added = {key: at for key, at in changes.items() if at is not None}
+        # librdkafka learns of added partitions only after minutes.
+        for topic in {topic for topic, p in added if p >= self._partitions[topic]}:
+            self._request_partitions(topic, _METADATA_TIMEOUT_S)
+        if added:
+            self._consumer.incremental_assign(
+                [TopicPartition(*key, at) for key, at in added.items()]
+            )
+            self._assigned |= added.keys()
+
+    def _deliver(self, polled: list[Message]) -> None:
+        """Put messages and events into their queues, in order."""
+        for key, items in self._by_partition(polled):
+            if key not in self._assigned:
+                self._broadcast(key[0], items)
+            elif key not in self._changes:
+                queue = self._routes[key]
+                _, known_end = self._consumer.get_watermark_offsets(
+                    TopicPartition(*key), cached=True
+                )
+                queue.put(key[1], items, known_end)
+                if queue.is_full and len(self._queues) > 1:
+                    self._limit_total(queue)
+
+    def _by_partition(self, polled: list[Message]) -> Iterator[tuple[_Partition, list[Message]]]:
+        """Divide messages and events into pieces of one partition each, in their order."""
+        first = 0
+        topics = groupby(polled, Message.topic) if len(self._topics) > 1 else [(None, polled)]
+        for _, of_topic in topics:
+            for partition, same in groupby(map(Message.partition, of_topic)):
+                end = first + sum(1 for _ in same)
+                yield (polled[first].topic(), partition), polled[first:end]
+                first = end
+
+    def _limit_total(self, queue: MessageQueue) -> None:
+        """Pause a full queue if all queues hold too much."""
+        if sum(other.size for other in self._queues) > _TOTAL_BYTES:
+            self._want(queue, dict.fromkeys(queue.next))
+            queue.paused = True
+
+    def _broadcast(self, topic: str | None, events: list[Message]) -> None:
+        """Pass failures of a topic or the brokers to all affected queues."""
+        for event in events:
+            error = event.error()
+            if error is None or error.code() in _OF_A_PARTITION:
+                continue
+            if is_unavailable(error) or is_gone(error):
+                continue
+            for queue in self._queues:
+                if not topic or topic == queue.topic:
+                    queue.fail(error)
+
+    def _has_others(self, queue: MessageQueue, partitions: Collection[int]) -> bool:
+        """Whether another queue has one of the partitions."""
+        return any(self._routes.get((queue.topic, p), queue) is not queue for p in partitions)
+
+    def _add(self, queue: MessageQueue, offsets: Mapping[int, int]) -> None:
+        queue.next.update(offsets)
+        self._routes.update(((queue.topic, p), queue) for p in offsets)
+        if not queue.paused:
+            self._want(queue, offsets)
+
+    def _drop(self, queue: MessageQueue, partitions: Collection[int]) -> None:
+        dropped = [p for p in partitions if queue.next.pop(p, None) is not None]
+        for partition in dropped:
+            del self._routes[queue.topic, partition]
+        self._want(queue, dict.fromkeys(dropped))
+        queue.keep(queue.next)
+
+    def _clear(self, queue: MessageQueue) -> None:
+        self._drop(queue, [*queue.next])
+        queue.clear()
+
+    def _remove(self, queue: MessageQueue) -> None:
+        self._ends_unused = True
+        if queue in self._queues:
+            del self._queues[queue]
+            self._clear(queue)
+            queue.consumer = None
+
+    def _remove_abandoned(self) -> None:
+        while self.abandoned:
+            self._remove(self.abandoned.popleft())
+
+    def _want(self, queue: MessageQueue, offsets: Mapping[int, int | None]) -> None:
+        """Have partitions of a queue assigned at these offsets, or with None unassigned."""
+        self._changes.update(((queue.topic, p), offset) for p, offset in offsets.items())
+
+
+class ConsumerPool:
+    """The consumers of one configuration, usually one.
+
+    Another one is needed when two streams read the same partition, because a consumer reads a
+    partition once.
+    """
+
+    def __init__(self, properties: MaskedProperties) -> None:
+        self._properties = properties
+        self._lock = threading.Lock()
+        self._consumers: list[ConsumerThread] = []
+
+    def assign(self, queue: MessageQueue, offsets: Mapping[int, int]) -> None:
+        """Read these partitions into a queue instead of its earlier ones."""
+        with self._lock:
+            if queue.consumer is not None:
+                if queue.consumer.assign(queue, offsets):
+                    return
+                queue.consumer.remove(queue)
+            self._consumers = [consumer for consumer in self._consumers if not consumer.ended]
+            for consumer in self._consumers:
+                if consumer.assign(queue, offsets):
+                    return
+            self._consumers.append(ConsumerThread(self._properties))
+            self._consumers[-1].assign(queue, offsets)
+
+    def replace(self, queue: MessageQueue) -> None:
+        """Remove a queue from its consumer, which gets no other queues."""
+        with self._lock:
+            if queue.consumer in self._consumers:
+                self._consumers.remove(queue.consumer)
+            if queue.consumer is not None:
+                queue.consumer.remove(queue)
+
+
+_SHARED: "weakref.WeakValueDictionary[tuple[ForkGuard, MaskedProperties], ConsumerPool]" = (
+    weakref.WeakValueDictionary()
+)
+
+
+def consumer_pool(properties: MaskedProperties, *, shared: bool) -> ConsumerPool:
+    """Return the pool of this process for `shared` streams with these properties, or a new one."""
+    if not shared:
+        return ConsumerPool(properties)
+    key = (ForkGuard(), properties)
+    return _SHARED.get(key) or _SHARED.setdefault(key, ConsumerPool(properties))
