@@ -49,7 +49,7 @@ model: $(READY) ## run seeded schedules of exactly-once delivery against its rul
 	@$(BIN)/python -m tests.model --schedules $(N)
 
 chaos: $(READY) ## run jobs under faults, and check that each record becomes visible once: CHAOS_MINUTES=60 SEED=7
-	@$(BIN)/python -W ignore -m tests.chaos --minutes $(CHAOS_MINUTES) $(if $(SEED),--seed $(SEED))
+	@PYTHONPATH=tests/support $(BIN)/python -W ignore -m tests.chaos --minutes $(CHAOS_MINUTES) $(if $(SEED),--seed $(SEED))
 
 SPARK ?= 4.3.0
 test-spark: .venv-spark-$(SPARK)/.ready ## run the Spark tests on another version: SPARK=4.2.1
