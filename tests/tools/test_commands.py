@@ -24,6 +24,8 @@ def test_the_checks_call_the_tests_as_the_readme_does() -> None:
 @pytest.mark.parametrize("target", ["chaos", "model"])
 def test_a_long_run_starts(target: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    printed = subprocess.check_output(["make", "-n", target], cwd=ROOT, text=True)
+    printed = subprocess.check_output(
+        ["make", "-n", "--no-print-directory", target], cwd=ROOT, text=True
+    )
     command = f"{printed.splitlines()[-1].removeprefix('@')} --help"
     subprocess.run(["sh", "-c", command], cwd=ROOT, env=environment, check=True)

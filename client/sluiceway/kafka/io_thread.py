@@ -280,6 +280,10 @@ class ConsumerThread:
                 with self._lock:
                     for queue in self._queues:
                         queue.fail(failure)
+                        if not queue.paused:
+                            # Messages may be lost that were polled, but not put into the queue.
+                            self._want(queue, queue.next)
+                self._changed.clear()
                 self._changed.wait(_RETRY_S)
         self._consumer.close()
 

@@ -203,7 +203,7 @@ def _cut(values: list[Any], bounds: list[int]) -> list[list[Any]]:
     return [values[begin:end] for begin, end in pairwise(bounds)]
 
 
-_pauses: set[object] = set()
+_pauses: dict[object, None] = {}
 _is_paused = False
 
 
@@ -218,16 +218,16 @@ def gc_paused() -> Iterator[None]:
     """
     global _is_paused
     pause = object()
+    # Without a lock, which an interrupt could leave held. Interrupts come at calls, and no call is
+    # between two steps that belong together.
+    _pauses[pause] = None
     try:
-        # Without a lock, which an interrupt could leave held. After an interrupt between two of
-        # these steps, the end of the next pause turns the collector on.
-        _pauses.add(pause)
         if gc.isenabled():
             _is_paused = True
             gc.disable()
         yield
     finally:
-        _pauses.discard(pause)
+        del _pauses[pause]
         if _is_paused and not _pauses:
             _is_paused = False
             gc.enable()
