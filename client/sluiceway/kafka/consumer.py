@@ -1,6 +1,7 @@
 """Consumer: messages of assigned partitions in offset order, and the idle timeout."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -160,6 +161,9 @@ class MessageStream(PartitionStream):
         self._identity = TopicIdentity(connection, config)
         self._pending_failure: SluicewayError | None = None
         self._closed = False
+        # Held while a change is made, where no signal handler runs.
+        self._lock = threading.Lock()
+        self._changes = 0
         self._pool = consumer_pool(properties, shared=shared)
         self._queue = MessageQueue(self._topic, connection.topic_id, connection.partitions)
         abandon = self._fork_guard.finalize(self, self._queue.abandon)
@@ -181,7 +185,7 @@ class MessageStream(PartitionStream):
             self.request_metadata(timeout_s)
         except KafkaUnavailable as error:
             LOGGER.info("the client of the topic %s is replaced: %s", self._topic, error)
-            self._call(self._pool.replace, self._queue)
+            self._change(self._pool.replace, self._queue)
             return True
         return False
 
@@ -195,12 +199,12 @@ class MessageStream(PartitionStream):
     def assign(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets."""
         self._pending_failure = None
-        self._call(self._pool.assign, self._queue, offsets)
+        self._change(self._pool.assign, self._queue, offsets)
 
     def add(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions as well."""
         consumer = self._queue.consumer
-        if consumer is None or not self._call(consumer.add, self._queue, offsets):
+        if consumer is None or not self._change(consumer.add, self._queue, offsets):
             # Another stream of the consumer has one of them, so all need another consumer.
             self.assign({**self._queue.positions, **offsets})
 
@@ -208,16 +212,16 @@ class MessageStream(PartitionStream):
         """Stop reading partitions."""
         consumer = self._queue.consumer
         if consumer is not None:
-            self._call(consumer.drop, self._queue, partitions)
+            self._change(consumer.drop, self._queue, partitions)
 
     def close(self) -> None:
         """Stop reading; a consumer without other streams is closed a moment later.
 
         May be repeated.
         """
-        consumer, self._closed = self._queue.consumer, True
-        if not self._fork_guard.forked and consumer is not None:
-            call(lambda: consumer.remove(self._queue))
+        if not self._closed and not self._fork_guard.forked:
+            self._change(self._remove)
+        self._closed = True
 
     def poll(self, limit: int, wait_s: float) -> FetchedMessages:
         """Return up to `limit` messages; none if none arrived within `wait_s`.
@@ -310,6 +314,23 @@ class MessageStream(PartitionStream):
         self._fork_guard.check("this reader")
         if self._closed:
             raise EndpointClosed("this reader is closed; open a new one with channel.reader()")
+
+    def _remove(self) -> None:
+        if self._queue.consumer is not None:
+            self._queue.consumer.remove(self._queue)
+
+    def _change(self, function: Callable[..., T], *arguments: Any) -> T | None:
+        """Change what the stream reads, unless a later change was made meanwhile.
+
+        A call that was interrupted goes on in the background.
+        """
+        self._changes = number = self._changes + 1
+
+        def change() -> T | None:
+            with self._lock:
+                return function(*arguments) if number == self._changes else None
+
+        return self._call(change)
 
     def _call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         self._check()

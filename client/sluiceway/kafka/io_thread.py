@@ -90,8 +90,13 @@ class MessageQueue:
     @property
     def positions(self) -> dict[int, int]:
         """The offset of the next message to take, for each assigned partition."""
-        first = {chunk.partition: _first(chunk.items) for chunk in reversed(self._chunks)}
-        return {p: first.get(p) or offset for p, offset in self.next.items()}
+        positions = dict(self.next)
+        for chunk in reversed(self._chunks):
+            for message in chunk.items:
+                if message.error() is None:
+                    positions[chunk.partition] = message.offset()
+                    break
+        return positions
 
     def take(self, limit: int, wait_s: float) -> list[Chunk]:
         """Remove and return up to `limit` messages and events, as soon as there are some.
@@ -161,10 +166,6 @@ def _size(items: list[Message]) -> int:
     """Return the memory of messages in bytes, that of many by a sample."""
     sample = items[:: max(1, len(items) // _SAMPLE)]
     return (sum(map(len, sample)) // len(sample) + _MESSAGE_BYTES) * len(items)
-
-
-def _first(items: list[Message]) -> int | None:
-    return next((item.offset() for item in items if item.error() is None), None)
 
 
 def _after(items: list[Message]) -> int:
@@ -264,7 +265,10 @@ class ConsumerThread:
         response: Future[None] = Future()
         self._requests.append((topic, timeout_s, response))
         self.wake()
-        response.result(timeout_s + _RETRY_S)
+        try:
+            response.result(timeout_s + _RETRY_S)
+        except TimeoutError as error:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
 
     def wake(self) -> None:
         """Let the thread look at its queues unless it waits for Kafka; takes no lock."""
@@ -301,8 +305,7 @@ class ConsumerThread:
             reading = any(q.next and not q.paused and not q.is_full for q in self._queues)
         if self.ended:
             return
-        while self._requests:
-            self._respond(*self._requests.popleft())
+        self._respond()
         if changes:
             self._apply(changes)
         if not reading:
@@ -316,13 +319,22 @@ class ConsumerThread:
             with self._lock:
                 self._deliver(polled)
 
-    def _respond(self, topic: str, timeout_s: float, response: Future[None]) -> None:
-        try:
-            self._request_partitions(topic, timeout_s)
-        except KafkaException as error:
-            response.set_exception(error)
-        else:
-            response.set_result(None)
+    def _respond(self) -> None:
+        """Respond to the requests for metadata; to all with the first failure."""
+        updated: set[str] = set()
+        failure: KafkaException | None = None
+        while self._requests:
+            topic, timeout_s, response = self._requests.popleft()
+            if failure is None and topic not in updated:
+                try:
+                    self._request_partitions(topic, timeout_s)
+                    updated.add(topic)
+                except KafkaException as error:
+                    failure = error
+            if failure is not None:
+                response.set_exception(failure)
+            else:
+                response.set_result(None)
 
     def _request_partitions(self, topic: str, timeout_s: float) -> None:
         metadata = self._consumer.list_topics(topic, timeout=timeout_s)

@@ -1,5 +1,8 @@
 """The I/O thread of a consumer, and the readers of one process that share it."""
 
+import signal
+import sys
+import threading
 import time
 import uuid
 from collections import Counter
@@ -14,12 +17,15 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from faults import at_call
 from shared_kafka import SharedKafka
 from sluiceway.errors import EndpointClosed, KafkaFailure, OptionError
 from sluiceway.kafka import io_thread
 from sluiceway.kafka.consumer import MessageStream
+from sluiceway.kafka.io_thread import ConsumerThread
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.models import Connection
+from sluiceway.runtime import threads
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
 from waiting import until
@@ -214,6 +220,62 @@ def test_messages_polled_during_a_seek_are_dropped(
         clients[0].then = lambda _: reader.seek({0: 60})
         until(lambda: clients[0].then is None)
         assert reader.read(100, timeout=None) == readings(40, 60)
+
+
+def test_a_stream_keeps_its_messages_when_it_moves_to_another_consumer(
+    topics: Topics, own_properties: Mapping[str, str], clients: list[Client]
+) -> None:
+    connection = topics.connect("avro", partitions=2)
+    for partition in (0, 1):
+        write(connection, 10, partition=partition)
+    streams = [MessageStream(connection, own_properties, timeout_s=30, shared=True) for _ in "12"]
+    with closing(streams[0]) as one, closing(streams[1]) as two:
+        one.assign({0: 0})
+        until(lambda: clients[0].fetched_bytes[0])
+        two.assign({1: 5})
+        # The first consumer reads the partition for the second stream.
+        one.add({1: 0})
+        offsets: dict[int, list[int]] = {0: [], 1: []}
+
+        def are_read() -> bool:
+            for message in one.poll(100, 1).messages:
+                offsets[message.partition()].append(message.offset())
+            return all(map(len, offsets.values()))
+
+        until(are_read)
+        assert offsets == {0: [*range(10)], 1: [*range(10)]}
+        assert len(clients) == 2
+        until(lambda: [m.offset() for m in two.poll(100, 1).messages] == [*range(5, 10)])
+
+
+def test_an_interrupted_change_is_not_made_after_a_later_one(
+    topics: Topics, clients: list[Client]
+) -> None:
+    connection = written(topics, 100)
+    begun, proceed = threading.Event(), threading.Event()
+
+    def wait(*_: object) -> None:
+        begun.set()
+        assert proceed.wait(60)
+
+    def interrupt(*_: object) -> None:
+        main = threading.main_thread().ident
+        until(lambda: sys._current_frames()[main].f_code.co_filename == threads.__file__)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with closing(MessageStream(connection, timeout_s=30)) as stream, ThreadPoolExecutor(2) as pool:
+        stream.assign({})
+        with at_call(ConsumerThread, "drop", wait):
+            dropping = pool.submit(stream.drop, [0])
+            assert begun.wait(60)
+            pool.submit(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                stream.assign({0: 5})
+            pool.submit(proceed.set)
+            stream.assign({0: 60})
+            dropping.result(60)
+        assert until(lambda: stream.poll(100, 1).messages)[0].offset() == 60
+        assert len(clients) == 1
 
 
 def test_a_failed_poll_is_raised_and_loses_no_messages(
