@@ -145,6 +145,14 @@ def test_a_named_record_may_be_used_again_and_is_written_once():
     assert schema.arrow.field("q").type.value_type == schema.arrow.field("p").type
 
 
+def test_a_definition_is_parsed_once_and_again_after_a_change():
+    definition = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+    schema = Schema.parse(definition)
+    assert Schema.parse(json.loads(json.dumps(definition))) is schema
+    definition["fields"][0]["type"] = "string"
+    assert Schema.parse(definition) != schema
+
+
 def test_a_schema_can_be_pickled_and_hashed():
     schema = Schema.parse(of_type(["null", "string"], default=None))
     assert schema.arrow is not None
