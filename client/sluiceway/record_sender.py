@@ -1,7 +1,7 @@
 """Record sender: validates, accumulates and produces records in the order of the writes."""
 
 import logging
-import threading
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
@@ -30,7 +30,7 @@ from sluiceway.ledger.writer_batches import WriterBatches
 from sluiceway.records import to_batches
 from sluiceway.records.row_buffer import FULL, RowBuffer, Rows
 from sluiceway.rest.models import Connection
-from sluiceway.runtime.threads import call
+from sluiceway.runtime.threads import call, start
 from sluiceway.schema import Schema
 
 __all__ = ["PreparedRecords", "RecordSender"]
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 _GROWTH_RETRY_S = 1.0
 _LINGER_S = 0.005
-"""The time that single records wait for others before they are produced."""
+"""The time that single records wait for others, if some were produced within this time before."""
 
 PreparedRecords = Rows | list[pa.RecordBatch]
 """Validated records of one write."""
@@ -96,7 +96,7 @@ class RecordSender:
         # The trace of the oldest row's write, to which the requests for waiting rows belong.
         self._oldest_context = copy_context()
         self._lingering = False
-        self._sends_of_rows = 0
+        self._rows_sent_s = -math.inf
         self._batch_records = 0
         # The number of delivered records whose topic was certainly the channel's.
         self._confirmed_records = 0
@@ -265,31 +265,35 @@ class RecordSender:
         # the other thread does so would find it held, and wait forever.
         pa.array(())
         try:
-            threading.Thread(target=self._send_lingering, daemon=True).start()
+            start(self._send_lingering)
         except RuntimeError:  # no more threads
             self._send_rows_now()
 
     def _send_lingering(self) -> None:
         # Set by the thread that clears it: an interrupt before its start leaves nothing behind.
         self._lingering = True
-        sends = -1
-        while sends != self._sends_of_rows:
+        after_pause = True
+        while (wait_s := self._rows_sent_s + _LINGER_S - time.monotonic()) > 0:
             # Rows that were added after the last send have not waited as long.
-            sends = self._sends_of_rows
-            time.sleep(_LINGER_S)
-        self._oldest_context.copy().run(self._send_waiting)
+            after_pause = False
+            time.sleep(wait_s)
+        self._oldest_context.copy().run(self._send_waiting, after_pause)
 
-    def _send_waiting(self) -> None:
+    def _send_waiting(self, after_pause: bool) -> None:
         with self.turn:
             self._lingering = False
             if self.failure is not None:
                 return
+            alone = after_pause and not self.producer.missing
             try:
                 self.require_open()
                 self._send_rows()
             except SluicewayError:
                 # The next call raises it, if only `close`.
                 self.failed_unnoticed = self.failure is not None
+        if alone:
+            # Kafka's client would wait for others.
+            self.producer.flush_briefly()
 
     def _send_rows(self, *, accumulated: bool = False) -> None:
         """Send the buffered rows, before anything that is written after them.
@@ -299,7 +303,7 @@ class RecordSender:
         try:
             rows = self._rows.drain()
             if rows:
-                self._sends_of_rows += 1
+                self._rows_sent_s = time.monotonic()
                 self._follow_growth()
                 self._send(self._accumulator.add(rows))
                 self._record_cycle()

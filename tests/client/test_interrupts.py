@@ -181,11 +181,9 @@ def test_an_unexpected_error_in_the_background_is_raised_by_the_next_call(
     topics: Topics,
 ) -> None:
     writer = ChannelWriter(topics.connect("avro", partitions=1))
-    before = set(threading.enumerate())
     with at_call(RowBuffer, "drain", Mock(side_effect=MemoryError())):
         writer.write(readings(1)[0])
-        for thread in set(threading.enumerate()) - before:
-            thread.join(60)
+        until(lambda: writer.sender.failure is not None)
     with pytest.raises(EndpointClosed, match="MemoryError interrupted a writer"):
         writer.close()
 

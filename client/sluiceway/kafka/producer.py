@@ -94,6 +94,11 @@ class IdempotentProducer:
         for _ in range(2):
             self._request_partitions(connect_timeout_s)
 
+    @property
+    def missing(self) -> int:
+        """The number of messages that Kafka has not acknowledged."""
+        return self._client.missing()
+
     def may_have_written_to(self, partition: int) -> bool:
         """Whether the partition may have messages of this producer, acknowledged or not."""
         return bool(self._touched[partition : partition + 1].any())

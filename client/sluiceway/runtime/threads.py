@@ -11,7 +11,7 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-__all__ = ["Background", "Signal", "call"]
+__all__ = ["Background", "Signal", "call", "start"]
 
 LOGGER = logging.getLogger("sluiceway.runtime.threads")
 
@@ -42,7 +42,7 @@ def call(work: Callable[[], T]) -> T:
     context = copy_context()
     pending = _Call(lambda: context.run(work))
     try:
-        _start(pending.run)
+        start(pending.run)
     except RuntimeError:  # no more threads, or none any more as the process ends
         return work()
     return pending.result()
@@ -97,7 +97,7 @@ class Background:
         self._next.append(task)
         if self._running.acquire(blocking=False):
             try:
-                _start(self._run)
+                start(self._run)
             except RuntimeError as error:
                 self._running.release()
                 LOGGER.warning("work in the background waits: %s", error)
@@ -148,7 +148,7 @@ class Signal:
         return True
 
 
-def _start(task: _Task) -> None:
+def start(task: Callable[[], object]) -> None:
     """Run a task in an idle thread, or in a new one. Raises RuntimeError without a thread."""
     try:
         tasks = _idle.pop()

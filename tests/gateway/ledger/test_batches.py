@@ -1,5 +1,6 @@
 """Batches over HTTP: opening, commits, aborts, renewals, and the visible runs."""
 
+import hashlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -558,5 +559,6 @@ def test_partitions_that_are_added_are_used_by_later_batches(ledger: LedgerSite)
     after = site.open("k2")
     assert after["begin"] == {"0": 0, "1": 0, "2": 0, "3": 0}
     assert site.open("k1") == before
-    assert code(site.post_commit(before, {2: []})) == "unknown_partition"
+    digest = hashlib.sha256(b'{"2":[]}').hexdigest()
+    assert code(site.post_commit(before, {2: []}, digest=digest)) == "unknown_partition"
     assert site.committed()["stable"].keys() == {"0", "1", "2", "3"}
