@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
@@ -32,7 +33,8 @@ _TOTAL_BYTES = 64 * 1024 * 1024
 _POLL_BYTES = 4 * 1024 * 1024
 _POLL_MESSAGES = 8192
 _POLL_S = 0.1
-"""The time after which a closed consumer ends: nothing wakes a thread that waits for Kafka."""
+"""The longest wait for Kafka. Nothing wakes a thread in it, so it delays changes and the end."""
+_SHORTEST_POLL_S = 0.002
 _RETRY_S = 1.0
 _METADATA_TIMEOUT_S = 5.0
 _OF_A_PARTITION = frozenset({KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET})
@@ -202,6 +204,7 @@ class ConsumerThread:
         self._routes: dict[_Partition, MessageQueue] = {}
         # Partitions to assign at an offset, or with None to unassign.
         self._changes: dict[_Partition, int | None] = {}
+        self._wanted_s = 0.0
         # The id of each topic, and the number of its partitions that the consumer knows.
         self._topics: dict[str, str | None] = {}
         self._partitions: dict[str, int] = {}
@@ -311,7 +314,9 @@ class ConsumerThread:
         if not reading:
             self._changed.wait(threading.TIMEOUT_MAX)
             return
-        polled = self._consumer.consume(1, _POLL_S)
+        # Changes often come one after the other: each waits for half of the time since the last.
+        since_s = time.monotonic() - self._wanted_s
+        polled = self._consumer.consume(1, max(_SHORTEST_POLL_S, min(_POLL_S, since_s / 2)))
         if polled:
             limit = max(1, min(_POLL_MESSAGES, _POLL_BYTES // _size(polled)))
             with gc_paused():
@@ -431,6 +436,7 @@ class ConsumerThread:
 
     def _want(self, queue: MessageQueue, offsets: Mapping[int, int | None]) -> None:
         """Have partitions of a queue assigned at these offsets, or with None unassigned."""
+        self._wanted_s = time.monotonic()
         self._changes.update(((queue.topic, p), offset) for p, offset in offsets.items())
 
 
