@@ -213,6 +213,7 @@ class ConsumerThread:
         # Used by the thread alone: a call of another one would wait for its poll to return.
         self._consumer = create_client(Consumer, properties)
         self._assigned: set[_Partition] = set()
+        self._failed = False
         try:
             threading.Thread(target=self._run, name="sluiceway-consumer", daemon=True).start()
         except RuntimeError:
@@ -287,9 +288,7 @@ class ConsumerThread:
                 with self._lock:
                     for queue in self._queues:
                         queue.fail(failure)
-                        if not queue.paused:
-                            # Messages may be lost that were polled, but not put into the queue.
-                            self._want(queue, queue.next)
+                self._failed = True
                 self._changed.clear()
                 self._changed.wait(_RETRY_S)
         self._consumer.close()
@@ -297,6 +296,8 @@ class ConsumerThread:
     def _step(self) -> None:
         """Wait for a message of any queue, and put all available ones into their queues."""
         self._changed.clear()
+        if self._failed:
+            self._begin_again()
         with self._lock:
             self._remove_abandoned()
             self.ended = self._ends_unused and not self._queues
@@ -305,7 +306,9 @@ class ConsumerThread:
                     queue.paused = False
                     self._want(queue, queue.next)
             changes, self._changes = self._changes, {}
-            reading = any(q.next and not q.paused and not q.is_full for q in self._queues)
+            reading = any(
+                queue.next and not queue.paused and not queue.is_full for queue in self._queues
+            )
         if self.ended:
             return
         self._respond()
@@ -323,6 +326,16 @@ class ConsumerThread:
                 polled += self._consumer.consume(limit, 0)
             with self._lock:
                 self._deliver(polled)
+
+    def _begin_again(self) -> None:
+        """Have everything assigned again: changes may be half made, and polled messages lost."""
+        self._assigned = {(place.topic, place.partition) for place in self._consumer.assignment()}
+        with self._lock:
+            self._changes = dict.fromkeys(self._assigned)
+            for queue in self._queues:
+                if not queue.paused:
+                    self._want(queue, queue.next)
+        self._failed = False
 
     def _respond(self) -> None:
         """Respond to the requests for metadata; to all with the first failure."""

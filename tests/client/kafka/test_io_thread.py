@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from faults import at_call
@@ -306,6 +306,38 @@ def test_a_failed_poll_is_raised_and_loses_no_messages(
         until(are_read)
         assert records == readings(5, 20)
         assert "_FATAL" in str(failures[0])
+
+
+@pytest.mark.parametrize("name", ["incremental_assign", "incremental_unassign"])
+def test_a_failed_change_is_raised_and_made_again(
+    topics: Topics, clients: list[Client], name: str
+) -> None:
+    connection = topics.connect("avro", partitions=2)
+    for partition in (0, 1):
+        write(connection, 10, partition=partition)
+    with closing(MessageStream(connection, timeout_s=30)) as stream:
+        stream.assign({0: 0, 1: 0})
+        until(lambda: stream.poll(100, 1).messages)
+        (client,) = clients
+        change = getattr(client, name)
+
+        def fail(_: list[TopicPartition]) -> None:
+            setattr(client, name, change)
+            raise KafkaException(KafkaError(KafkaError._STATE))
+
+        setattr(client, name, fail)
+        stream.assign({1: 5})
+        with pytest.raises(KafkaFailure, match="_STATE"):
+            until(lambda: stream.poll(100, 1).messages)
+        places: list[tuple[int, int]] = []
+
+        def are_read() -> bool:
+            messages = stream.poll(100, 1).messages
+            places.extend((message.partition(), message.offset()) for message in messages)
+            return len(places) >= 5
+
+        until(are_read)
+        assert places == [(1, offset) for offset in range(5, 10)]
 
 
 def test_a_stream_that_stands_still_holds_few_messages(
