@@ -261,16 +261,20 @@ def test_an_interrupted_change_is_not_made_after_a_later_one(
     def interrupt(*_: object) -> None:
         main = threading.main_thread().ident
         until(lambda: sys._current_frames()[main].f_code.co_filename == threads.__file__)
-        signal.pthread_kill(main, signal.SIGINT)
+        signal.pthread_kill(main, signal.SIGUSR1)
 
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     with closing(MessageStream(connection, timeout_s=30)) as stream, ThreadPoolExecutor(2) as pool:
         stream.assign({})
         with at_call(ConsumerThread, "drop", wait):
             dropping = pool.submit(stream.drop, [0])
             assert begun.wait(60)
             pool.submit(interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                stream.assign({0: 5})
+            try:
+                with pytest.raises(KeyboardInterrupt):
+                    stream.assign({0: 5})
+            finally:
+                signal.signal(signal.SIGUSR1, before)
             pool.submit(proceed.set)
             stream.assign({0: 60})
             dropping.result(60)
