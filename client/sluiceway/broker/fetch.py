@@ -6,11 +6,9 @@ request has offsets, for partitions of any topics, and messages are not decoded.
 
 import threading
 import time
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
-
-from confluent_kafka import KafkaException
 
 from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
@@ -31,13 +29,13 @@ from sluiceway.broker.protocol import (
     in_bytes,
 )
 from sluiceway.errors import OptionError, SluicewayError
-from sluiceway.kafka.errors import translate_error
 from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
 
 __all__ = ["FetchRequests"]
 
-_SLICE_S = 0.25
+_SLICE_S, _SHORT_SLICE_S = 0.25, 0.01
+"""The longest wait for one client; the short one if several are polled in turn."""
 _GATHER_TIMEOUT_S, _GATHER_SLICE_S = 0.1, 0.01
 _IDENTITY_MAX_AGE_S = 2.0
 """The interval of checks that a topic is unchanged."""
@@ -64,7 +62,7 @@ class FetchRequests:
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
         self._lock = threading.Lock()
-        self._clients: dict[Hashable, Source] = {}
+        self._clients: dict[tuple[str, str | None], Source] = {}
 
     def fetch(self, requests: Any, *, timeout_s: float, min_bytes: int) -> FetchResponse:
         """Answer requests; `Broker.fetch_messages` documents them."""
@@ -123,42 +121,43 @@ class FetchRequests:
         deadline_s = time.monotonic() + timeout_s
         # The wait for Kafka's first response may exceed the request's own timeout.
         response_deadline_s = max(deadline_s, time.monotonic() + self._handler.timeout_s)
-        try:
-            clients = self._assign(requests)
-            while not _is_enough(requests, min_bytes):
-                answered = all(each.partition.answered for each in requests)
-                wait_s = (deadline_s if answered else response_deadline_s) - time.monotonic()
-                if wait_s <= 0:
-                    break
-                for client in clients:
-                    client.poll(min(wait_s, _SLICE_S / len(clients)))
-                for each in requests:
-                    try:
-                        self._verify(each.connection)
-                    except ProtocolClientError as refusal:
-                        each.partition.refusal = each.partition.refusal or refusal
-            _gather(requests)
-            if requests and not any(each.partition.answered for each in requests):
-                raise SocketDisconnectedError(
-                    f"Kafka did not answer within {self._handler.timeout_s:g} s; fetch again when "
-                    "its brokers are available"
-                )
-            return [_response(each) for each in requests]
-        except KafkaException as error:
-            failure = translate_error(error.args[0], doing="fetching", topic="several")
-            raise SocketDisconnectedError(str(failure)) from error
+        clients = self._assign(requests)
+        slice_s = _SLICE_S if len(clients) == 1 else _SHORT_SLICE_S
+        while not _is_enough(requests, min_bytes):
+            answered = all(request.partition.answered for request in requests)
+            wait_s = (deadline_s if answered else response_deadline_s) - time.monotonic()
+            if wait_s <= 0:
+                break
+            for client in clients:
+                client.poll(min(wait_s, slice_s))
+            for request in requests:
+                try:
+                    self._verify(request.connection)
+                except ProtocolClientError as refusal:
+                    request.partition.refusal = request.partition.refusal or refusal
+        _gather(requests)
+        if requests and not any(request.partition.answered for request in requests):
+            raise SocketDisconnectedError(
+                f"Kafka did not answer within {self._handler.timeout_s:g} s; fetch again when "
+                "its brokers are available"
+            )
+        return [_response(request) for request in requests]
 
     def _assign(self, requests: Iterable[_Request]) -> Collection[Source]:
         """Assign the requested partitions to their clients, and return these."""
         by_client: dict[Source, list[_Request]] = {client: [] for client in self._clients.values()}
-        for each in requests:
-            by_client[each.client].append(each)
+        for request in requests:
+            by_client[request.client].append(request)
         for client, assigned in by_client.items():
-            client.drop_large([each.number for each in assigned])
-            if assigned:
-                buffers = client.assign({each.number: each.asked.offset for each in assigned})
-                for each in assigned:
-                    each.partition = buffers[each.number]
+            try:
+                client.drop_large([request.number for request in assigned])
+                if not assigned:
+                    continue
+                partitions = client.assign({r.number: r.asked.offset for r in assigned})
+            except SluicewayError as error:
+                raise topic_refusal(error) from error
+            for request in assigned:
+                request.partition = partitions[request.number]
         return [client for client, assigned in by_client.items() if assigned]
 
     def _client(self, connection: Connection) -> Source:

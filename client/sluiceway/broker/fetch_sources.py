@@ -121,9 +121,10 @@ class Source:
 
     def drop_large(self, requested: Collection[int]) -> None:
         """Drop the partitions with large buffers that are not requested."""
-        large = [n for n, each in self._partitions.items() if each.size > _MAX_BUFFER_BYTES]
-        if idle := [number for number in large if number not in requested]:
-            self.drop(idle)
+        idle = self._partitions.keys() - set(requested)
+        large = [n for n in idle if self._partitions[n].size > _MAX_BUFFER_BYTES]
+        if large:
+            self.drop(large)
 
     def poll(self, timeout_s: float) -> bool:
         """Buffer the messages of any partition that arrive in time; return whether some did."""
@@ -144,19 +145,19 @@ class Source:
         """Buffer messages that arrive in time; return whether some did."""
         try:
             polled = self._stream.poll(_MAX_MESSAGES, wait_s)
+            for message in polled.messages:
+                self._partitions[message.partition()].add(message)
+            for number, offset in polled.next.items():
+                self._partitions[number].next = offset
+                self._partitions[number].at_end = number in polled.at_end
+            for number in polled.out_of_range:
+                self._check_range(self._partitions[number])
         except SluicewayError as error:
             lost = isinstance(error, RecordsLost)
             refusal = UnknownError(str(error)) if lost else topic_refusal(error)
             for partition in self._partitions.values():
                 partition.refusal = refusal
             return True
-        for message in polled.messages:
-            self._partitions[message.partition()].add(message)
-        for number, offset in polled.next.items():
-            self._partitions[number].next = offset
-            self._partitions[number].at_end = number in polled.at_end
-        for number in polled.out_of_range:
-            self._check_range(self._partitions[number])
         return bool(polled.next or polled.out_of_range)
 
     def _check_range(self, partition: FetchedPartition) -> None:

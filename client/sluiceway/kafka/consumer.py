@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
     EndpointClosed,
+    KafkaFailure,
     KafkaUnavailable,
     OptionError,
     SluicewayError,
@@ -70,10 +71,10 @@ class PartitionStream(Protocol):
     """Messages and offsets of one topic's partitions, as visible to a reader."""
 
     def discover_partitions(self) -> int:
-        """Refresh the topic's metadata and return the number of its partitions.
+        """Request the number of the topic's partitions.
 
-        It is never less than that of the connection: a broker that does not know the topic, yet or
-        any more, responds without partitions. Raises KafkaUnavailable.
+        It is never less than that of the connection: a broker may not know the topic, yet or any
+        more. Raises KafkaUnavailable.
         """
 
     def renew(self, *, timeout_s: float) -> bool:
@@ -170,14 +171,14 @@ class MessageStream(PartitionStream):
         abandon.atexit = False
 
     def discover_partitions(self) -> int:
-        """Refresh the topic's metadata and return the number of its partitions."""
+        """Request the number of the topic's partitions."""
         self._check()
         try:
-            known = self._identity.partitions(timeout_s=self._timeout_s)
+            partitions = self._identity.partitions(timeout_s=self._timeout_s)
         except TopicGone:
             # A later request for offsets says so.
-            known = 0
-        return max(known, self._queue.partitions)
+            partitions = 0
+        return max(partitions, self._queue.partitions)
 
     def renew(self, *, timeout_s: float) -> bool:
         """Refresh the topic's metadata; replace a client that does not get it."""
@@ -203,10 +204,7 @@ class MessageStream(PartitionStream):
 
     def add(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions as well."""
-        consumer = self._queue.consumer
-        if consumer is None or not self._change(consumer.add, self._queue, offsets):
-            # Another stream of the consumer has one of them, so all need another consumer.
-            self.assign({**self._queue.positions, **offsets})
+        self._change(self._pool.add, self._queue, offsets)
 
     def drop(self, partitions: Collection[int]) -> None:
         """Stop reading partitions."""
@@ -233,8 +231,8 @@ class MessageStream(PartitionStream):
             raise failure
         self._check()
         chunks = self._queue.take(limit, wait_s)
-        if not chunks and (lost := self._queue.take_failure()) is not None:
-            raise self._failure(lost) if isinstance(lost, KafkaError) else lost
+        if not chunks and (error := self._queue.take_failure()) is not None:
+            raise self._failure(error) if isinstance(error, KafkaError) else self._unexpected(error)
         messages: list[Message] = []
         next_: dict[int, int] = {}
         at_end: set[int] = set()
@@ -338,6 +336,14 @@ class MessageStream(PartitionStream):
             return call(lambda: function(*arguments, **named))
         except KafkaException as error:
             raise self._failure(error.args[0]) from error
+
+    def _unexpected(self, error: Exception) -> SluicewayError:
+        failure = KafkaFailure(
+            f"reading the topic {self._topic} failed: {type(error).__name__}: {error}. Positions "
+            "are unchanged; read again"
+        )
+        failure.__cause__ = error
+        return failure
 
     def _failure(self, error: KafkaError) -> SluicewayError:
         return translate_error(error, doing="reading", topic=self._topic)

@@ -81,12 +81,12 @@ class MessageQueue:
 
     @property
     def has_room(self) -> bool:
-        """Whether it is less than half full."""
+        """Whether partitions that were unassigned for it may be assigned again."""
         return self.size < _QUEUE_BYTES // 2
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be fetched for it."""
+        """Whether its messages reach the limit."""
         return self.size >= _QUEUE_BYTES
 
     @property
@@ -252,6 +252,11 @@ class ConsumerThread:
         self.wake()
         return True
 
+    def positions(self, queue: MessageQueue) -> dict[int, int]:
+        """Return the offset of the next message to take, for each partition of a queue."""
+        with self._lock:
+            return queue.positions
+
     def drop(self, queue: MessageQueue, partitions: Collection[int]) -> None:
         """Stop reading partitions, and drop their messages."""
         with self._lock:
@@ -356,7 +361,8 @@ class ConsumerThread:
 
     def _request_partitions(self, topic: str, timeout_s: float) -> None:
         metadata = self._consumer.list_topics(topic, timeout=timeout_s)
-        self._partitions[topic] = len(metadata.topics[topic].partitions)
+        with self._lock:
+            self._partitions[topic] = len(metadata.topics[topic].partitions)
 
     def _apply(self, changes: Mapping[_Partition, int | None]) -> None:
         """Assign and unassign partitions."""
@@ -416,7 +422,7 @@ class ConsumerThread:
                     queue.fail(error)
 
     def _has_others(self, queue: MessageQueue, partitions: Collection[int]) -> bool:
-        """Whether another queue has one of the partitions."""
+        """Whether one of the partitions is read into another queue."""
         return any(self._routes.get((queue.topic, p), queue) is not queue for p in partitions)
 
     def _add(self, queue: MessageQueue, offsets: Mapping[int, int]) -> None:
@@ -478,6 +484,17 @@ class ConsumerPool:
                     return
             self._consumers.append(ConsumerThread(self._properties))
             self._consumers[-1].assign(queue, offsets)
+
+    def add(self, queue: MessageQueue, offsets: Mapping[int, int]) -> None:
+        """Read these partitions into a queue as well.
+
+        If another queue of the consumer has one of them, another consumer reads all of them.
+        """
+        consumer = queue.consumer
+        if consumer is None:
+            self.assign(queue, offsets)
+        elif not consumer.add(queue, offsets):
+            self.assign(queue, {**consumer.positions(queue), **offsets})
 
     def replace(self, queue: MessageQueue) -> None:
         """Remove a queue from its consumer, which gets no other queues."""

@@ -40,7 +40,7 @@ class CommittedStream:
         visibility.acquire()
 
     def discover_partitions(self) -> int:
-        """Refresh the topic's metadata and return the number of its partitions."""
+        """Request the number of the topic's partitions."""
         return self._stream.discover_partitions()
 
     def renew(self, *, timeout_s: float) -> bool:

@@ -196,8 +196,6 @@ class RangeFetcher:
                 self._check_topic(time.monotonic() - progress_s)
 
     def _advance(self, taken: FetchedMessages) -> None:
-        if taken.messages:
-            self._next = taken.messages[-1].offset() + 1
         self._next = max(self._next, taken.next.get(self._offsets.partition, 0))
         if taken.out_of_range:
             self._skip_lost()

@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from broker_calls import broker_at, encode, fetch, fetch_offset, produce_values
-from faults import AS_SIGNALS, interrupted_at_call, interrupted_in_report
+from faults import AS_SIGNALS, at_call, interrupted_at_call, interrupted_in_report
 from relay import Relay
 from sluiceway import Channel, Gateway, Retention
 from sluiceway.broker import (
@@ -29,9 +30,11 @@ from sluiceway.broker.exceptions import (
     InvalidTopic,
     MessageSizeTooLarge,
     OffsetOutOfRangeError,
+    SocketDisconnectedError,
     UnknownTopicOrPartition,
 )
-from sluiceway.errors import OptionError
+from sluiceway.errors import KafkaUnavailable, OptionError
+from sluiceway.kafka.consumer import MessageStream
 from topics import Topics, readings
 from waiting import until
 
@@ -226,6 +229,21 @@ def test_an_offset_out_of_range_is_refused_and_the_next_fetch_works(
         assert (reported.err, reported.messages) == (OffsetOutOfRangeError.ERROR_CODE, [])
     assert "its range is 1 to 3" in fetch(broker, channel, 4).reason
     assert values(fetch(broker, channel, 1)) == sent[1:]
+
+
+def test_kafka_that_is_unavailable_during_a_fetch_is_a_lost_connection(
+    broker: Broker, channel: Channel
+) -> None:
+    produce_values(broker, channel, encode(channel, 1))
+    error = KafkaUnavailable("no broker answers")
+    for step in ("watermarks", "poll", "add"):
+        with (
+            at_call(MessageStream, step, Mock(side_effect=error)),
+            pytest.raises(SocketDisconnectedError, match="no broker answers"),
+        ):
+            fetch(broker, channel, offset=7)
+        (message,) = fetch(broker, channel).messages
+        assert message.offset == 0
 
 
 # An interrupt within a generator's end.

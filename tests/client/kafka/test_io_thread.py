@@ -282,11 +282,14 @@ def test_an_interrupted_change_is_not_made_after_a_later_one(
         assert len(clients) == 1
 
 
+@pytest.mark.parametrize(
+    "error", [KafkaException(KafkaError(KafkaError._FATAL)), RuntimeError("_FATAL")]
+)
 def test_a_failed_poll_is_raised_and_loses_no_messages(
-    topics: Topics, shared: Shared, clients: list[Client]
+    topics: Topics, shared: Shared, clients: list[Client], error: Exception
 ) -> None:
     def fail(_: list[Message]) -> None:
-        raise KafkaException(KafkaError(KafkaError._FATAL))
+        raise error
 
     connection = written(topics, 20)
     with shared(connection, until=None) as reader:
