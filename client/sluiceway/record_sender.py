@@ -291,6 +291,9 @@ class RecordSender:
             except SluicewayError:
                 # The next call raises it, if only `close`.
                 self.failed_unnoticed = self.failure is not None
+            except Exception:
+                # The next call raises that the writer has failed, with this error as the cause.
+                LOGGER.exception("records of a writer were not sent in the background")
         if alone:
             # Kafka's client would wait for others.
             self.producer.flush_briefly()

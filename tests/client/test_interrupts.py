@@ -176,9 +176,8 @@ def test_a_failed_delivery_is_raised_after_interrupts_of_any_call_of_a_flush(
     writer.close()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_unexpected_error_in_the_background_is_raised_by_the_next_call(
-    topics: Topics,
+def test_an_unexpected_error_in_the_background_is_logged_and_raised_by_the_next_call(
+    topics: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = ChannelWriter(topics.connect("avro", partitions=1))
     with at_call(RowBuffer, "drain", Mock(side_effect=MemoryError())):
@@ -186,6 +185,7 @@ def test_an_unexpected_error_in_the_background_is_raised_by_the_next_call(
         until(lambda: writer.sender.failure is not None)
     with pytest.raises(EndpointClosed, match="MemoryError interrupted a writer"):
         writer.close()
+    until(lambda: "records of a writer were not sent in the background" in caplog.text)
 
 
 def test_rows_prepared_by_another_writer_are_refused_by_their_own_call(topics: Topics) -> None:
