@@ -128,15 +128,14 @@ class _Release(functools.partial[None]):
     An interrupt may end the statement before the first line of `__exit__`. Then this releases it.
     """
 
-    __slots__ = ("depth", "lock")
-
-    lock: "FairLock"
-    depth: int
+    depth: float = math.inf
+    """The depth of the lock before the statement; no number before the statement has begun."""
 
     def __del__(self) -> None:
         """Release the lock unless the statement has."""
-        if self.lock.depth > self.depth:
-            self.lock.release()
+        (lock,) = self.args
+        if lock.depth > self.depth:
+            lock.release()
 
 
 class _LockExit:
@@ -145,7 +144,7 @@ class _LockExit:
     def __get__(self, manager: Any, owner: type) -> Callable[..., None]:
         lock = manager if owner is FairLock else manager.lock
         release = _Release(FairLock.release, lock)
-        release.lock, release.depth = lock, lock.depth
+        release.depth = lock.depth
         return release
 
 

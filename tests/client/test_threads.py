@@ -481,8 +481,6 @@ def test_a_lock_that_is_interrupted_at_any_step_while_it_yields_is_held_once() -
     assert next(step for step in count(1) if not is_held_after(step)) > 3
 
 
-# An interrupt as the statement drops its last reference.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("urgent", [True, False])
 def test_an_interrupt_of_any_call_of_a_statement_leaves_the_lock_free(*, urgent: bool) -> None:
     lock = FairLock()

@@ -172,13 +172,19 @@ def interrupted_at_call(
     *,
     action: Callable[[], object] = interrupt,
 ) -> bool:
-    """Run `work` with an interrupt, or another action, at its n-th event; False if it has fewer."""
+    """Run `work` with an interrupt, or another action, at its n-th event; False if it has fewer.
+
+    Events of finalizers do not count: Python ignores what is raised there.
+    """
     calls = 0
 
-    def profile(_frame: FrameType, event: str, _called: object) -> None:
+    def profile(frame: FrameType, event: str, _called: object) -> None:
         nonlocal calls
         calls += event in events
         if calls == number:
+            if _in_finalizer(frame):
+                calls -= 1
+                return
             calls += 1
             action()
 
@@ -191,6 +197,12 @@ def interrupted_at_call(
     finally:
         sys.setprofile(None)
     return calls > number
+
+
+def _in_finalizer(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
 
 
 @contextmanager

@@ -149,9 +149,7 @@ def test_an_interrupt_of_any_call_of_poll_or_consume_loses_no_message(
         assert [m.offset() for m in messages if m.topic() == name] == [*range(count)]
 
 
-# An interrupt as a statement drops its last reference to a lock's release.
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 def test_an_interrupt_of_any_call_of_pause_or_resume_loses_no_message(
     consumer: Callable[..., Consumer], site: Facade, delivery: str
