@@ -205,7 +205,9 @@ def test_one_configuration_serves_producer_and_consumer(caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING, "sluiceway.confluent"):
         Producer(both).close()
         Consumer(both).close()
-    of_producer, of_consumer = (record.getMessage() for record in caplog.records)
+    of_producer, of_consumer = (
+        record.getMessage() for record in caplog.records if record.name == "sluiceway.confluent"
+    )
     assert "auto.offset.reset (for consumers)" in of_producer
     assert "linger.ms" not in of_producer
     assert "linger.ms (for producers)" in of_consumer

