@@ -1,6 +1,5 @@
 """Heartbeats of Spark's tasks, sent to a scripted gateway."""
 
-import logging
 from typing import Any
 
 import pyarrow as pa
