@@ -13,6 +13,7 @@ from confluent_kafka.admin import NewTopic
 
 from sluiceway.errors import KafkaFailure
 from sluiceway.kafka.consumer import MessageStream
+from sluiceway.kafka.io_thread import SHARED_CONSUMERS
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.client import Client
 from sluiceway_gateway.kafka.model import Cause
@@ -176,7 +177,9 @@ def test_brokers_that_shut_down_are_unavailable() -> None:
 def test_a_consumer_that_does_not_connect_again_is_replaced(shared: bool) -> None:
     with RestartingBroker() as broker:
         connection = connection_to({"bootstrap.servers": broker.bootstrap_servers})
-        with closing(MessageStream(connection, timeout_s=0.5, shared=shared)) as stream:
+        with closing(
+            MessageStream(connection, timeout_s=0.5, consumers=SHARED_CONSUMERS if shared else None)
+        ) as stream:
 
             def answers() -> bool:
                 with suppress(KafkaFailure):

@@ -27,6 +27,7 @@ from sluiceway.errors import (
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import PartitionStream, open_stream
 from sluiceway.kafka.fetcher import Fetcher
+from sluiceway.kafka.io_thread import SHARED_CONSUMERS
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.ledger.writer_batches import Block
@@ -152,7 +153,11 @@ class ChannelReader(ChannelEndpoint):
         self._known_partitions = connection.partitions
         self._growth_due_s = 0.0
         stream = open_stream(
-            connection, config, timeout_s=timeout_s, grouped=grouped, shared=share_connection
+            connection,
+            config,
+            timeout_s=timeout_s,
+            grouped=grouped,
+            consumers=SHARED_CONSUMERS if share_connection else None,
         )
         self._stream: PartitionStream = stream
         self._visibility = visibility

@@ -13,6 +13,7 @@ from sluiceway.broker.exceptions import (
 )
 from sluiceway.errors import RecordsLost, SluicewayError
 from sluiceway.kafka.consumer import PartitionStream, open_stream
+from sluiceway.kafka.io_thread import SHARED_CONSUMERS
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.rest.models import Connection
@@ -223,7 +224,7 @@ def open_source(
 ) -> Source:
     """Connect to a channel's topic; an exactly-once one has a `visibility`."""
     timeout_s = max(_LEAST_TIMEOUT_S, timeout_s)
-    stream = open_stream(connection, None, timeout_s=timeout_s, grouped=False, shared=True)
+    stream = open_stream(connection, None, timeout_s=timeout_s, consumers=SHARED_CONSUMERS)
     if visibility is None:
         return Source(stream)
     return CommittedSource(CommittedStream(stream, visibility), visibility)

@@ -17,7 +17,7 @@ from confluent_kafka import (
     Message,
 )
 
-from sluiceway.confluent.background import Steps, left_s
+from sluiceway.confluent.background import Steps, WakeupEvent, left_s
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, error_event, refused
 from sluiceway.confluent.fetcher import MessageFetcher
@@ -27,7 +27,6 @@ from sluiceway.errors import ChannelNotFound, EndpointClosed, GatewayUnavailable
 from sluiceway.ledger.visibility import visibility_of
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import Position
-from sluiceway.runtime.threads import Signal
 
 __all__ = ["Assignment", "by_channel", "leave_all"]
 
@@ -106,13 +105,18 @@ class Assignment:
     has the partitions that are being assigned, `started` those of them that the callback started.
     """
 
-    def __init__(self, settings: ConsumerSettings, *, wakeup: Signal) -> None:
+    def __init__(self, settings: ConsumerSettings, *, wakeup: WakeupEvent) -> None:
         self._settings = settings
         self._control = settings.control
         self._wakeup = wakeup
         self.subscription = Subscription(settings.control)
         self.fetcher = MessageFetcher(
-            settings.kafka, settings.callbacks, reset=settings.reset, eof=settings.eof
+            settings.kafka,
+            settings.callbacks,
+            arrived=wakeup.arrived,
+            notify=wakeup.set,
+            reset=settings.reset,
+            eof=settings.eof,
         )
         self.members: dict[str, ChannelMember] = {}
         self.outage: SluicewayError | None = None
@@ -309,7 +313,7 @@ class Assignment:
 
     def check(self, partition: Partition, deadline_s: float) -> None:
         """Raise GatewayError or KafkaException unless the partition exists."""
-        if partition[0] not in self.fetcher.connections:
+        if partition[0] not in self.fetcher:
             connection = self._control.connection(
                 partition[0], "read", timeout_s=left_s(deadline_s)
             )

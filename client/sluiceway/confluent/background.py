@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from sluiceway.errors import GatewayUnavailable
 from sluiceway.runtime.threads import Signal
 
-__all__ = ["Request", "StepRunner", "Steps", "left_s"]
+__all__ = ["Request", "StepRunner", "Steps", "WakeupEvent", "left_s"]
 
 R = TypeVar("R")
 Request: TypeAlias = Callable[[], object]
@@ -26,6 +26,33 @@ _FRESH_S: Final = 0.05
 def left_s(deadline_s: float) -> float:
     """Return the time until a deadline (monotonic), for a request: never 0."""
     return max(0.01, deadline_s - time.monotonic())
+
+
+class WakeupEvent(Signal):
+    """Makes the next poll serve. `due_s` (monotonic) is the time of that without an event.
+
+    A poll compares one number per message: `due_s` is 0 while the event is set. Polls wait for
+    `arrived`, which messages set as well.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self.arrived = Signal()
+        self.due_s = 0.0
+
+    def set(self) -> None:
+        """Make the next poll serve."""
+        with self._lock:
+            self.due_s = 0.0
+            super().set()
+        self.arrived.set()
+
+    def postpone(self, due_s: float) -> None:
+        """Serve at `due_s`, or earlier if the event is set."""
+        with self._lock:
+            self.clear()
+            self.due_s = due_s
 
 
 class _Pending:

@@ -166,13 +166,9 @@ class Consumer:
                 self._coordinator.serve(deadline_s - now_s)
                 if (event := self._coordinator.next_event()) is not None:
                     return event
-            wait_s = max(0.0, min(_SLICE_S, deadline_s - now_s))
-            if self._fetcher.ready:
-                message = self._fetcher.poll(wait_s)
-                if message is not None:
-                    return message
-            else:
-                self._wakeup.wait(wait_s)
+            message = self._fetcher.poll(max(0.0, min(_SLICE_S, deadline_s - now_s)))
+            if message is not None:
+                return message
             if time.monotonic() >= deadline_s and not self._wakeup.is_set():
                 return None
 
@@ -190,10 +186,7 @@ class Consumer:
                 while self._events and len(found) < num_messages:
                     found += filter(None, [self._coordinator.next_event()])
                 wait_s = max(0.0, min(_SLICE_S, deadline_s - time.monotonic()))
-                if self._fetcher.ready:
-                    found += self._fetcher.consume(num_messages - len(found), wait_s)
-                else:
-                    self._wakeup.wait(wait_s)
+                self._fetcher.consume(found, num_messages - len(found), wait_s)
                 if len(found) >= num_messages or time.monotonic() >= deadline_s:
                     break
         except BaseException:

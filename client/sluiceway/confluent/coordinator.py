@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_INVALID, Message, TopicPartition
 
 from sluiceway.concurrency import FairLock, ForkGuard
 from sluiceway.confluent.assignment import Assignment, leave_all
-from sluiceway.confluent.background import StepRunner, Steps
+from sluiceway.confluent.background import StepRunner, Steps, WakeupEvent
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import (
@@ -28,11 +28,11 @@ from sluiceway.confluent.errors import (
 )
 from sluiceway.confluent.members import ChannelMember, ManualConsumer, SubscribedConsumer
 from sluiceway.confluent.partition_offsets import Partition, topic_partitions
-from sluiceway.errors import GatewayUnavailable, SluicewayError
+from sluiceway.errors import Fenced, GatewayUnavailable, SluicewayError
 from sluiceway.rest.endpoints import Position
 from sluiceway.runtime.threads import Signal
 
-__all__ = ["ConsumerCoordinator", "OnPartitions", "WakeupEvent"]
+__all__ = ["ConsumerCoordinator", "OnPartitions"]
 
 LOGGER = logging.getLogger("sluiceway.confluent")
 
@@ -41,30 +41,6 @@ OnPartitions = Callable[[Any, list[TopicPartition]], object]
 _SERVE_INTERVAL_S = 0.5
 _LEAVE_TIMEOUT_S = 10.0
 """The time limit of closing and of leaving a group."""
-
-
-class WakeupEvent(Signal):
-    """Wakes a waiting poll. `due_s` (monotonic) is the time of the next `serve` without an event.
-
-    A poll compares one number per message: `due_s` is 0 while the event is set.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._lock = threading.Lock()
-        self.due_s = 0.0
-
-    def set(self) -> None:
-        """Make the next poll serve."""
-        with self._lock:
-            self.due_s = 0.0
-            super().set()
-
-    def postpone(self, due_s: float) -> None:
-        """Serve at `due_s`, or earlier if the event is set."""
-        with self._lock:
-            self.clear()
-            self.due_s = due_s
 
 
 class ConsumerCoordinator:
@@ -123,6 +99,7 @@ class ConsumerCoordinator:
                     self.committer.submit(uncommitted)
             self._deliver_reports()
             self._report_outage()
+            self._run_callbacks()
             if self.closed or self.assignment.in_callback:
                 return
             self.assignment.record_positions()
@@ -250,9 +227,13 @@ class ConsumerCoordinator:
                 member.require_topic(self._settings.kafka)
             except SluicewayError as error:
                 yield from self._lose(member, error)
-            else:
-                if isinstance(member, SubscribedConsumer):
+                continue
+            if isinstance(member, SubscribedConsumer):
+                try:
                     yield from self._follow(member)
+                except Fenced as error:
+                    # Before a heartbeat has noticed it.
+                    yield from self._lose(member, error)
 
     def _follow(self, member: SubscribedConsumer) -> Steps[None]:
         """Apply the gateway's assignment."""
@@ -411,6 +392,14 @@ class ConsumerCoordinator:
         finally:
             assignment.in_callback, assignment.assigning = False, frozenset()
             self._called.set()
+
+    def _run_callbacks(self) -> None:
+        """Call `error_cb`, `stats_cb` and `throttle_cb` for what Kafka's client has reported."""
+        calls = self.assignment.fetcher.callbacks
+        while calls:
+            callback = calls.popleft()
+            with self.lock.released():
+                callback()
 
     def _deliver_reports(self) -> None:
         """Call `on_commit` for finished commits."""

@@ -1,445 +1,445 @@
-"""Message fetcher: librdkafka's messages with the names of their channels.
+"""Message fetcher: Kafka's own messages, with the names of their channels.
 
-The client's fetch loop (`kafka/fetcher.py`) decodes records of one channel. A Consumer returns
-librdkafka's own messages of any channels. librdkafka keeps the positions: nothing is buffered.
+The client's fetcher (`kafka/fetcher.py`) decodes records of one channel. A Consumer returns
+messages of any channels as they are. Each channel has a stream; those of one Consumer share its
+Kafka client, and the thread that uses it.
 """
 
 import collections
-import itertools
-import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Final, TypeVar
+import functools
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import filterfalse, islice, repeat
+from typing import Any, Final
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    OFFSET_INVALID,
-    Consumer,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaError, Message
 
-from sluiceway.confluent.committed_messages import CommittedMessages
+from sluiceway.concurrency import FairLock
 from sluiceway.confluent.errors import (
+    AUTO_OFFSET_RESET,
+    PARTITION_EOF,
     UNKNOWN_PARTITION,
+    error_event,
+    kafka_error,
     kafka_exceptions,
     refused,
-    require_same_kafka,
 )
-from sluiceway.confluent.partition_offsets import Partition, ReturnedOffsets
-from sluiceway.kafka.config import MaskedProperties, consumer_config
-from sluiceway.kafka.errors import create_client, handler_exception, with_retries
+from sluiceway.confluent.partition_offsets import Partition
+from sluiceway.errors import SluicewayError
+from sluiceway.kafka.config import MaskedProperties
+from sluiceway.kafka.consumer import PartitionStream, open_stream
+from sluiceway.kafka.io_thread import Consumers
+from sluiceway.kafka.topic import EARLIEST, LATEST
+from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
-from sluiceway.records.to_python import gc_paused
 from sluiceway.rest.models import Connection
 from sluiceway.runtime.threads import Signal
 
 __all__ = ["MessageFetcher"]
 
-T = TypeVar("T")
+_MAX_MESSAGES: Final = 10_000
+"""As many as the I/O thread gets from Kafka's client at once: dividing them takes time."""
+_TIMEOUT_S: Final = 30.0
+_IN_POLLS: Final = ("error_cb", "stats_cb", "throttle_cb")
+"""Callbacks that confluent-kafka calls in the thread that polls."""
+# Kafka's times of the first and the last offset are confluent-kafka's logical offsets.
+assert (OFFSET_BEGINNING, OFFSET_END) == (EARLIEST, LATEST)  # noqa: S101
 
-_METADATA_TIMEOUT_S: Final = 30.0
-_LARGE_BATCH: Final = 64
-_SLICE_S: Final = 0.02
+
+@dataclass(eq=False)
+class _Channel:
+    """A channel and its stream.
+
+    `in_step`: the stream continues after the buffer. False after an exception in between.
+    """
+
+    connection: Connection
+    stream: PartitionStream
+    in_step: bool = True
+
+    @property
+    def name(self) -> str:
+        return self.connection.channel_name
+
+
+@dataclass(eq=False)
+class _Buffer:
+    """Messages and events; the iterator has those that are not returned yet.
+
+    `settled` is the number of messages from the first one whose offsets were recorded. `last` has
+    the last message of each partition, if it is known.
+    """
+
+    messages: list[Message] = field(default_factory=list)
+    last: Mapping[Partition, Message] | None = None
+    settled: int = 0
+
+    def __post_init__(self) -> None:
+        self.iterator: Iterator[Message] = iter(self.messages)
+
+    @property
+    def returned(self) -> int:
+        """The number of messages and events that were returned."""
+        return len(self.messages) - operator.length_hint(self.iterator)
 
 
 class MessageFetcher:
     """Fetches partitions of channels from given offsets, without groups and commits.
 
-    `starts` has the start offsets of the assigned partitions.
+    `starts` has the start offsets of the assigned partitions, `callbacks` the calls of the
+    configuration's callbacks that are due. `arrived` is set when messages may have arrived.
+
+    Thread-safe. A step of the iterator `_available` is one of the interpreter's: no other thread,
+    and no interrupt, comes between taking a message and returning it.
     """
 
     def __init__(
-        self, config: MaskedProperties, callbacks: Mapping[str, Any], *, reset: str, eof: bool
+        self,
+        config: MaskedProperties,
+        callbacks: Mapping[str, Any],
+        *,
+        arrived: Signal,
+        notify: Callable[[], None],
+        reset: str,
+        eof: bool,
     ) -> None:
+        """Take the configuration; `notify` is called when a callback is due."""
         self._config = config
-        self._own = {**callbacks, "auto.offset.reset": reset, "enable.partition.eof": eof}
-        self._consumer: Any = None
-        self._kafka: Mapping[str, str] | None = None
-        self.connections: dict[str, Connection] = {}
-        self._names: dict[str, str] = {}
-        # The channel's name if there is only one, and the most frequent call.
-        self._only_name: str | None = None
-        self._poll: Callable[[float], Message | None] = _no_message
-        # Exactly-once channels by name: librdkafka's consumer would also return uncommitted ones.
-        self._committed: dict[str, CommittedMessages] = {}
+        self._reset, self._eof = reset, eof
+        self._arrived = arrived
+        self.callbacks: collections.deque[Callable[[], object]] = collections.deque()
+        queued = {
+            name: functools.partial(_call_later, self.callbacks, notify, callback)
+            for name, callback in callbacks.items()
+            if name in _IN_POLLS
+        }
+        self._consumers = Consumers(MaskedProperties(callbacks).over(queued), arrived)
+        self._channels: dict[str, _Channel] = {}
+        self.starts: dict[Partition, int] = {}
+        # Paused partitions are not in their streams.
+        self._paused: set[Partition] = set()
+        # By partition, the offset after the last returned message, except those of the buffer.
+        self._returned: dict[Partition, int] = {}
+        self._buffer = _Buffer()
+        # That of the buffer, but while the buffer changes an empty one.
+        self._available = self._buffer.iterator
         self._turn = 0
         self._closed = False
-        self._requests = RequestTurns()
-        self._returned = ReturnedOffsets()
-        # Threads that read the watermarks of a partition do not hold the consumer's lock.
-        self._lock = threading.Lock()
-        self.starts: dict[Partition, int] = {}
+        self._lock = FairLock()
 
-    @property
-    def ready(self) -> bool:
-        """True once it has a channel to poll."""
-        return self._consumer is not None
+    def __contains__(self, channel: str) -> bool:
+        """Whether a channel was added."""
+        return channel in self._channels
 
     def add_channel(self, connection: Connection, visibility: Visibility | None) -> None:
-        """Add a channel, an exactly-once one with its visibility; thread-safe.
-
-        Raises KafkaException _CONFLICT if its Kafka properties differ.
-        """
+        """Add a channel, an exactly-once one with its visibility."""
         with self._lock, kafka_exceptions():
-            if self._kafka is not None:
-                require_same_kafka(self._kafka, connection, "consumer")
-            if self._consumer is None:
-                config = consumer_config(connection.kafka, self._config)
-                self._consumer = create_client(Consumer, config.over(self._own))
-                self._poll = self._consumer.poll
-                self._kafka = connection.kafka
-            if visibility is not None and connection.channel_name not in self._committed:
-                own = CommittedMessages(
-                    connection,
-                    self._config,
-                    visibility,
-                    reset=self._own["auto.offset.reset"],
-                    eof=self._own["enable.partition.eof"],
-                )
-                # A new mapping, because another thread may iterate over this one in a poll.
-                self._committed = {**self._committed, connection.channel_name: own}
-                self._poll = self._poll_all
-            self._returned.settle()
-            self.connections[connection.channel_name] = connection
-            self._names[connection.topic_name] = connection.channel_name
-            self._only_name = connection.channel_name if len(self._names) == 1 else None
+            stream: PartitionStream
+            stream = source = open_stream(
+                connection, self._config, timeout_s=_TIMEOUT_S, consumers=self._consumers
+            )
+            if visibility is not None:
+                stream = CommittedStream(source, visibility)
+            before = self._channels.get(connection.channel_name)
+            # A new mapping, because other threads read this one.
+            self._channels = {
+                **self._channels,
+                connection.channel_name: _Channel(connection, stream),
+            }
+            if before is not None:
+                before.stream.close()
 
     def poll(self, timeout_s: float) -> Message | None:
         """Return a message or an event, or None after `timeout_s`."""
-        if (
-            self._requests.running
-            and (timeout_s := self._requests.wait_for_requests(timeout_s)) < 0
-        ):
-            return None
-        try:
-            message = self._poll(timeout_s)
-            if message is not None:
-                if self._only_name is not None:
-                    message.set_topic(self._only_name)
-                    if message.error() is None:
-                        self._returned.last[message.partition()] = message
-                else:
-                    if (topic := message.topic()) is not None:
-                        message.set_topic(self._names.get(topic, topic))
-                    self._returned.add((message,), one_channel=False)
-        except BaseException as error:
-            raise self._interrupted(error) from error.__cause__
-        return message
+        for message in self._available:
+            return message
+        if self._wait(timeout_s):
+            for message in self._available:
+                return message
+        return None
 
-    def consume(self, limit: int, timeout_s: float) -> list[Message]:
-        """Return up to `limit` messages and events, fewer after `timeout_s`."""
-        consumer = self._consumer
-        if consumer is None:
-            return []
-        if (
-            self._requests.running
-            and (timeout_s := self._requests.wait_for_requests(timeout_s)) < 0
-        ):
-            return []
-        try:
-            if self._committed:
-                messages = self._consume_all(limit, timeout_s)
-            elif limit < _LARGE_BATCH:
-                messages = consumer.consume(limit, timeout_s)
-            else:
-                with gc_paused():
-                    messages = consumer.consume(limit, timeout_s)
-            if self._only_name is not None:
-                names: Iterable[str] = itertools.repeat(self._only_name)
-            else:
-                # Events without a topic get an empty name.
-                topics = [message.topic() or "" for message in messages]
-                names = [self._names.get(topic, topic) for topic in topics]
-            # The hot loop: one call per message, without bytecode.
-            collections.deque(map(Message.set_topic, messages, names), maxlen=0)
-            self._returned.add(messages, one_channel=self._only_name is not None)
-        except BaseException as error:
-            raise self._interrupted(error) from error.__cause__
-        return messages
-
-    def _interrupted(self, error: BaseException) -> BaseException:
-        """Go back to messages that an interrupted call has taken but does not return.
-
-        Returns the error to raise.
-        """
-        if not self._closed:
-            self._returned.settle()
-            for partition, offset in self.consumed(self.starts).items():
-                returned = self._returned.next_offsets.get(partition, self.starts[partition])
-                if offset > returned:
-                    self.seek(partition, returned)
-        return handler_exception(error)
+    def consume(self, messages: list[Message], limit: int, timeout_s: float) -> None:
+        """Append up to `limit` messages and events, as soon as there are some."""
+        before = len(messages)
+        messages += islice(self._available, limit)
+        if len(messages) == before and self._wait(timeout_s):
+            messages += islice(self._available, limit)
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
         """Fetch these partitions as well, from these offsets."""
-        if not offsets:
-            return
-        for channel, own in self._committed.items():
-            if chosen := {p: at for (name, p), at in offsets.items() if name == channel}:
-                with kafka_exceptions():
-                    own.assign(chosen)
-        plain = [
-            self._place(*each) for each in offsets.items() if each[0][0] not in self._committed
-        ]
-        if plain:
-            self._consumer.incremental_assign(plain)
-        self._forget(offsets)
-        self.starts |= offsets
+        with self._lock, kafka_exceptions():
+            for channel, numbers in self._by_channel(offsets):
+                with self._stream_change(channel):
+                    self._drop(channel, numbers)
+                    self._move(channel, {n: offsets[channel.name, n] for n in numbers})
 
     def unassign(self, partitions: Collection[Partition]) -> None:
         """Stop fetching these partitions."""
-        known = [each for each in partitions if each in self.starts]
-        if known and not self._closed:
-            for own, numbers in self._of_committed(known):
-                own.unassign(numbers)
-            places = [self._place(each) for each in known if each[0] not in self._committed]
-            if places:
-                self._consumer.incremental_unassign(places)
-                # Otherwise a pause would also apply to the partition's next assignment.
-                self._consumer.resume(places)
-        self._forget(known)
-        for each in known:
-            del self.starts[each]
+        with self._lock, kafka_exceptions():
+            for channel, numbers in self._by_channel(p for p in partitions if p in self.starts):
+                with self._stream_change(channel):
+                    self._drop(channel, numbers)
+                    for number in numbers:
+                        self._paused.discard((channel.name, number))
+                        self._returned.pop((channel.name, number), None)
+                        self.starts.pop((channel.name, number), None)
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Continue at an offset. Raises KafkaException _UNKNOWN_PARTITION if not assigned."""
-        self._assigned([partition])
-        start = self.resolve({partition: offset})[partition]
-        if partition[0] in self._committed:
-            with kafka_exceptions():
-                self._committed[partition[0]].seek(partition[1], start)
-        else:
-            self._consumer.seek(self._place(partition, start))
-        self._forget([partition])
-        self.starts[partition] = start
+        self._require_assigned([partition])
+        self.assign(self.resolve({partition: offset}))
 
     def pause(self, partitions: Collection[Partition]) -> None:
         """Return no messages of these partitions until `resume`."""
-        places = self._assigned(partitions)
-        for own, numbers in self._of_committed(partitions):
-            own.pause(numbers)
-        if places:
-            self._consumer.pause(places)
+        self._require_assigned(partitions)
+        with self._lock, kafka_exceptions():
+            for channel, numbers in self._by_channel(partitions):
+                with self._stream_change(channel):
+                    self._drop(channel, numbers)
+                    self._paused.update((channel.name, number) for number in numbers)
 
     def resume(self, partitions: Collection[Partition]) -> None:
         """Return messages of these partitions again."""
-        places = self._assigned(partitions)
-        for own, numbers in self._of_committed(partitions):
-            own.resume(numbers)
-        if places:
-            self._consumer.resume(places)
+        self._require_assigned(partitions)
+        with self._lock, kafka_exceptions():
+            for channel, numbers in self._by_channel(self._paused.intersection(partitions)):
+                with self._stream_change(channel):
+                    self._paused.difference_update((channel.name, number) for number in numbers)
+                    channel.stream.add({n: self._position((channel.name, n)) for n in numbers})
 
     def consumed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the offset after the last returned message, for partitions with any."""
-        requested = [each for each in partitions if each in self.starts]
-        committed: dict[Partition, int] = {}
-        if self._committed:
-            for each in requested:
-                own = self._committed.get(each[0])
-                if own is not None and (at := own.consumed(each[1])) is not None:
-                    committed[each] = at
-            requested = [each for each in requested if each[0] not in self._committed]
-        if not requested or self._closed:
-            return committed
-        places = [self._place(each) for each in requested]
-        found = self._requests.run(lambda: self._consumer.position(places))
-        return committed | {
-            key: each.offset for key, each in zip(requested, found, strict=True) if each.offset >= 0
-        }
+        with self._lock:
+            self._settle()
+            return {p: self._returned[p] for p in partitions if p in self._returned}
 
     def positions(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """Return the next offset of each partition."""
-        requested = {each: at for each in partitions if (at := self.starts.get(each)) is not None}
-        return requested | self.consumed(requested)
+        """Return the next offset of each assigned partition."""
+        with self._lock:
+            self._settle()
+            return {p: self._position(p) for p in partitions if p in self.starts}
 
     def watermarks(
         self, partition: Partition, timeout_s: float, *, cached: bool
-    ) -> tuple[int, int] | None:
-        """Return the first offset of a partition and the one after its last message."""
-        if partition[0] in self._committed:
-            with kafka_exceptions():
-                return self._committed[partition[0]].watermarks(partition[1])
-        place = self._place(partition)
+    ) -> tuple[int, int]:
+        """Return the first offset of a partition and the one after its last message.
 
-        def request(left_s: float) -> tuple[int, int] | None:
-            found: tuple[int, int] | None = self._requests.run(
-                lambda: self._consumer.get_watermark_offsets(place, timeout=left_s, cached=cached)
-            )
-            return found
-
-        return with_retries(request, timeout_s=timeout_s)
+        If `cached`, the first one is OFFSET_INVALID, and the last one as of the last fetch.
+        """
+        name, number = partition
+        stream = self._channels[name].stream
+        if cached:
+            end = stream.known_end(number)
+            return OFFSET_INVALID, end if end >= 0 else OFFSET_INVALID
+        with kafka_exceptions():
+            begin = stream.offsets({number: EARLIEST}, timeout_s=timeout_s)[number]
+            end = stream.offsets({number: LATEST}, timeout_s=timeout_s)[number]
+        return begin, max(begin, end)
 
     def offsets_at(self, times: Mapping[Partition, int], timeout_s: float) -> dict[Partition, int]:
-        """Return the first offset not older than each time (Unix, in ms)."""
-        committed: dict[Partition, int] = {}
+        """Return the first offset not older than each time (Unix, in ms), or OFFSET_END.
+
+        OFFSET_BEGINNING and OFFSET_END are times as well.
+        """
+        offsets: dict[Partition, int] = {}
         with kafka_exceptions():
-            for (channel, number), at in times.items():
-                if channel in self._committed:
-                    own = self._committed[channel]
-                    committed[channel, number] = own.offset_at(at, number)
-        rest = {each: at for each, at in times.items() if each not in committed}
-        requested = [self._place(*each) for each in rest.items()]
-
-        def request(left_s: float) -> dict[Partition, int]:
-            found: list[Any] = self._requests.run(
-                lambda: self._consumer.offsets_for_times(requested, timeout=left_s)
-            )
-            for each in found:
-                if each.error is not None:
-                    raise KafkaException(each.error)
-            return {key: each.offset for key, each in zip(rest, found, strict=True)}
-
-        return committed | (with_retries(request, timeout_s=timeout_s) if requested else {})
+            for channel, numbers in self._by_channel(times):
+                asked = {number: times[channel.name, number] for number in numbers}
+                listed = channel.stream.offsets(asked, timeout_s=timeout_s)
+                offsets.update(((channel.name, number), at) for number, at in listed.items())
+        return {partition: offsets[partition] for partition in times}
 
     def resolve(self, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
         """Return offsets as numbers, with the current OFFSET_BEGINNING and OFFSET_END."""
-        # ListOffsets accepts both in place of a time.
-        logical = {each: at for each, at in offsets.items() if at in (OFFSET_BEGINNING, OFFSET_END)}
-        found: dict[Partition, int] = {}
-        for channel, own in self._committed.items():
-            chosen = {p: logical.pop((name, p)) for name, p in [*logical] if name == channel}
-            if chosen:
-                with kafka_exceptions():
-                    found |= {(channel, p): at for p, at in own.resolve(chosen).items()}
-        return {**offsets, **found, **self.offsets_at(logical, _METADATA_TIMEOUT_S)}
+        logical = {p: at for p, at in offsets.items() if at in (OFFSET_BEGINNING, OFFSET_END)}
+        return {**offsets, **self.offsets_at(logical, _TIMEOUT_S)}
 
-    def check(self, partition: Partition, timeout_s: float = _METADATA_TIMEOUT_S) -> None:
-        """Raise KafkaException _UNKNOWN_PARTITION if the channel has no such partition.
-
-        Also makes librdkafka aware of new partitions.
-        """
-        channel, number = partition
-        connection = self.connections[channel]
-        if 0 <= number < connection.partitions:
-            return
-        if number >= 0:
-            if channel in self._committed:
-                with kafka_exceptions():
-                    if number < self._committed[channel].discover_partitions():
-                        return
-            topic = connection.topic_name
-            known = self._requests.run(lambda: self._consumer.list_topics(topic, timeout=timeout_s))
-            if number in known.topics[topic].partitions:
-                return
-        raise refused(
-            UNKNOWN_PARTITION,
-            f"the channel {channel!r} has {connection.partitions} partitions, but no {number}",
-        )
+    def check(self, partition: Partition, timeout_s: float = _TIMEOUT_S) -> None:
+        """Raise KafkaException _UNKNOWN_PARTITION if the channel has no such partition."""
+        name, number = partition
+        channel = self._channels[name]
+        partitions = channel.connection.partitions
+        if number >= partitions:
+            with kafka_exceptions():
+                partitions = channel.stream.count_partitions(timeout_s=timeout_s, max_age_s=0.0)
+        if not 0 <= number < partitions:
+            raise refused(
+                UNKNOWN_PARTITION,
+                f"the channel {name!r} has {partitions} partitions, but no {number}",
+            )
 
     def close(self) -> None:
         """Disconnect from Kafka. May be repeated."""
-        if not self._closed:
+        with self._lock:
             self._closed = True
-            # librdkafka crashes if one thread closes it during another thread's call. So it is
-            # closed by the release of the last reference, which that call holds.
-            self._consumer, self._poll = None, _no_message
-            for own in self._committed.values():
-                own.close()
+            self._available, self.starts = iter(()), {}
+            for channel in self._channels.values():
+                channel.stream.close()
+        self._arrived.set()
 
-    def _forget(self, partitions: Iterable[Partition]) -> None:
-        """Forget the returned messages of partitions that continue elsewhere."""
-        self._returned.settle()
-        for each in partitions:
-            self._returned.next_offsets.pop(each, None)
+    def _wait(self, timeout_s: float) -> bool:
+        """Return whether there are messages; wait up to `timeout_s` for some, or for a wakeup."""
+        self._arrived.clear()
+        return self._fill() or (timeout_s > 0 and self._arrived.wait(timeout_s) and self._fill())
 
-    def _assigned(self, partitions: Collection[Partition]) -> list[TopicPartition]:
-        for channel, number in partitions:
-            if (channel, number) not in self.starts:
+    def _fill(self) -> bool:
+        """Fetch messages if none are available; return whether some are."""
+        with self._lock:
+            if self._closed:
+                return False
+            # First those of changes that were interrupted. Then one after the other.
+            torn = [channel for channel in self._channels.values() if not channel.in_step]
+            names = [*dict.fromkeys(place[0] for place in self.starts if place not in self._paused)]
+            self._turn += 1
+            first = self._turn % max(1, len(names))
+            turn = [self._channels[name] for name in names[first:] + names[:first]]
+            self._available = self._buffer.iterator
+            for channel in torn + turn:
+                if not channel.in_step or not operator.length_hint(self._available):
+                    self._fetch(channel)
+            if not operator.length_hint(self._available):
+                return False
+            # Other threads may wait for them as well.
+            self._arrived.set()
+            return True
+
+    def _fetch(self, channel: _Channel) -> None:
+        """Append a channel's messages to the buffer, and an event for an error."""
+        try:
+            with self._stream_change(channel):
+                polled = channel.stream.poll(_MAX_MESSAGES, 0.0)
+                messages = polled.messages
+                # One call a message, without bytecode.
+                collections.deque(map(Message.set_topic, messages, repeat(channel.name)), maxlen=0)
+                last = dict(zip(map(Message.partition, messages), messages, strict=True))
+                if self._eof:
+                    messages += [
+                        error_event(
+                            channel.name,
+                            KafkaError(PARTITION_EOF),
+                            partition=number,
+                            offset=polled.next[number],
+                        )
+                        for number in polled.at_end
+                    ]
+                if polled.out_of_range:
+                    messages = [m for m in messages if m.partition() not in polled.out_of_range]
+                    messages += self._continue(channel, polled.out_of_range)
+                    last = {n: m for n, m in last.items() if n not in polled.out_of_range}
+                self._append(messages, {(channel.name, n): m for n, m in last.items()})
+        except SluicewayError as error:
+            self._append([error_event(channel.name, kafka_error(error))], {})
+
+    def _continue(self, channel: _Channel, numbers: Collection[int]) -> list[Message]:
+        """Continue partitions that Kafka has refused, by the policy if they are out of range."""
+        events: list[Message] = []
+        marks = channel.stream.watermarks(numbers)
+        starts = {number: self._position((channel.name, number)) for number in numbers}
+        # Others had an earlier offset then. librdkafka has stopped fetching them as well.
+        gone = [n for n, at in starts.items() if not marks[n].begin <= at <= marks[n].end]
+        for number in gone:
+            if self._reset == "error":
+                at = starts.pop(number)
+                reason = f"the offset {at} is out of range, and auto.offset.reset is error"
+                error = KafkaError(AUTO_OFFSET_RESET, reason)
+                events.append(error_event(channel.name, error, partition=number))
+            else:
+                mark = marks[number]
+                starts[number] = mark.begin if self._reset == "earliest" else mark.end
+        channel.stream.drop(numbers)
+        self._move(channel, starts)
+        return events
+
+    def _move(self, channel: _Channel, offsets: Mapping[int, int]) -> None:
+        """Read partitions from offsets that are not in the stream."""
+        for number, offset in offsets.items():
+            self._returned.pop((channel.name, number), None)
+            self.starts[channel.name, number] = offset
+        channel.stream.add(
+            {n: at for n, at in offsets.items() if (channel.name, n) not in self._paused}
+        )
+
+    def _drop(self, channel: _Channel, numbers: Collection[int]) -> None:
+        """Remove partitions from the stream and from the buffer."""
+        channel.stream.drop(numbers)
+        self._keep(lambda m: m.topic() != channel.name or m.partition() not in numbers)
+
+    @contextmanager
+    def _stream_change(self, channel: _Channel) -> Iterator[None]:
+        """Change a stream and the buffer. After an exception, the next change assigns anew."""
+        if not channel.in_step:
+            self._keep(lambda message: message.topic() != channel.name)
+            assigned = self.starts.keys() - self._paused
+            channel.stream.assign(
+                {n: self._position((name, n)) for name, n in assigned if name == channel.name}
+            )
+        channel.in_step = False
+        yield
+        channel.in_step = True
+
+    def _append(self, messages: list[Message], last: Mapping[Partition, Message]) -> None:
+        """Replace the buffer by its rest and these messages, with the last of each partition."""
+        self._available = iter(())
+        self._settle()
+        if rest := self._buffer.messages[self._buffer.settled :]:
+            self._buffer = _Buffer(rest + messages)
+        else:
+            self._buffer = _Buffer(messages, last)
+        self._available = self._buffer.iterator
+
+    def _keep(self, condition: Callable[[Message], bool]) -> None:
+        """Replace the buffer by those messages of its rest that meet a condition."""
+        # First, so that no other thread takes messages meanwhile.
+        self._available = iter(())
+        self._settle()
+        rest = self._buffer.messages[self._buffer.settled :]
+        self._buffer = _Buffer([message for message in rest if condition(message)])
+        self._available = self._buffer.iterator
+
+    def _settle(self) -> None:
+        """Record the offsets after the returned messages of the buffer."""
+        buffer, count = self._buffer, self._buffer.returned
+        last = buffer.last if count == len(buffer.messages) else None
+        if last is None:
+            last = _last_messages(buffer.messages[buffer.settled : count])
+        self._returned |= {partition: message.offset() + 1 for partition, message in last.items()}
+        buffer.settled = count
+
+    def _position(self, partition: Partition) -> int:
+        """Return the next offset of an assigned partition, as settled."""
+        return self._returned.get(partition, self.starts[partition])
+
+    def _by_channel(self, partitions: Iterable[Partition]) -> list[tuple[_Channel, list[int]]]:
+        """Return partitions by channel."""
+        numbers: dict[str, list[int]] = {}
+        for name, number in partitions:
+            numbers.setdefault(name, []).append(number)
+        return [(self._channels[name], of_channel) for name, of_channel in numbers.items()]
+
+    def _require_assigned(self, partitions: Collection[Partition]) -> None:
+        for name, number in partitions:
+            if (name, number) not in self.starts:
                 raise refused(
                     UNKNOWN_PARTITION,
-                    f"partition {number} of {channel!r} is not assigned to this consumer",
+                    f"partition {number} of {name!r} is not assigned to this consumer",
                 )
-        return [self._place(each) for each in partitions if each[0] not in self._committed]
-
-    def _of_committed(
-        self, partitions: Collection[Partition]
-    ) -> Iterable[tuple[CommittedMessages, list[int]]]:
-        """Return partitions of exactly-once channels, by channel."""
-        for channel, own in self._committed.items():
-            if numbers := [number for name, number in partitions if name == channel]:
-                yield own, numbers
-
-    def _sources(self) -> list[Any]:
-        """Return the sources to poll, in rotating order."""
-        sources: list[Any] = [each for each in self._committed.values() if each.assigned]
-        if any(channel not in self._committed for channel, _ in self.starts):
-            sources.append(self._consumer)
-        self._turn += 1
-        first = self._turn % len(sources) if sources else 0
-        return sources[first:] + sources[:first]
-
-    def _poll_all(self, timeout_s: float) -> Message | None:
-        """Poll the exactly-once channels and the others in turn."""
-        deadline_s = time.monotonic() + timeout_s
-        consumer, sources = self._consumer, self._sources()
-        if consumer not in sources and consumer is not None:
-            # Runs librdkafka's callbacks.
-            event = consumer.poll(0)
-            if event is not None:
-                return event
-        for source in sources:
-            message = source.poll(0) if len(sources) > 1 else source.poll(timeout_s)
-            if message is not None:
-                return message
-        while len(sources) != 1 and (left_s := deadline_s - time.monotonic()) > 0:
-            if not sources:
-                time.sleep(min(_SLICE_S, left_s))
-                return None
-            for source in sources:
-                message = source.poll(min(_SLICE_S, left_s) / len(sources))
-                if message is not None:
-                    return message
-        return None
-
-    def _consume_all(self, limit: int, timeout_s: float) -> list[Message]:
-        found: list[Message] = []
-        for source in self._sources():
-            if len(found) < limit:
-                found += source.consume(limit - len(found), 0)
-        if not found and limit:
-            message = self._poll_all(timeout_s)
-            found = [] if message is None else [message]
-        return found
-
-    def _place(self, partition: Partition, offset: int = OFFSET_INVALID) -> TopicPartition:
-        channel, number = partition
-        return TopicPartition(self.connections[channel].topic_name, number, offset)
 
 
-class RequestTurns:
-    """Precedence of requests over polls.
-
-    confluent-kafka runs one call of a consumer at a time, in any order, so threads that poll all
-    the time could delay a request forever.
-    """
-
-    def __init__(self) -> None:
-        self.running: dict[int, Signal] = {}
-        """The ends of running requests, by thread."""
-
-    def run(self, request: Callable[[], T]) -> T:
-        """Return the result of a request. Polls in other threads wait for it."""
-        thread, ended = threading.get_ident(), Signal()
-        try:
-            self.running[thread] = ended
-            return request()
-        finally:
-            self.running.pop(thread, None)
-            ended.set()
-
-    def wait_for_requests(self, timeout_s: float) -> float:
-        """Wait up to `timeout_s` for requests; return the remaining seconds, -1 after a timeout."""
-        until_s = time.monotonic() + timeout_s
-        while ends := tuple(self.running.values()):
-            left_s = until_s - time.monotonic()
-            if not ends[0].wait(min(_SLICE_S, left_s)) and left_s <= 0:
-                return -1.0
-        return max(0.0, until_s - time.monotonic())
+def _last_messages(messages: list[Message]) -> dict[Partition, Message]:
+    """Return the last message of each partition, without events."""
+    received = [*filterfalse(Message.error, messages)]
+    places = zip(map(Message.topic, received), map(Message.partition, received), strict=True)
+    return dict(zip(places, received, strict=True))
 
 
-def _no_message(timeout_s: float) -> None:
-    """Poll without a channel."""
-    del timeout_s
+def _call_later(
+    calls: "collections.deque[Callable[[], object]]",
+    notify: Callable[[], None],
+    callback: Callable[..., object],
+    *arguments: Any,
+) -> None:
+    """Let a poll call a callback, which Kafka's client has called in its own thread."""
+    calls.append(functools.partial(callback, *arguments))
+    notify()

@@ -21,10 +21,10 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.config import MaskedProperties, consumer_config
 from sluiceway.kafka.errors import is_gone, is_unavailable, translate_error
-from sluiceway.kafka.io_thread import MessageQueue, consumer_pool
+from sluiceway.kafka.io_thread import SHARED_CONSUMERS, Consumers, MessageQueue
 from sluiceway.kafka.topic import EARLIEST, LATEST, TopicIdentity
 from sluiceway.rest.models import Connection
-from sluiceway.runtime.threads import call
+from sluiceway.runtime.threads import Signal, call
 
 __all__ = [
     "FetchedMessages",
@@ -112,6 +112,15 @@ class PartitionStream(Protocol):
     def known_end(self, partition: int) -> int:
         """Return the end of a partition as far as it is known without a request; else -1."""
 
+    def offsets(
+        self, times: Mapping[int, int], *, timeout_s: float | None = None
+    ) -> dict[int, int]:
+        """Return the first readable offset not older than each partition's time (Unix, in ms).
+
+        -1 if there is none. EARLIEST and LATEST are times: `begins` and `ends`. Raises
+        KafkaUnavailable after `timeout_s`, and TopicGone.
+        """
+
     def begins(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset of each partition."""
 
@@ -141,7 +150,7 @@ class PartitionStream(Protocol):
 class MessageStream(PartitionStream):
     """Messages of one topic's partitions, assigned by hand and without a consumer group.
 
-    The caller keeps the offsets. A `shared` stream shares the consumer with others of this process.
+    The caller keeps the offsets. Streams of the same `consumers` share a Kafka client.
     Offsets are listed by the admin client of the process: a consumer's own connections are busy
     waiting for messages.
     """
@@ -152,7 +161,7 @@ class MessageStream(PartitionStream):
         config: Mapping[str, object] | None = None,
         *,
         timeout_s: float,
-        shared: bool = False,
+        consumers: Consumers | None = None,
     ) -> None:
         self._topic = connection.topic_name
         self._timeout_s = timeout_s
@@ -165,10 +174,18 @@ class MessageStream(PartitionStream):
         # Held while a change is made, where no signal handler runs.
         self._lock = threading.Lock()
         self._changes = 0
-        self._pool = consumer_pool(properties, shared=shared)
-        self._queue = MessageQueue(self._topic, connection.topic_id, connection.partitions)
+        consumers = consumers or Consumers()
+        self._pool = consumers.pool(properties)
+        self._queue = MessageQueue(
+            self._topic, connection.topic_id, connection.partitions, consumers.arrived
+        )
         abandon = self._fork_guard.finalize(self, self._queue.abandon)
         abandon.atexit = False
+
+    @property
+    def arrived(self) -> Signal:
+        """It is set when messages have arrived."""
+        return self._queue.arrived
 
     def discover_partitions(self) -> int:
         """Request the number of the topic's partitions."""
@@ -282,13 +299,23 @@ class MessageStream(PartitionStream):
         """Return the end of a partition as of its last fetch; -1 before the first."""
         return self._queue.known_ends.get(partition, -1)
 
+    def offsets(
+        self, times: Mapping[int, int], *, timeout_s: float | None = None
+    ) -> dict[int, int]:
+        """Return the first offset not older than each time (ms), or -1."""
+        self._check()
+        if not times:
+            return {}
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        return self._identity.offsets(times, timeout_s=timeout_s, committed=self._committed)
+
     def begins(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset of each partition."""
-        return self._offsets(dict.fromkeys(partitions, EARLIEST))
+        return self.offsets(dict.fromkeys(partitions, EARLIEST))
 
     def ends(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the offset after the last message of each partition."""
-        return self._offsets(dict.fromkeys(partitions, LATEST))
+        return self.offsets(dict.fromkeys(partitions, LATEST))
 
     def idle_error(self, idle_s: float) -> SluicewayError:
         """Return the error for awaited messages that have not arrived for `idle_s`."""
@@ -299,14 +326,8 @@ class MessageStream(PartitionStream):
 
     def offsets_at(self, time_ms: int, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset not older than `time_ms` (Unix time), or the end."""
-        listed = self._offsets(dict.fromkeys(partitions, time_ms))
+        listed = self.offsets(dict.fromkeys(partitions, time_ms))
         return listed | self.ends([p for p, offset in listed.items() if offset < 0])
-
-    def _offsets(self, times: Mapping[int, int]) -> dict[int, int]:
-        self._check()
-        if not times:
-            return {}
-        return self._identity.offsets(times, timeout_s=self._timeout_s, committed=self._committed)
 
     def _check(self) -> None:
         self._fork_guard.check("this reader")
@@ -421,10 +442,10 @@ def open_stream(
     config: Mapping[str, object] | None,
     *,
     timeout_s: float,
-    grouped: bool,
-    shared: bool,
+    grouped: bool = False,
+    consumers: Consumers | None = None,
 ) -> MessageStream:
-    """Open a reader's stream; `shared`: with a shared consumer. Raises OptionError.
+    """Open a reader's stream, by default with a consumer of its own. Raises OptionError.
 
     For an exactly-once channel, the stream includes uncommitted messages.
     """
@@ -436,9 +457,9 @@ def open_stream(
         # Partitions are fetched only up to known commits, so short waits cost nothing.
         own = own.over({"isolation.level": "read_uncommitted", **_SHARED_TUNING})
     tuning = MaskedProperties()
-    if shared:
+    if consumers is SHARED_CONSUMERS:
         tuning = _SHARED_TUNING
     elif grouped:
         # A thousand waiting members send two requests a second each instead of ten.
         tuning = MaskedProperties({"fetch.wait.max.ms": 500})
-    return MessageStream(connection, tuning.over(own), timeout_s=timeout_s, shared=shared)
+    return MessageStream(connection, tuning.over(own), timeout_s=timeout_s, consumers=consumers)

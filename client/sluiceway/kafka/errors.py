@@ -17,7 +17,6 @@ from sluiceway.rest.transport import Backoff
 
 __all__ = [
     "create_client",
-    "handler_exception",
     "is_gone",
     "is_unavailable",
     "run_callbacks",
@@ -114,10 +113,10 @@ def run_callbacks(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
     try:
         return call(*arguments, **named)
     except SystemError as error:
-        raise handler_exception(error) from None
+        raise _handler_exception(error) from None
 
 
-def handler_exception(error: BaseException) -> BaseException:
+def _handler_exception(error: BaseException) -> BaseException:
     """Return the exception of a signal handler that raised within a callback; else the `error`.
 
     The interpreter may replace it by a SystemError. If that does not have it, it is the usual

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -19,7 +19,14 @@ from sluiceway.kafka.errors import create_client, is_gone, is_unavailable
 from sluiceway.records.to_python import gc_paused
 from sluiceway.runtime.threads import Signal
 
-__all__ = ["Chunk", "ConsumerPool", "ConsumerThread", "MessageQueue", "consumer_pool"]
+__all__ = [
+    "SHARED_CONSUMERS",
+    "Chunk",
+    "ConsumerPool",
+    "ConsumerThread",
+    "Consumers",
+    "MessageQueue",
+]
 
 LOGGER = logging.getLogger("sluiceway.kafka")
 
@@ -57,20 +64,22 @@ class MessageQueue:
     The thread appends, the stream takes; one of its calls at a time. The consumer's lock guards
     the other fields. `next` has the offset after the last queued message of each partition, and
     `known_ends` its end as of the last fetch. `paused`: the stream is too slow, so its partitions
-    are unassigned.
+    are unassigned. `arrived` is set when messages have arrived; queues may share it.
     """
 
-    def __init__(self, topic: str, topic_id: str | None, partitions: int) -> None:
+    def __init__(
+        self, topic: str, topic_id: str | None, partitions: int, arrived: Signal | None = None
+    ) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.partitions = partitions
+        self.arrived = arrived or Signal()
         self.consumer: ConsumerThread | None = None
         self.next: dict[int, int] = {}
         self.known_ends: dict[int, int] = {}
         self.paused = False
         self._chunks: deque[Chunk] = deque()
         self._failures: deque[KafkaError | Exception] = deque(maxlen=1)
-        self._arrived = Signal()
         # Each is changed by one thread only.
         self._put_bytes = self._taken_bytes = 0
 
@@ -105,10 +114,11 @@ class MessageQueue:
 
         An interrupt may lose some of them: assign their partitions again.
         """
-        if not self._chunks:
-            self._arrived.clear()
+        # Without a wait, it does not clear what is shared with other queues.
+        if not self._chunks and wait_s > 0:
+            self.arrived.clear()
             if not self._chunks and not self._failures:
-                self._arrived.wait(wait_s)
+                self.arrived.wait(wait_s)
         taken: list[Chunk] = []
         while self._chunks and limit > 0:
             chunk = self._chunks[0]
@@ -137,12 +147,12 @@ class MessageQueue:
         self.next[partition] = max(self.next[partition], _after(items))
         self._put_bytes += size
         self._chunks.append(Chunk(partition=partition, items=items, size=size))
-        self._arrived.set()
+        self.arrived.set()
 
     def fail(self, failure: KafkaError | Exception) -> None:
         """Add a failure in the place of one that was not taken yet."""
         self._failures.append(failure)
-        self._arrived.set()
+        self.arrived.set()
 
     def keep(self, partitions: Collection[int]) -> None:
         """Drop the messages of all other partitions."""
@@ -212,6 +222,7 @@ class ConsumerThread:
         self._ends_unused = False
         # Used by the thread alone: a call of another one would wait for its poll to return.
         self._consumer = create_client(Consumer, properties)
+        self._has_callbacks = any(map(callable, properties.values()))
         self._assigned: set[_Partition] = set()
         self._failed = False
         try:
@@ -320,11 +331,17 @@ class ConsumerThread:
         if changes:
             self._apply(changes)
         if not reading:
-            self._changed.wait(threading.TIMEOUT_MAX)
+            self._changed.wait(_POLL_S if self._has_callbacks else threading.TIMEOUT_MAX)
+            if self._has_callbacks and not self._assigned:
+                self._poll(0.0)
             return
         # Changes often come one after the other: each waits for half of the time since the last.
         since_s = time.monotonic() - self._wanted_s
-        polled = self._consumer.consume(1, max(_SHORTEST_POLL_S, min(_POLL_S, since_s / 2)))
+        self._poll(max(_SHORTEST_POLL_S, min(_POLL_S, since_s / 2)))
+
+    def _poll(self, wait_s: float) -> None:
+        """Put available messages into their queues; wait for one. Also runs callbacks."""
+        polled = self._consumer.consume(1, wait_s)
         if polled:
             limit = max(1, min(_POLL_MESSAGES, _POLL_BYTES // _size(polled)))
             with gc_paused():
@@ -505,14 +522,28 @@ class ConsumerPool:
                 queue.consumer.remove(queue)
 
 
-_SHARED: "weakref.WeakValueDictionary[tuple[ForkGuard, MaskedProperties], ConsumerPool]" = (
-    weakref.WeakValueDictionary()
-)
+class Consumers:
+    """The Kafka consumers of several streams, with a pool for each configuration.
+
+    `properties` are added to each configuration. The streams share `arrived`, if there is one.
+    """
+
+    def __init__(
+        self, properties: MaskedProperties | None = None, arrived: Signal | None = None
+    ) -> None:
+        self._properties = MaskedProperties(properties or {})
+        self.arrived = arrived
+        # A forked process has pools of its own.
+        self._pools: weakref.WeakValueDictionary[
+            tuple[ForkGuard, MaskedProperties], ConsumerPool
+        ] = weakref.WeakValueDictionary()
+
+    def pool(self, properties: MaskedProperties) -> ConsumerPool:
+        """Return the pool of a configuration, which lives as long as one of its users."""
+        properties = properties.over(self._properties)
+        key = (ForkGuard(), properties)
+        return self._pools.get(key) or self._pools.setdefault(key, ConsumerPool(properties))
 
 
-def consumer_pool(properties: MaskedProperties, *, shared: bool) -> ConsumerPool:
-    """Return the pool of this process for `shared` streams with these properties, or a new one."""
-    if not shared:
-        return ConsumerPool(properties)
-    key = (ForkGuard(), properties)
-    return _SHARED.get(key) or _SHARED.setdefault(key, ConsumerPool(properties))
+SHARED_CONSUMERS: Final = Consumers()
+"""Those of all readers of the process that share connections."""

@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from itertools import groupby
 
 from confluent_kafka import Message
 
 from sluiceway.errors import RecordsLost, SluicewayError, SluicewayTimeout
 from sluiceway.kafka.consumer import FetchedMessages, MessageStream, Watermarks
+from sluiceway.kafka.topic import EARLIEST, LATEST
 from sluiceway.ledger.visibility import Visibility
 
 __all__ = ["CommittedStream"]
@@ -35,9 +37,11 @@ class CommittedStream:
         self._waiting: set[int] = set()
         # By partition, a visible offset that was missing in one fetch.
         self._suspected: dict[int, int] = {}
+        # By partition, the end that a poll has reported.
+        self._reported: dict[int, int] = {}
         self._failure: SluicewayError | None = None
         self._open = True
-        visibility.acquire()
+        visibility.acquire(stream.arrived)
 
     def discover_partitions(self) -> int:
         """Request the number of the topic's partitions."""
@@ -50,6 +54,7 @@ class CommittedStream:
     def assign(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets, and drop fetched messages."""
         self._failure = None
+        self._reported = {}
         self._next = dict(offsets)
         self._update_stable()
         self._waiting = {p for p, offset in offsets.items() if offset >= self._stable.get(p, 0)}
@@ -58,6 +63,8 @@ class CommittedStream:
     def add(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions as well."""
         self._next |= offsets
+        for partition in offsets:
+            self._reported.pop(partition, None)
         resumed = {p: offset for p, offset in offsets.items() if offset < self._stable.get(p, 0)}
         self._waiting.update(offsets.keys() - resumed.keys())
         if resumed:
@@ -68,6 +75,7 @@ class CommittedStream:
         fetched = [p for p in partitions if p in self._next and p not in self._waiting]
         for partition in partitions:
             self._next.pop(partition, None)
+            self._reported.pop(partition, None)
         self._waiting.difference_update(partitions)
         if fetched:
             self._stream.drop(fetched)
@@ -95,17 +103,25 @@ class CommittedStream:
             self._visibility.wait(self._number, wait_s if everything else 0.0)
         self._resume()
         if not self._fetched:
-            return FetchedMessages(messages=[], next={})
+            return self._with_ends(FetchedMessages(messages=[], next={}))
         polled = self._stream.poll(limit, max(0.0, deadline_s - time.monotonic()))
         before = dict(self._next)
         try:
             # Another reader may have got it meanwhile.
             self._visibility.require_current()
-            return self._visible(polled)
+            return self._with_ends(self._visible(polled))
         except BaseException:
             # The polled messages are fetched again by a later call.
             self.assign(before)
             raise
+
+    def _with_ends(self, visible: FetchedMessages) -> FetchedMessages:
+        """Add the partitions that have reached their end since the last call."""
+        reached = {
+            p: self._next[p] for p in self._waiting if self._reported.get(p) != self._next[p]
+        }
+        self._reported |= reached
+        return replace(visible, next={**visible.next, **reached}, at_end=reached.keys())
 
     def verify(self, *, timeout_s: float | None = None, max_age_s: float = 0.0) -> None:
         """Raise TopicGone or KafkaUnavailable unless the topic exists and is the same."""
@@ -128,6 +144,23 @@ class CommittedStream:
     def known_end(self, partition: int) -> int:
         """Return the `stable` of a partition."""
         return self._visibility.runs.stable_of(partition)
+
+    def offsets(
+        self, times: Mapping[int, int], *, timeout_s: float | None = None
+    ) -> dict[int, int]:
+        """Return the first committed offset not older than each time (ms), or -1."""
+        self._visibility.refresh()
+        stable_of = self._visibility.runs.stable_of
+        latest = {p for p, time_ms in times.items() if time_ms == LATEST}
+        listed = self._stream.offsets(
+            {p: EARLIEST if p in latest else time_ms for p, time_ms in times.items()},
+            timeout_s=timeout_s,
+        )
+        # Retention may have removed all committed messages and uncommitted ones after them.
+        ends = {p: max(listed[p], stable_of(p)) for p in latest}
+        return {
+            p: -1 if times[p] >= 0 and at >= stable_of(p) else at for p, at in listed.items()
+        } | ends
 
     def begins(self, partitions: Collection[int]) -> dict[int, int]:
         """Return the first offset of each partition."""

@@ -55,8 +55,9 @@ class Visibility(ABC):
         restore of the database."""
         self._repaired: int | None = None
 
-    def acquire(self) -> None:
-        """Add a reader that may wait."""
+    def acquire(self, arrived: Signal | None = None) -> None:
+        """Add a reader that may wait; `arrived` is set after each commit."""
+        del arrived
         self.users += 1
 
     def release(self) -> None:
@@ -274,6 +275,7 @@ class CommittedRuns(Visibility):
         # Event would leave them locked.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
+        self._signals: weakref.WeakSet[Signal] = weakref.WeakSet()
         self._demand = Signal()
         self._follows = False
         self._failure: Exception | None = None
@@ -342,10 +344,12 @@ class CommittedRuns(Visibility):
         self._request(self._calls, seen=None, wait_s=0.0)
         return self._held_back_by
 
-    def acquire(self) -> None:
-        """Add a reader that may wait."""
+    def acquire(self, arrived: Signal | None = None) -> None:
+        """Add a reader that may wait; `arrived` is set after each commit or failure."""
         with self._lock:
             super().acquire()
+            if arrived is not None:
+                self._signals.add(arrived)
 
     def release(self) -> None:
         """Remove a reader; after the last one, stop waiting for commits."""
@@ -366,7 +370,7 @@ class CommittedRuns(Visibility):
                 self._failure = error
                 if self._failing_since_s is None:
                     self._failing_since_s = began_s
-                self._changed.notify_all()
+                self._notify()
             self._demand.wait(_PAUSE_S)
         else:
             self._failure = self._failing_since_s = None
@@ -426,7 +430,13 @@ class CommittedRuns(Visibility):
                 self.number, self._etag = response.number, response.etag
                 self._at = response.at
             self.outdated = False
-            self._changed.notify_all()
+            self._notify()
+
+    def _notify(self) -> None:
+        """Wake waiting readers; with the lock held."""
+        self._changed.notify_all()
+        for arrived in self._signals:
+            arrived.set()
 
     def _restored(self, known: KnownCommit) -> Conflict:
         """Return the error for a ledger without a commit that this process knows."""

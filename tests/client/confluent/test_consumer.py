@@ -20,7 +20,7 @@ from confluent_facade import (
     poll_messages,
     poll_until,
 )
-from faults import AS_SIGNALS, count_calls, interrupted_at_call
+from faults import AS_SIGNALS, interrupted_at_call
 from sluiceway.confluent import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -156,7 +156,7 @@ def test_an_interrupt_of_any_call_of_pause_or_resume_loses_no_message(
 ) -> None:
     name = site.channel(partitions=1, delivery=delivery)
     with site.producer() as producer:
-        for _ in range(200):
+        for _ in range(1000):
             producer.produce(name, b"", partition=0)
     reader = consumer(**{"group.id": "interrupted", "fetch.wait.max.ms": 10})
     reader.assign([at(name, 0, 0)])
@@ -209,23 +209,43 @@ def test_after_an_interrupt_each_partition_continues_after_its_returned_messages
     assert by_place == {place: [*range(10, 100)] for place in places}
 
 
-def test_messages_are_taken_without_requests_for_positions(
+def test_the_channels_of_a_consumer_share_a_kafka_client(
     consumer: Callable[..., Consumer], site: Facade
 ) -> None:
-    name = site.channel(partitions=1, filled=301)
-    reader = consumer(**{"group.id": "many"})
+    def clients() -> int:
+        return sum(thread.name == "sluiceway-consumer" for thread in threading.enumerate())
+
+    names = [site.channel(partitions=1, filled=3) for _ in range(3)]
+    # Those of earlier tests end at any time.
+    until(lambda: clients() == 0)
+    reader = consumer()
+    reader.assign([at(name, 0, 0) for name in names])
+    assert {message.topic() for message in poll_messages(reader, 9)} == {*names}
+    assert clients() == 1
+
+
+def test_callbacks_of_kafkas_client_run_in_the_thread_that_polls(
+    consumer: Callable[..., Consumer], name: str
+) -> None:
+    threads: list[int] = []
+    failing = False
+
+    def stats(text: str) -> None:
+        assert '"type": "consumer"' in text
+        threads.append(threading.get_ident())
+        if failing:
+            raise LookupError
+
+    reader = consumer(stats_cb=stats, **{"statistics.interval.ms": 20})
     reader.assign([at(name, 0, 0)])
-    messages = reader.consume(1, 20)
-
-    def read() -> None:
-        while len(messages) < 301:
-            messages.extend([*reader.consume(1, 20), *filter(None, [reader.poll(20)])])
-
-    counts = count_calls(read)
-    assert [message.offset() for message in messages] == [*range(301)]
-    # Twice a second, a poll records the positions for commits.
-    method = "<method '{}' of 'cimpl.Consumer' objects>".format
-    assert counts[method("position")] < 50 < counts[method("consume")]
+    poll_messages(reader, 10)
+    until(lambda: reader.poll(0.01) is None and threads != [])
+    # Also while nothing is read.
+    reader.pause([at(name, 0)])
+    failing = True
+    with pytest.raises(LookupError):
+        until(lambda: reader.poll(0.01) is not None)
+    assert {*threads} == {threading.get_ident()}
 
 
 def test_position_is_past_the_last_returned_message(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,15 +23,14 @@ from confluent_facade import (
     poll_messages,
     poll_until,
 )
-from faults import failing_call, interrupted_at_call
+from faults import at_call, failing_call, interrupted_at_call
 from relay import Relay
 from sluiceway.confluent import Consumer, TopicPartition
-from sluiceway.confluent.background import StepRunner, Steps
+from sluiceway.confluent.background import StepRunner, Steps, WakeupEvent
 from sluiceway.confluent.committer import AsyncCommitter
-from sluiceway.confluent.coordinator import WakeupEvent
 from sluiceway.confluent.members import ManualConsumer
 from sluiceway.endpoint.heartbeat import HeartbeatSession
-from sluiceway.errors import GatewayUnavailable
+from sluiceway.errors import Fenced, GatewayUnavailable
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import EndpointCalls, Position
 from sluiceway.rest.transport import Transport
@@ -175,6 +175,22 @@ def test_on_lost_that_raises_is_called_once(consumer: New, site: Facade, name: s
         poll_messages(reader, 1)
     assert codes(poll_messages(reader, 1)) == [KafkaError.UNKNOWN_MEMBER_ID]
     assert (calls, reader.assignment()) == (["lost"], [])
+
+
+def test_a_member_that_learns_of_its_dismissal_in_a_rebalance_is_lost(
+    consumer: New, name: str
+) -> None:
+    calls: list[Any] = []
+    reader, other = consumer(**EARLIEST), consumer(**EARLIEST)
+    reader.subscribe([name], on_lost=lambda _, partitions: calls.append(len(partitions)))
+    poll_messages(reader, 20)
+    dismissed = Fenced("the reader was dismissed", status=409)
+    other.subscribe([name])
+    poll_until(lambda: other.memberid() is not None, other)
+    # A dismissal between a heartbeat and the request of a rebalance cannot be timed.
+    with at_call(EndpointCalls, "sync", Mock(side_effect=dismissed)):
+        assert codes(poll_messages(reader, 1)) == [KafkaError.UNKNOWN_MEMBER_ID]
+    assert (calls, reader.assignment()) == ([2], [])
 
 
 def test_a_callback_may_seek_and_pause_but_not_close(consumer: New, name: str) -> None:

@@ -22,7 +22,7 @@ from shared_kafka import SharedKafka
 from sluiceway.errors import EndpointClosed, KafkaFailure, OptionError
 from sluiceway.kafka import io_thread
 from sluiceway.kafka.consumer import MessageStream
-from sluiceway.kafka.io_thread import ConsumerThread
+from sluiceway.kafka.io_thread import SHARED_CONSUMERS, ConsumerThread
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.models import Connection
 from sluiceway.runtime import threads
@@ -228,7 +228,10 @@ def test_a_stream_keeps_its_messages_when_it_moves_to_another_consumer(
     connection = topics.connect("avro", partitions=2)
     for partition in (0, 1):
         write(connection, 10, partition=partition)
-    streams = [MessageStream(connection, own_properties, timeout_s=30, shared=True) for _ in "12"]
+    streams = [
+        MessageStream(connection, own_properties, timeout_s=30, consumers=SHARED_CONSUMERS)
+        for _ in "12"
+    ]
     with closing(streams[0]) as one, closing(streams[1]) as two:
         one.assign({0: 0})
         until(lambda: clients[0].fetched_bytes[0])

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from sluiceway.errors import KafkaUnavailable, TopicGone
 from sluiceway.kafka import topic
 from sluiceway.kafka.consumer import MessageStream
+from sluiceway.kafka.io_thread import SHARED_CONSUMERS
 from sluiceway.kafka.topic import TopicIdentity
 from topics import Topics
 
@@ -163,7 +164,7 @@ def test_a_delivery_is_confirmed_although_another_broker_does_not_know_a_new_top
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_topic_that_a_broker_does_not_know_has_no_end(topics: Topics, shared: bool) -> None:
     connection = topics.connect(partitions=3)
-    opened = MessageStream(connection, timeout_s=30, shared=shared)
+    opened = MessageStream(connection, timeout_s=30, consumers=SHARED_CONSUMERS if shared else None)
     opened.verify()
     topics.delete(connection.topic_name)
     with pytest.raises(TopicGone):

@@ -17,7 +17,6 @@ import pytest
 
 from faults import OF_FUNCTIONS, interrupted_at_call, no_threads
 from sluiceway.confluent.committer import AsyncCommitter
-from sluiceway.confluent.fetcher import RequestTurns
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.visibility import CommittedRuns
 from sluiceway.rest.endpoints import Position
@@ -382,19 +381,7 @@ class Committing:
         assert self._committed
 
 
-class Requesting:
-    def __init__(self) -> None:
-        self._turns = RequestTurns()
-
-    def work(self) -> None:
-        assert self._turns.run(lambda: 1) == 1
-
-    def close(self) -> None:
-        assert self._turns.wait_for_requests(60) > 0
-        self.work()
-
-
-@pytest.mark.parametrize("kind", [LeaseKeeping, Following, Committing, Requesting])
+@pytest.mark.parametrize("kind", [LeaseKeeping, Following, Committing])
 def test_what_waits_is_usable_after_an_interrupt_at_any_step(kind: Any) -> None:
     def is_usable_after(step: int) -> bool:
         used = kind()
