@@ -39,7 +39,8 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.config import MaskedProperties, producer_config
 from sluiceway.kafka.errors import create_client, run_callbacks
-from sluiceway.ledger.facade_batches import MessageBatches, ReportedOffsets, WriterEndpoint
+from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
+from sluiceway.ledger.intervals import DeliveredIntervals
 from sluiceway.rest.models import Connection
 
 __all__ = ["ProduceRequests"]
@@ -71,7 +72,7 @@ class _Part:
     pending: int = 0
     first_offset: int = -1
     refusal: ProtocolClientError | None = None
-    offsets: ReportedOffsets | None = None
+    intervals: DeliveredIntervals | None = None
     """The offsets of a batch's messages. A late report belongs to an earlier batch."""
 
     def on_delivery(self, error: Any, message: Any) -> None:
@@ -85,8 +86,8 @@ class _Part:
             return
         if self.first_offset < 0 or message.offset() < self.first_offset:
             self.first_offset = message.offset()
-        if self.offsets is not None:
-            self.offsets.add(self.partition, message.offset())
+        if self.intervals is not None:
+            self.intervals.add_message(self.partition, message.offset())
 
 
 class ProduceRequests:
@@ -273,7 +274,7 @@ class ProduceRequests:
                     opened[batches] = own
                     batches.admitted = sum(len(part.messages) for part in own)
                     for part in own:
-                        part.offsets = batches.offsets
+                        part.intervals = batches.intervals
         except BaseException as error:
             for batches in opened:
                 batches.abort(error)

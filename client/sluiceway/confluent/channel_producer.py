@@ -215,7 +215,7 @@ class ChannelProducer(WriterEndpoint):
         elif error is not None:
             self.batches.add_failure(reason_of(error))
         else:
-            self.batches.offsets.add(message.partition(), message.offset())
+            self.batches.intervals.add_message(message.partition(), message.offset())
         return error
 
     def optional(

@@ -1,6 +1,5 @@
 """Message batches: the endpoint and batches of a facade's writer with its own Kafka client."""
 
-from array import array
 from collections.abc import Mapping
 from functools import partial
 
@@ -8,70 +7,22 @@ from sluiceway.codecs.wire import WireFormatValidator
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CommitUnknown, DeliveryFailed, KafkaFailure, SluicewayError
 from sluiceway.kafka.topic import TopicIdentity
-from sluiceway.ledger.intervals import WrittenRecords
+from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.write_batch import WriteBatch, open_batch
 from sluiceway.rest.channels import Control
 from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import CommitResult, Interval, PositionAdvance
+from sluiceway.rest.ledger_models import CommitResult, PositionAdvance
 from sluiceway.rest.models import Connection
 
-__all__ = ["MessageBatches", "ReportedOffsets", "WriterEndpoint"]
-
-
-class ReportedOffsets:
-    """Offsets of delivered messages by partition, reported in any order and by any thread."""
-
-    def __init__(self) -> None:
-        self._offsets: dict[int, array[int]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._offsets.values()))
-
-    def add(self, partition: int, offset: int) -> None:
-        """Add the offset of a delivered message."""
-        # Atomic: two threads with the first offset of a partition get the same list.
-        self._offsets.setdefault(partition, array("q")).append(offset)
-
-    def take(self) -> WrittenRecords:
-        """Return the records delivered since the last call. Raises DeliveryFailed.
-
-        After a duplicate sequence number librdkafka may report no offset, or count up from -1, so
-        then all offsets are refused.
-        """
-        found, self._offsets = self._offsets, {}
-        manifest: dict[int, tuple[Interval, ...]] = {}
-        for partition, offsets in sorted(found.items()):
-            ordered = sorted(offsets)
-            if ordered[0] < 0 or len(set(ordered)) < len(ordered):
-                records = sum(map(len, found.values()))
-                raise DeliveryFailed(
-                    partition=partition,
-                    reason="delivery reports lack the offsets of some messages",
-                    written_records=0,
-                    failed_records=records,
-                )
-            manifest[partition] = _intervals(ordered)
-        counts = {partition: len(offsets) for partition, offsets in sorted(found.items())}
-        return WrittenRecords(manifest=manifest, counts=counts)
-
-
-def _intervals(ordered: list[int]) -> tuple[Interval, ...]:
-    intervals: list[Interval] = []
-    first = before = ordered[0]
-    for offset in ordered[1:]:
-        if offset != before + 1:
-            intervals.append(Interval(first, before + 1))
-            first = offset
-        before = offset
-    return (*intervals, Interval(first, before + 1))
+__all__ = ["MessageBatches", "WriterEndpoint"]
 
 
 class MessageBatches:
     """Batches of one writer, one after the other; each message is one record.
 
     The writer's messages are `admitted` while a batch `is_open`, then Kafka's delivery reports are
-    added to `offsets`, or as failures. A batch with a failed message is never committed. With an
+    added to `intervals`, or as failures. A batch with a failed message is never committed. With an
     `owner`, the first batch aborts those of the owner's other instances.
 
     Not thread-safe, except for the reports.
@@ -90,7 +41,7 @@ class MessageBatches:
         """The batch to commit or to abort; None without one."""
         self._unknown: WrittenRecords | None = None
         self._last: CommitResult | None = None
-        self.offsets = ReportedOffsets()
+        self.intervals = DeliveredIntervals()
         self.admitted = 0
         self.failures = 0
         self._reason = ""
@@ -103,7 +54,7 @@ class MessageBatches:
     @property
     def pending(self) -> int:
         """The number of the batch's messages without a delivery report."""
-        return self.admitted - len(self.offsets) - self.failures
+        return self.admitted - len(self.intervals) - self.failures
 
     @property
     def partitions(self) -> int:
@@ -148,7 +99,7 @@ class MessageBatches:
             written = self._unknown
             if written is None:
                 self._require_delivered()
-                written = self._unknown = self.offsets.take()
+                written = self._unknown = self.intervals.take()
             self._last = batch.commit(written, positions=positions, timeout_s=timeout_s)
         except CommitUnknown:
             # If it was not committed, it ends with its lease.
@@ -184,18 +135,18 @@ class MessageBatches:
         self._leases.close()
 
     def _require_delivered(self) -> None:
-        lost = self.admitted - len(self.offsets)
+        lost = self.admitted - len(self.intervals)
         if lost:
             raise DeliveryFailed(
                 partition=None,
                 reason=self._reason or "not every message has a delivery report",
-                written_records=len(self.offsets),
+                written_records=len(self.intervals),
                 failed_records=lost,
             )
 
     def _end(self) -> None:
         self.current = self._unknown = None
-        self.offsets = ReportedOffsets()
+        self.intervals = DeliveredIntervals()
         self.admitted = self.failures = 0
         self._reason = ""
 

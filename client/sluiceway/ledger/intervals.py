@@ -1,8 +1,14 @@
 """Delivered intervals: offsets from delivery reports, an attempt's part of a manifest."""
 
+import threading
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
 
+import numpy as np
 from confluent_kafka import KafkaError
 
 from sluiceway.errors import DeliveryFailed
@@ -11,6 +17,8 @@ from sluiceway.rest.ledger_models import Interval, Manifest
 from sluiceway.rest.models import Connection
 
 __all__ = ["DeliveredIntervals", "WrittenRecords"]
+
+_MAX_LOOSE: Final = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,51 +78,125 @@ def _joined(intervals: Iterable[Interval]) -> list[Interval]:
     return joined
 
 
+@dataclass(slots=True)
+class _PartitionOffsets:
+    """The offsets of a partition: sorted intervals, and those that are in no interval yet."""
+
+    firsts: "array[int]" = field(default_factory=partial(array, "q"))
+    ends: "array[int]" = field(default_factory=partial(array, "q"))
+    loose: "array[int]" = field(default_factory=partial(array, "q"))
+    records: int = 0
+    """The number of records in the intervals."""
+
+    usable: bool = True
+    """Whether all joined offsets can be right."""
+
+    def join(self) -> None:
+        """Move the loose offsets into intervals."""
+        offsets = self.loose[:]
+        if not offsets:
+            return
+        # Other threads only append.
+        del self.loose[: len(offsets)]
+        # Messages that are reported at about the same time are in the last intervals.
+        place = max(0, bisect_left(self.firsts, min(offsets)) - 1)
+        firsts = np.append(self.firsts[place:], offsets)
+        ends = np.append(self.ends[place:], firsts[-len(offsets) :] + 1)
+        order = np.argsort(firsts, kind="stable")
+        firsts, ends = firsts[order], ends[order]
+        if firsts[0] < 0 or (firsts[1:] < ends[:-1]).any():
+            self.usable = False
+        gaps = np.flatnonzero(firsts[1:] != ends[:-1])
+        self.firsts[place:] = array("q", firsts[np.append(0, gaps + 1)].tobytes())
+        self.ends[place:] = array("q", ends[np.append(gaps, -1)].tobytes())
+        # At last: after an interrupt, records are missing.
+        self.records += len(offsets)
+
+
 class DeliveredIntervals:
     """Collects the offsets of delivered messages, by partition, from delivery reports.
 
-    Offsets must increase in the order of the reports, which is the order of sending: after a
-    duplicate sequence number librdkafka may report no offset, or count up from -1. Such a report
-    counts as a failed delivery.
+    After a duplicate sequence number librdkafka may report no offset, or count up from -1. Such
+    messages count as not delivered, and so do those of an offset that was reported before.
 
-    One thread adds reports; another one may `take` once no report is missing.
+    One thread adds reports of several messages; another one may `take` once no report is missing.
+    Any thread may add single messages.
     """
 
-    def __init__(self) -> None:
-        self._intervals: dict[int, list[Interval]] = {}
-        self._records: dict[int, int] = {}
-        # By partition, the lowest offset that the next report may have.
+    def __init__(self, *, max_loose: int = _MAX_LOOSE) -> None:
+        """Hold at most this number of a partition's offsets one by one."""
+        self._max_loose = max_loose
+        self._partitions: dict[int, _PartitionOffsets] = {}
+        # By partition, the lowest offset that the next report of several messages may have.
         self._next: dict[int, int] = {}
+        # For changes of intervals. Reentrant, as a signal's handler may flush in between.
+        self._lock = threading.RLock()
 
     @classmethod
     def of(cls, connection: Connection) -> "DeliveredIntervals | None":
         """Return the intervals of a writer of an exactly-once channel; None for other channels."""
         return cls() if connection.delivery == "exactly_once" else None
 
+    def __len__(self) -> int:
+        """Return the number of records."""
+        with self._lock:
+            return sum(each.records + len(each.loose) for each in self._partitions.values())
+
     def add(self, report: DeliveryReport) -> KafkaError | None:
-        """Add the offsets of delivered messages; return an error if these cannot be right."""
+        """Add the offsets of delivered messages; return an error if these cannot be right.
+
+        Offsets must increase in the order of these reports, which is the order of sending.
+        """
         partition, first = report.partition, report.first
-        end = first + report.messages
         least = self._next.get(partition, 0)
         if first < least:
             return _disordered(first, least)
-        intervals = self._intervals.setdefault(partition, [])
-        if intervals and intervals[-1].end == first:
-            intervals[-1] = Interval(intervals[-1].first, end)
+        offsets = self._partitions.get(partition) or self._of(partition)
+        end = self._next[partition] = first + report.messages
+        if offsets.ends and offsets.ends[-1] == first:
+            offsets.ends[-1] = end
         else:
-            intervals.append(Interval(first, end))
-        self._next[partition] = end
-        self._records[partition] = self._records.get(partition, 0) + report.records
+            offsets.firsts.append(first)
+            offsets.ends.append(end)
+        offsets.records += report.records
         return None
 
+    def add_message(self, partition: int, offset: int) -> None:
+        """Add the offset of a delivered message of one record, in any order."""
+        offsets = self._partitions.get(partition) or self._of(partition)
+        # Atomic: no thread loses the offset of another one.
+        offsets.loose.append(offset)
+        if len(offsets.loose) >= self._max_loose:
+            with self._lock:
+                offsets.join()
+
     def take(self) -> WrittenRecords:
-        """Return and forget the records delivered since the last call."""
-        intervals, self._intervals = self._intervals, {}
-        records, self._records = self._records, {}
-        return WrittenRecords(
-            manifest={p: tuple(intervals[p]) for p in sorted(intervals)},
-            counts=dict(sorted(records.items())),
-        )
+        """Return and forget the records delivered since the last call.
+
+        Raises DeliveryFailed if the offset of a single message cannot be right.
+        """
+        with self._lock:
+            partitions, self._partitions = dict(sorted(self._partitions.items())), {}
+            for offsets in partitions.values():
+                offsets.join()
+        counts = {partition: offsets.records for partition, offsets in partitions.items()}
+        if not all(offsets.usable for offsets in partitions.values()):
+            raise DeliveryFailed(
+                partition=None,
+                reason="delivery reports lack the offsets of some messages",
+                written_records=0,
+                failed_records=sum(counts.values()),
+            )
+        # They differ in length only after an interrupt, when records are missing.
+        manifest = {
+            partition: tuple(map(Interval._make, zip(offsets.firsts, offsets.ends, strict=False)))
+            for partition, offsets in partitions.items()
+        }
+        return WrittenRecords(manifest=manifest, counts=counts)
+
+    def _of(self, partition: int) -> _PartitionOffsets:
+        # Atomic: two threads with the first offset of a partition get the same object.
+        return self._partitions.setdefault(partition, _PartitionOffsets())
 
 
 def _disordered(offset: int, expected: int) -> KafkaError:

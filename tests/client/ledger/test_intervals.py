@@ -2,6 +2,9 @@
 
 import itertools
 import pickle
+import sys
+import threading
+import tracemalloc
 from collections.abc import Sequence
 from random import Random
 
@@ -9,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faults import interrupted_at_call
 from sluiceway.errors import DeliveryFailed
 from sluiceway.kafka.messages import DeliveryReport
-from sluiceway.ledger.facade_batches import ReportedOffsets
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.rest.ledger_models import Interval
 
@@ -113,31 +116,85 @@ def test_the_intervals_hold_exactly_the_reported_offsets(offsets: dict[int, list
 @given(
     st.dictionaries(st.integers(0, 3), st.sets(st.integers(0, 60), min_size=1), max_size=3),
     st.randoms(use_true_random=False),
+    st.integers(1, 20),
 )
-def test_offsets_reported_in_any_order_are_the_same_intervals(
-    offsets: dict[int, set[int]], random: Random
+def test_messages_reported_in_any_order_are_the_same_intervals(
+    offsets: dict[int, set[int]], random: Random, max_loose: int
 ) -> None:
     reported = [(partition, each) for partition in offsets for each in sorted(offsets[partition])]
     expected = delivered(reported)
     random.shuffle(reported)
-    found = ReportedOffsets()
+    intervals = DeliveredIntervals(max_loose=max_loose)
     for partition, offset in reported:
-        found.add(partition, offset)
-    assert len(found) == len(reported)
-    assert found.take() == expected
-    assert found.take() == WrittenRecords()
+        intervals.add_message(partition, offset)
+    assert len(intervals) == len(reported)
+    assert intervals.take() == expected
+    assert intervals.take() == WrittenRecords()
 
 
-@pytest.mark.parametrize("offsets", [(-1,), (-1001, 5), (5, 4, 5), (6, -1, 7)], ids=str)
+@pytest.mark.parametrize("max_loose", [1, 2, 100])
+@pytest.mark.parametrize(
+    "offsets", [(-1,), (-1001, 5), (5, 4, 5), (6, -1, 7), (5, 6, 7, 8, 6, 9), (2, 3, 9, 2)], ids=str
+)
 def test_missing_and_repeated_offsets_in_any_order_are_failed_deliveries(
-    offsets: tuple[int, ...],
+    offsets: tuple[int, ...], max_loose: int
 ) -> None:
-    found = ReportedOffsets()
-    found.add(1, 9)
+    intervals = DeliveredIntervals(max_loose=max_loose)
+    intervals.add_message(1, 9)
     for offset in offsets:
-        found.add(0, offset)
+        intervals.add_message(0, offset)
     with pytest.raises(DeliveryFailed, match="lack the offsets"):
-        found.take()
+        intervals.take()
+
+
+def test_threads_that_report_messages_of_one_partition_lose_none() -> None:
+    intervals = DeliveredIntervals(max_loose=10)
+    offsets = iter(range(20_000))
+
+    def add() -> None:
+        for offset in offsets:
+            intervals.add_message(0, offset)
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    switching_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switching_s)
+    assert intervals.take().manifest == {0: (Interval(0, 20_000),)}
+
+
+def test_memory_is_in_proportion_to_intervals_not_to_messages() -> None:
+    intervals = DeliveredIntervals(max_loose=100)
+    tracemalloc.start()
+    try:
+        for offset in range(100_000):
+            intervals.add_message(0, offset)
+        size_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(intervals) == 100_000
+    assert size_bytes < 50_000
+
+
+@pytest.mark.parametrize("number", range(0, 30, 2))
+def test_offsets_that_an_interrupt_loses_are_missing_in_the_number_of_records(number: int) -> None:
+    intervals = DeliveredIntervals(max_loose=4)
+    intervals.add_message(0, 7)
+
+    def report() -> None:
+        for offset in (4, 6, 1, 2, 3, 5):
+            intervals.add_message(0, offset)
+
+    interrupted = interrupted_at_call(number, report)
+    written = intervals.take()
+    listed = sum(end - first for first, end in written.manifest.get(0, ()))
+    assert written.records <= listed
+    assert interrupted or written.manifest == {0: (Interval(1, 8),)}
 
 
 def test_records_without_a_delivery_report_are_a_failed_delivery() -> None:
