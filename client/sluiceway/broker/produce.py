@@ -240,46 +240,24 @@ class ProduceRequests:
         return part
 
     def _send(self, parts: Collection[_Part], timeout_ms: int, *, wait: bool) -> None:
-        batches = self._open_batches(parts)
+        opened: dict[MessageBatches, list[_Part]] = {}
+        for part in parts:
+            if part.writer.batches is not None and part.refusal is None:
+                opened.setdefault(part.writer.batches, []).append(part)
         try:
+            for batches, own in list(opened.items()):
+                if not _open(batches, own):
+                    del opened[batches]
             self._send_parts(parts, timeout_ms, wait=wait)
             if wait:
                 _confirm_delivery(parts, timeout_ms / 1000)
-            for each, own in batches.items():
-                _commit(each, own)
+            for batches, own in opened.items():
+                _commit(batches, own)
         except BaseException as error:
             # Those that are committed have ended.
-            for each in batches:
-                each.abort(error)
-            raise
-
-    def _open_batches(self, parts: Collection[_Part]) -> dict[MessageBatches, list[_Part]]:
-        """Open a batch for the parts of each exactly-once channel; refuse parts without one."""
-        found: dict[MessageBatches, list[_Part]] = {}
-        for part in parts:
-            if part.writer.batches is not None and part.refusal is None:
-                found.setdefault(part.writer.batches, []).append(part)
-        opened: dict[MessageBatches, list[_Part]] = {}
-        try:
-            for batches, own in found.items():
-                try:
-                    # First resolve a last batch whose state is unknown.
-                    batches.resolve()
-                    batches.open()
-                except (CommitUnknown, Conflict) as error:
-                    _refuse(own, UnknownError(f"{error}. Nothing was sent"))
-                except SluicewayError as error:
-                    _refuse(own, topic_refusal(error))
-                else:
-                    opened[batches] = own
-                    batches.admitted = sum(len(part.messages) for part in own)
-                    for part in own:
-                        part.intervals = batches.intervals
-        except BaseException as error:
             for batches in opened:
                 batches.abort(error)
             raise
-        return opened
 
     def _send_parts(self, parts: Collection[_Part], timeout_ms: int, *, wait: bool) -> None:
         producers = set()
@@ -374,6 +352,23 @@ def _confirm_delivery(parts: Collection[_Part], timeout_s: float) -> None:
             _refuse(own, topic_refusal(error))
 
 
+def _open(batches: MessageBatches, parts: Collection[_Part]) -> bool:
+    """Open a batch for the parts of one channel, or refuse these and return False."""
+    try:
+        # First resolve a last batch whose state is unknown.
+        batches.resolve()
+        batches.open()
+    except SluicewayError as error:
+        ended = isinstance(error, CommitUnknown | Conflict)
+        refusal = UnknownError(f"{error}. Nothing was sent") if ended else topic_refusal(error)
+        _refuse(parts, refusal)
+        return False
+    batches.admitted = sum(len(part.messages) for part in parts)
+    for part in parts:
+        part.intervals = batches.intervals
+    return True
+
+
 def _commit(batches: MessageBatches, parts: Collection[_Part]) -> None:
     """Commit the parts of one channel, or refuse all of them."""
     failed = next((part.refusal for part in parts if part.refusal is not None), None)
@@ -396,6 +391,7 @@ def _commit(batches: MessageBatches, parts: Collection[_Part]) -> None:
         )
         _refuse(parts, RequestTimedOut(reason))
     except SluicewayError as error:
+        batches.abort(error)
         _refuse(parts, UnknownError(f"{error}. No message of this request is visible"))
 
 

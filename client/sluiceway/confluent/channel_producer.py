@@ -209,12 +209,9 @@ class ChannelProducer(WriterEndpoint):
         """
         if error is not None and isinstance(self.failure, TopicGone):
             error = kafka_error(self.failure, fatal=True)
-        if self.batches is None:
-            if error is not None:
-                self.add_failure(reason_of(error))
-        elif error is not None:
-            self.batches.add_failure(reason_of(error))
-        else:
+        if error is not None:
+            (self.batches or self).add_failure(reason_of(error))
+        elif self.batches is not None:
             self.batches.intervals.add_message(message.partition(), message.offset())
         return error
 
@@ -355,17 +352,17 @@ class BatchCommits:
             # An abort that drops the messages waits for the turn, so none opens after it.
             if not needed():
                 return True
-            batches.open()
+            batch = batches.open()
             if not needed():
                 batches.abort(TransactionAborted("its messages were dropped"))
                 return True
-            batch = batches.current
         finally:
             if channel.turn is turn:
                 channel.turn = None
             self._notify()
         if self._deliveries.producers:
-            channel.discover_partitions(self._deliveries.producers[-1], batches.partitions)
+            partitions = len(batch.opened.begin)
+            channel.discover_partitions(self._deliveries.producers[-1], partitions)
         if not self.transactional:
             # The last batch has ended: a program that flushes each message would have many timers.
             channel.timer.cancel()

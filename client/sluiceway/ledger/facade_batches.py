@@ -5,14 +5,13 @@ from functools import partial
 
 from sluiceway.codecs.wire import WireFormatValidator
 from sluiceway.endpoint.handle import EndpointHandle
-from sluiceway.errors import CommitUnknown, DeliveryFailed, KafkaFailure, SluicewayError
+from sluiceway.errors import DeliveryFailed, KafkaFailure
 from sluiceway.kafka.topic import TopicIdentity
-from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
-from sluiceway.ledger.leases import LeaseKeeper
-from sluiceway.ledger.write_batch import WriteBatch, open_batch
+from sluiceway.ledger.intervals import DeliveredIntervals
+from sluiceway.ledger.write_batch import BatchSequence, BatchState, WriteBatch
 from sluiceway.rest.channels import Control
 from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import CommitResult, PositionAdvance
+from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.rest.models import Connection
 
 __all__ = ["MessageBatches", "WriterEndpoint"]
@@ -32,15 +31,10 @@ class MessageBatches:
         self, calls: LedgerCalls, connection: Connection, *, writer: str, owner: str | None = None
     ) -> None:
         """Describe a writer by its endpoint's id; `owner` is by default the writer alone."""
-        self._calls = calls
-        self._connection = connection
-        self._writer, self._owner = writer, owner
-        self._leases = LeaseKeeper(calls, connection.channel_name, connection.channel_uid)
-        self._count = 0
+        self._sequence = BatchSequence(calls, connection, writer=writer)
+        self._owner = owner
         self.current: WriteBatch | None = None
         """The batch to commit or to abort; None without one."""
-        self._unknown: WrittenRecords | None = None
-        self._last: CommitResult | None = None
         self.intervals = DeliveredIntervals()
         self.admitted = 0
         self.failures = 0
@@ -49,34 +43,17 @@ class MessageBatches:
     @property
     def is_open(self) -> bool:
         """Whether messages may be produced."""
-        return self.current is not None and self._unknown is None
+        return self.current is not None and self.current.state is BatchState.OPEN
 
     @property
     def pending(self) -> int:
         """The number of the batch's messages without a delivery report."""
         return self.admitted - len(self.intervals) - self.failures
 
-    @property
-    def partitions(self) -> int:
-        """The number of partitions that the open batch may write; 0 without one."""
-        return 0 if self.current is None else len(self.current.opened.begin)
-
-    def open(self) -> None:
-        """Open the next batch, if none is open. Raises GatewayError, TopicGone."""
-        if self.current is not None:
-            return
-        self._count += 1
-        open_batch(
-            self._calls,
-            self._connection,
-            self._leases,
-            key=f"{self._writer}-{self._count}",
-            owner=self._owner or self._writer,
-            instance=self._writer,
-            takeover=self._owner is not None,
-            own_key=True,
-            previous=self._last,
-            keep=partial(setattr, self, "current"),
+    def open(self) -> WriteBatch:
+        """Open the next batch, or return the current one. Raises GatewayError, TopicGone."""
+        return self.current or self._sequence.open(
+            partial(setattr, self, "current"), owner=self._owner, takeover=self._owner is not None
         )
 
     def add_failure(self, reason: str) -> None:
@@ -90,32 +67,20 @@ class MessageBatches:
         """Commit the batch once every message has a delivery report.
 
         After CommitUnknown or an interrupt nothing is admitted; the same call repeats the commit.
-        After any other error the batch is aborted. Raises DeliveryFailed, Conflict, InvalidRequest.
+        After any other error, abort the batch. Raises DeliveryFailed, Conflict, InvalidRequest.
         """
-        batch = self.current
-        if batch is None:
-            return
-        try:
-            written = self._unknown
-            if written is None:
-                self._require_delivered()
-                written = self._unknown = self.intervals.take()
-            self._last = batch.commit(written, positions=positions, timeout_s=timeout_s)
-        except CommitUnknown:
-            # If it was not committed, it ends with its lease.
-            batch.release()
-            raise
-        except SluicewayError as error:
-            self.abort(error)
-            raise
-        self._end()
+        if self.current is not None:
+            written = self.intervals.written()
+            written.require(self.admitted, self._reason)
+            self.current.commit(written, positions=positions, timeout_s=timeout_s)
+            self._end()
 
     def resolve(self) -> bool | None:
         """Return whether a commit without a response was applied; None without such a commit.
 
         If not, the batch has ended. Raises CommitUnknown if the gateway does not answer.
         """
-        if self.current is None or self._unknown is None:
+        if self.current is None or not self.current.is_requested:
             return None
         committed = self.current.resolve()
         self._end()
@@ -123,30 +88,22 @@ class MessageBatches:
 
     def abort(self, error: BaseException) -> None:
         """Abort the batch, if any. The caller must not add later reports."""
-        batch = self.current
-        self._end()
-        if batch is not None:
-            batch.abort(error)
+        try:
+            if self.current is not None:
+                self.current.abort(error)
+        finally:
+            self._end()
 
     def close(self, error: BaseException | None = None) -> None:
         """Abort the uncommitted batch, and stop renewing leases."""
         if error is not None:
             self.abort(error)
-        self._leases.close()
-
-    def _require_delivered(self) -> None:
-        lost = self.admitted - len(self.intervals)
-        if lost:
-            raise DeliveryFailed(
-                partition=None,
-                reason=self._reason or "not every message has a delivery report",
-                written_records=len(self.intervals),
-                failed_records=lost,
-            )
+        self._sequence.leases.close()
 
     def _end(self) -> None:
-        self.current = self._unknown = None
+        # An interrupt comes before all of these assignments, or after them: at calls.
         self.intervals = DeliveredIntervals()
+        self.current = None
         self.admitted = self.failures = 0
         self._reason = ""
 

@@ -3,6 +3,7 @@
 import threading
 from array import array
 from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,12 +42,12 @@ class WrittenRecords:
         """By partition, the offset after the last record."""
         return {p: intervals[-1].end for p, intervals in self.manifest.items() if intervals}
 
-    def require(self, records: int) -> None:
-        """Raise DeliveryFailed unless these are all of the `records` that were sent."""
+    def require(self, records: int, reason: str = "") -> None:
+        """Raise DeliveryFailed, with a reason, unless these are all `records` that were sent."""
         if self.records != records:
             raise DeliveryFailed(
                 partition=None,
-                reason="not every message has a delivery report with its offset",
+                reason=reason or "not every message has a delivery report with its offset",
                 written_records=self.records,
                 failed_records=records - self.records,
             )
@@ -54,15 +55,14 @@ class WrittenRecords:
     @classmethod
     def merged(cls, parts: "Iterable[WrittenRecords]") -> "WrittenRecords":
         """Return the union of the parts of several attempts, with adjacent intervals joined."""
-        found: dict[int, list[Interval]] = {}
-        counts: dict[int, int] = {}
+        intervals: dict[int, list[Interval]] = defaultdict(list)
+        counts: Counter[int] = Counter()
         for part in parts:
-            for partition, intervals in part.manifest.items():
-                found.setdefault(partition, []).extend(intervals)
-            for partition, count in part.counts.items():
-                counts[partition] = counts.get(partition, 0) + count
+            for partition, own in part.manifest.items():
+                intervals[partition] += own
+            counts.update(part.counts)
         return cls(
-            manifest={p: tuple(_joined(sorted(found[p]))) for p in sorted(found)},
+            manifest={p: tuple(_joined(sorted(own))) for p, own in sorted(intervals.items())},
             counts=dict(sorted(counts.items())),
         )
 
@@ -70,24 +70,23 @@ class WrittenRecords:
 def _joined(intervals: Iterable[Interval]) -> list[Interval]:
     """Join adjacent sorted intervals; overlapping ones stay, and the gateway refuses them."""
     joined: list[Interval] = []
-    for each in intervals:
-        if joined and joined[-1].end == each.first:
-            joined[-1] = Interval(joined[-1].first, each.end)
+    for interval in intervals:
+        if joined and joined[-1].end == interval.first:
+            joined[-1] = Interval(joined[-1].first, interval.end)
         else:
-            joined.append(each)
+            joined.append(interval)
     return joined
 
 
 @dataclass(slots=True)
 class _PartitionOffsets:
-    """The offsets of a partition: sorted intervals, and those that are in no interval yet."""
+    """The offsets of a partition: in sorted intervals, or loose."""
 
     firsts: "array[int]" = field(default_factory=partial(array, "q"))
     ends: "array[int]" = field(default_factory=partial(array, "q"))
     loose: "array[int]" = field(default_factory=partial(array, "q"))
     records: int = 0
     """The number of records in the intervals."""
-
     usable: bool = True
     """Whether all joined offsets can be right."""
 
@@ -140,7 +139,8 @@ class DeliveredIntervals:
     def __len__(self) -> int:
         """Return the number of records."""
         with self._lock:
-            return sum(each.records + len(each.loose) for each in self._partitions.values())
+            partitions = list(self._partitions.values())
+            return sum(offsets.records + len(offsets.loose) for offsets in partitions)
 
     def add(self, report: DeliveryReport) -> KafkaError | None:
         """Add the offsets of delivered messages; return an error if these cannot be right.
@@ -150,7 +150,8 @@ class DeliveredIntervals:
         partition, first = report.partition, report.first
         least = self._next.get(partition, 0)
         if first < least:
-            return _disordered(first, least)
+            problem = "no offset" if first < 0 else f"the offset {first} after {least - 1}"
+            return KafkaError(KafkaError._FAIL, f"the delivery report has {problem}")
         offsets = self._partitions.get(partition) or self._of(partition)
         end = self._next[partition] = first + report.messages
         if offsets.ends and offsets.ends[-1] == first:
@@ -170,39 +171,30 @@ class DeliveredIntervals:
             with self._lock:
                 offsets.join()
 
-    def take(self) -> WrittenRecords:
-        """Return and forget the records delivered since the last call.
+    def written(self) -> WrittenRecords:
+        """Return the delivered records, without those of a partition with a wrong offset.
 
-        Raises DeliveryFailed if the offset of a single message cannot be right.
+        Records that are missing fail `WrittenRecords.require`.
         """
         with self._lock:
-            partitions, self._partitions = dict(sorted(self._partitions.items())), {}
-            for offsets in partitions.values():
+            partitions = sorted(self._partitions.items())
+            for _, offsets in partitions:
                 offsets.join()
-        counts = {partition: offsets.records for partition, offsets in partitions.items()}
-        if not all(offsets.usable for offsets in partitions.values()):
-            raise DeliveryFailed(
-                partition=None,
-                reason="delivery reports lack the offsets of some messages",
-                written_records=0,
-                failed_records=sum(counts.values()),
-            )
-        # They differ in length only after an interrupt, when records are missing.
-        manifest = {
-            partition: tuple(map(Interval._make, zip(offsets.firsts, offsets.ends, strict=False)))
-            for partition, offsets in partitions.items()
-        }
+        manifest: dict[int, tuple[Interval, ...]] = {}
+        counts: dict[int, int] = {}
+        for partition, offsets in partitions:
+            if offsets.usable:
+                # They differ in number only after an interrupt, which loses records.
+                pairs = zip(offsets.firsts, offsets.ends, strict=False)
+                manifest[partition] = tuple(map(Interval._make, pairs))
+                counts[partition] = offsets.records
         return WrittenRecords(manifest=manifest, counts=counts)
+
+    def take(self) -> WrittenRecords:
+        """Return the records delivered since the last call, and forget them."""
+        written, self._partitions = self.written(), {}
+        return written
 
     def _of(self, partition: int) -> _PartitionOffsets:
         # Atomic: two threads with the first offset of a partition get the same object.
         return self._partitions.setdefault(partition, _PartitionOffsets())
-
-
-def _disordered(offset: int, expected: int) -> KafkaError:
-    problem = (
-        "the delivery report has no offset"
-        if offset < 0
-        else f"the delivery report has the offset {offset} after {expected - 1}"
-    )
-    return KafkaError(KafkaError._FAIL, problem)

@@ -1,7 +1,10 @@
 """Write batch: opened, leased and written by a writer or job, then committed or aborted."""
 
 import logging
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Final, Self
 
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
@@ -10,6 +13,7 @@ from sluiceway.errors import (
     Conflict,
     EndpointClosed,
     GatewayError,
+    InvalidRequest,
     ReplayMismatch,
     SluicewayError,
     TopicGone,
@@ -21,12 +25,45 @@ from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import Batch, BatchRequest, CommitResult, PositionAdvance
 from sluiceway.rest.models import Connection
 
-__all__ = ["WriteBatch", "open_batch"]
+__all__ = ["BATCH_TRANSITIONS", "BatchSequence", "BatchState", "WriteBatch"]
 
 LOGGER = logging.getLogger("sluiceway.ledger.write_batch")
 
 _ABORT_TIMEOUT_S = 5.0
 _MAX_CAUSE_CHARACTERS = 1000
+
+
+class BatchState(StrEnum):
+    """State of a batch in the view of its writer, also after an interrupt between any two calls."""
+
+    NEW = "new"
+    """It was not requested yet, or its opening was refused."""
+    OPENING = "opening"
+    """Its opening was requested; without a response, the gateway may have opened it."""
+    OPEN = "open"
+    """Records may be produced."""
+    REPLAYED = "replayed"
+    """Its key was committed before, so its records are only counted."""
+    COMMITTING = "committing"
+    """Its commit has no response yet: repeat it with the same records, or resolve it."""
+    COMMITTED = "committed"
+    """Its records are visible, for good."""
+    ABORTED = "aborted"
+    """Its records stay invisible, for good."""
+
+
+BATCH_TRANSITIONS: Final[Mapping[BatchState, frozenset[BatchState]]] = {
+    BatchState.NEW: frozenset({BatchState.OPENING, BatchState.OPEN, BatchState.REPLAYED}),
+    BatchState.OPENING: frozenset({BatchState.NEW, BatchState.OPEN, BatchState.REPLAYED}),
+    BatchState.OPEN: frozenset(
+        {BatchState.REPLAYED, BatchState.COMMITTING, BatchState.COMMITTED, BatchState.ABORTED}
+    ),
+    BatchState.REPLAYED: frozenset(),
+    BatchState.COMMITTING: frozenset({BatchState.COMMITTED, BatchState.ABORTED}),
+    BatchState.COMMITTED: frozenset(),
+    BatchState.ABORTED: frozenset(),
+}
+"""The transition table. Other processes may open, commit or abort the same batch."""
 
 
 class WriteBatch:
@@ -50,13 +87,10 @@ class WriteBatch:
         self.leases = leases or LeaseKeeper(
             calls, request.channel, request.uid, lease_ms=request.lease_ms
         )
+        self.state = BatchState.NEW
         self._batch: Batch | None = None
         self._release: Callable[[], object] | None = None
         self.result: CommitResult | None = None
-        self.committed: bool | None = None
-        """Whether it was committed by this instance; None as long as that is not known."""
-        # Whether the gateway may have opened it without a response, because of an interrupt.
-        self._opening = False
         self._fork_guard = ForkGuard()
 
     @property
@@ -74,46 +108,57 @@ class WriteBatch:
     @property
     def replayed(self) -> bool:
         """Whether the key was committed before, so its records are not written again."""
-        return self.opened.is_committed
+        return self.state is BatchState.REPLAYED
 
-    def open(self, *, timeout_s: float | None = None) -> Batch:
-        """Open the batch; every call of an instance gets the same one.
+    @property
+    def committed(self) -> bool | None:
+        """Whether it was committed by this instance; None as long as that is not known."""
+        return {BatchState.COMMITTED: True, BatchState.ABORTED: False}.get(self.state)
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether its commit was requested, so that it gets no more records."""
+        return self.state in {BatchState.COMMITTING, BatchState.COMMITTED}
+
+    def open(self, *, partitions: int = 0, timeout_s: float | None = None) -> Batch:
+        """Open the batch, to write to this number of partitions; all calls return the same one.
 
         Raises Conflict `batch_key_taken` for a key of another owner, `batch_open` while another
         live instance has it, `batch_aborted` and `batch_fenced` for an instance that has to stop,
         `stale_batch` for an ordinal below a committed one, `ledger_restored` after a restore of the
-        database to a state without the `previous` commit; TopicGone for another topic.
+        database to a state without the `previous` commit; TopicGone for another topic, and
+        ChannelNotReady if the ledger lacks a partition.
         """
         request = self.request
-        self._opening = True
-        try:
-            batch = self._calls.open(request, timeout_s=timeout_s)
-            topic_ids = {batch.topic_id, request.topic_id} - {None}
-            if len(topic_ids) > 1:
-                raise TopicGone(
-                    f"the topic of the channel {request.channel!r} was deleted and created again; "
-                    "open the channel again"
-                )
-        except SluicewayError:
-            self._opening = False
-            raise
-        self.adopt(batch)
-        return batch
-
-    def adopt(self, batch: Batch) -> None:
-        """Continue the batch that another process of the same instance has opened."""
-        self._batch, self._opening = batch, False
-        if not batch.is_committed and self._release is None:
-            self._release = self.leases.hold(self, batch.id, self.request.instance)
-
-    def require_partitions(self, partitions: int) -> None:
-        """Raise ChannelNotReady if the ledger lacks one of this number of partitions."""
-        missing = set(range(partitions)) - self.opened.begin.keys()
-        if missing and not self.replayed:
+        if self.state is BatchState.NEW:
+            self._become(BatchState.OPENING)
+        if self.state is BatchState.OPENING or self._missing(partitions):
+            try:
+                batch = self._calls.open(request, timeout_s=timeout_s)
+                if len({batch.topic_id, request.topic_id} - {None}) > 1:
+                    raise TopicGone(
+                        f"the topic of the channel {request.channel!r} was deleted and created "
+                        "again; open the channel again"
+                    )
+            except SluicewayError:
+                if self.state is BatchState.OPENING:
+                    self._become(BatchState.NEW)
+                raise
+            self.adopt(batch)
+        if missing := self._missing(partitions):
             raise ChannelNotReady(
-                f"the ledger of the channel {self.request.channel!r} does not have the partition "
+                f"the ledger of the channel {request.channel!r} does not have the partition "
                 f"{min(missing)} yet; try again in a few seconds"
             )
+        return self.opened
+
+    def adopt(self, batch: Batch) -> Self:
+        """Continue the batch that another process of the same instance has opened."""
+        self._batch = batch
+        self._become(BatchState.REPLAYED if batch.is_committed else BatchState.OPEN)
+        if not batch.is_committed and self._release is None:
+            self._release = self.leases.hold(self, batch.id, self.request.instance)
+        return self
 
     def check(self) -> None:
         """Raise Conflict if the batch has ended, but not by its writer."""
@@ -146,20 +191,36 @@ class WriteBatch:
     ) -> CommitResult:
         """Make the written records visible, and commit a reader's positions with them.
 
-        May be repeated with the same records. Raises Conflict and InvalidRequest if nothing was
-        committed, and CommitUnknown if the state is unknown; then call `resolve`.
+        May be repeated with the same records, as after an interrupt. Raises Conflict and
+        InvalidRequest if nothing was committed, and CommitUnknown if that is unknown; then repeat
+        it, or call `resolve`.
         """
         self._fork_guard.check(f"the batch {self.key!r}")
-        self.result = self._calls.commit(
-            self.request,
-            self.opened,
-            manifest=written.manifest,
-            records=written.records,
-            counts=written.counts,
-            positions=positions,
-            timeout_s=timeout_s,
-        )
-        self.committed = True
+        batch, repeats = self.opened, self.is_requested
+        if self.state is not BatchState.COMMITTED:
+            self._become(BatchState.COMMITTING)
+        try:
+            self.result = self._calls.commit(
+                self.request,
+                batch,
+                manifest=written.manifest,
+                records=written.records,
+                counts=written.counts,
+                positions=positions,
+                timeout_s=timeout_s,
+            )
+        except CommitUnknown:
+            # If it was not committed, it ends with its lease.
+            self.release()
+            raise
+        except GatewayError as error:
+            refused = isinstance(error, Conflict | InvalidRequest) and not error.retriable
+            if refused or not repeats:
+                raise
+            # An earlier request may have been applied, whatever this one has failed by.
+            self.release()
+            raise CommitUnknown(channel=self.request.channel, key=self.key) from error
+        self._become(BatchState.COMMITTED)
         self.release()
         return self.result
 
@@ -169,18 +230,16 @@ class WriteBatch:
         Raises CommitUnknown if the gateway does not answer.
         """
         self._fork_guard.check(f"the batch {self.key!r}")
-        try:
-            self._abort("the response to its commit was lost", timeout_s)
-        except Conflict as error:
-            if error.code != "batch_committed":
-                raise
-            self.committed = True
-        except GatewayError as error:
-            raise CommitUnknown(channel=self.request.channel, key=self.key) from error
-        else:
-            self.committed = False
+        if self.committed is None:
+            try:
+                self._abort("the response to its commit was lost", timeout_s)
+            except Conflict:
+                if self.committed is None:
+                    raise
+            except GatewayError as error:
+                raise CommitUnknown(channel=self.request.channel, key=self.key) from error
         self.release()
-        return self.committed
+        return self.state is BatchState.COMMITTED
 
     def abort(self, cause: BaseException | str) -> None:
         """End the batch without its records; an unreachable gateway is only logged.
@@ -190,30 +249,17 @@ class WriteBatch:
         """
         if self._fork_guard.forked:
             return
-        if self._opening:
-            # Otherwise it would keep the key, and hold readers back.
-            try:
-                self.open(timeout_s=_ABORT_TIMEOUT_S)
-            except SluicewayError as failure:
-                LOGGER.warning(
-                    "the batch %r may be open until its lease ends: %s", self.key, failure
-                )
-        self.release()
-        if self._batch is None or self._batch.is_committed or self.committed is not None:
-            return
         try:
-            self._abort(cause if isinstance(cause, str) else cause_of(cause), _ABORT_TIMEOUT_S)
-        except GatewayError as failure:
+            if self.state is BatchState.OPENING:
+                # Otherwise it would keep the key, and hold readers back.
+                self.open(timeout_s=_ABORT_TIMEOUT_S)
+            self.release()
+            if self.state in {BatchState.OPEN, BatchState.COMMITTING}:
+                self._abort(cause if isinstance(cause, str) else cause_of(cause), _ABORT_TIMEOUT_S)
+        except SluicewayError as failure:
             LOGGER.warning("the batch %r was not aborted: %s", self.key, failure)
-            if failure.code == "batch_committed":
-                self.committed = True
-        else:
-            self.committed = False
-
-    @property
-    def is_renewed(self) -> bool:
-        """Whether its lease is renewed: it is open here."""
-        return self._release is not None
+            if self.state is BatchState.OPEN:
+                self._become(BatchState.ABORTED)
 
     def release(self) -> None:
         """Stop renewing the lease."""
@@ -221,49 +267,84 @@ class WriteBatch:
             self._release()
             self._release = None
 
+    def _missing(self, partitions: int) -> set[int]:
+        """Return the partitions to write to that the ledger lacks."""
+        return set() if self.replayed else set(range(partitions)) - self.opened.begin.keys()
+
     def _abort(self, cause: str, timeout_s: float | None) -> None:
+        """Request the abort. Raises Conflict, also if the batch is `committed`, GatewayError."""
         cause = cause[:_MAX_CAUSE_CHARACTERS]
-        self._calls.abort(self.request, self.opened.id, cause=cause, timeout_s=timeout_s)
+        try:
+            self._calls.abort(self.request, self.opened.id, cause=cause, timeout_s=timeout_s)
+        except Conflict as error:
+            if error.code == "batch_committed":
+                self._become(BatchState.COMMITTED)
+            raise
+        self._become(BatchState.ABORTED)
+
+    def _become(self, state: BatchState) -> None:
+        """Change the state. Raises Conflict if the table does not allow it."""
+        if state is not self.state and state not in BATCH_TRANSITIONS[self.state]:
+            raise Conflict(
+                f"the batch {self.key!r} of the channel {self.request.channel!r} is {self.state}, "
+                f"and cannot become {state}",
+                code=f"batch_{self.state}",
+            )
+        self.state = state
 
 
-def open_batch(
-    calls: LedgerCalls,
-    connection: Connection,
-    leases: LeaseKeeper,
-    *,
-    key: str,
-    owner: str,
-    instance: str,
-    takeover: bool,
-    own_key: bool,
-    previous: CommitResult | None,
-    keep: Callable[[WriteBatch | None], object],
-) -> WriteBatch:
-    """Open a batch for all of a connection's partitions.
+class BatchSequence:
+    """The batches of one writer, one after the other, and their leases.
 
-    `keep` gets the batch before it is opened, so that an interrupt right after that leaves it to be
-    aborted, and None if it is not open. Raises the errors of `WriteBatch.open`, and ChannelNotReady
-    if the ledger lacks a partition.
+    A writer's own batches have numbered keys; others have a key of the program. Each one names the
+    last commit before it, so that a database that was restored to a state without it refuses it.
     """
-    request = BatchRequest(
-        channel=connection.channel_name,
-        uid=connection.channel_uid,
-        key=key,
-        owner=owner,
-        instance=instance,
-        takeover=takeover,
-        own_key=own_key,
-        lease_ms=leases.lease_ms,
-        topic_id=connection.topic_id,
-        previous=previous,
-    )
-    batch = WriteBatch(calls, request, leases=leases)
-    try:
-        keep(batch)
-        batch.open()
-        batch.require_partitions(connection.partitions)
-    except BaseException as error:
-        batch.abort(error)
-        keep(None)
-        raise
-    return batch
+
+    def __init__(self, calls: LedgerCalls, connection: Connection, *, writer: str) -> None:
+        """Describe a writer by its endpoint's id."""
+        self._calls, self._connection, self._writer = calls, connection, writer
+        self.leases = LeaseKeeper(calls, connection.channel_name, connection.channel_uid)
+        self._count = 0
+        self._latest: WriteBatch | None = None
+
+    def open(
+        self,
+        keep: Callable[[WriteBatch | None], object],
+        *,
+        key: str | None = None,
+        owner: str | None = None,
+        takeover: bool = False,
+    ) -> WriteBatch:
+        """Open a batch for all of the connection's partitions.
+
+        `keep` gets the batch before it is opened, so that an interrupt right after that leaves it
+        to be aborted, and None if it is not open. The `owner` is by default the writer alone. A
+        batch with a `key` is an instance of its own, so it may be repeated after a failure. Raises
+        the errors of `WriteBatch.open`.
+        """
+        own_key, latest = key is None, self._latest
+        self._count += own_key
+        request = BatchRequest(
+            channel=self._connection.channel_name,
+            uid=self._connection.channel_uid,
+            key=key or f"{self._writer}-{self._count}",
+            owner=owner or self._writer,
+            # A random part, because another writer object may have the same endpoint id.
+            instance=self._writer if own_key else f"{self._writer}-{secrets.token_hex(8)}",
+            takeover=takeover,
+            own_key=own_key,
+            lease_ms=self.leases.lease_ms,
+            topic_id=self._connection.topic_id,
+            previous=latest.result or latest.request.previous if latest else None,
+        )
+        batch = self._latest = WriteBatch(self._calls, request, leases=self.leases)
+        try:
+            keep(batch)
+            batch.open(partitions=self._connection.partitions)
+        except BaseException as error:
+            try:
+                batch.abort(error)
+            finally:
+                keep(None)
+            raise
+        return batch

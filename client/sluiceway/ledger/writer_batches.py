@@ -1,11 +1,10 @@
 """Writer batches: commits at each flush, by time, and at the end of a block."""
 
 import logging
-import secrets
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -18,11 +17,10 @@ from sluiceway.errors import (
     ReplayMismatch,
     SluicewayError,
 )
-from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
-from sluiceway.ledger.leases import LeaseKeeper
-from sluiceway.ledger.write_batch import WriteBatch, open_batch
+from sluiceway.ledger.intervals import DeliveredIntervals
+from sluiceway.ledger.write_batch import BatchSequence, WriteBatch
 from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import CommitResult, PositionAdvance
+from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.rest.models import Connection
 
 __all__ = ["BatchedWriter", "Block", "KeyedBlock", "WriterBatches"]
@@ -75,9 +73,8 @@ class Block:
     batch: WriteBatch | None = None
     """Opened, or replayed; None before the first message."""
     admitted: int = 0
-    written: WrittenRecords = field(default_factory=WrittenRecords)
-    requested: bool = False
-    """Whether its commit was requested, and interrupted before its response."""
+    on_resolved: Callable[[bool], None] | None = None
+    """Called with the result of `resolve`, after CommitUnknown."""
 
     @property
     def abandoned(self) -> bool:
@@ -86,19 +83,14 @@ class Block:
 
     @property
     def committed(self) -> bool | None:
-        """Whether its batch was committed; None after an interrupted commit without a response."""
-        if self.batch is not None and self.batch.committed:
-            return True
-        return None if self.requested and self.batch and self.batch.committed is None else False
+        """Whether its batch was committed; None after a commit without a response."""
+        return self.batch.committed if self.batch and self.batch.is_requested else False
 
 
 class WriterBatches:
     """The consecutive batches of one writer, committed once Kafka has acknowledged their records.
 
-    A writer's own batches are opened with their first message and have numbered keys. The batch of
-    a block is opened when the block begins, with the caller's key. Each block is a new instance, so
-    a failed block may be repeated.
-
+    A writer's own batches are opened with their first message, that of a key when its block begins.
     After CommitUnknown nothing more is admitted until `resolve` has returned. Another failure ends
     the writer and aborts its batch at once, so the batch does not hold readers back.
 
@@ -125,20 +117,16 @@ class WriterBatches:
         # Timers must not keep a dropped writer alive.
         self._writer: BatchedWriter = weakref.proxy(writer)
         self._turn = turn
-        self._calls = calls
-        self._connection = connection
+        self._sequence = BatchSequence(calls, connection, writer=writer_id)
         self._intervals = intervals
-        self._writer_id, self._place = writer_id, place
+        self._place = place
         self._commit_every_s = commit_every_s
         self._timer = threading.Timer(0, lambda: None)
-        self._leases = LeaseKeeper(calls, connection.channel_name, connection.channel_uid)
         self._fork_guard = ForkGuard()
-        self._count = 0
         self._superseding = place is not None
         self._block = Block()
-        self._unknown: tuple[CommitUnknown, WriteBatch] | None = None
-        self._last: CommitResult | None = None
-        self._on_resolved: Callable[[bool], None] | None = None
+        self._unresolved: tuple[WriteBatch, Block] | None = None
+        """The last one whose commit raised CommitUnknown."""
         self.left_by: SystemExit | None = None
         """The exit of the program that aborted the last block."""
         self.ends: dict[int, int] = {}
@@ -149,9 +137,15 @@ class WriterBatches:
 
         The records of a replayed batch are only counted. An interrupted commit is repeated first.
         """
-        before = self._block.batch
+        opened = self._block.batch
         try:
-            batch = self._admit(records)
+            if opened is not None and opened.is_requested:
+                self._commit_block()
+            block = self._block
+            batch = block.batch or self._open(block)
+            block.admitted += records
+            if not batch.replayed:
+                batch.check()
         except CommitUnknown as error:
             # `resolve` would not include the records of this call, so it cannot continue either.
             failure = EndpointClosed(f"later records were not written, because {error}")
@@ -161,8 +155,8 @@ class WriterBatches:
             # The records of this call are lost, so the writer cannot continue.
             self.fail(error)
             raise
-        if batch is not before and not self._block.explicit:
-            self._commit_later(self._block)
+        if batch is not opened and not block.explicit:
+            self._commit_later(block)
         return not batch.replayed
 
     def flush(self) -> None:
@@ -179,7 +173,7 @@ class WriterBatches:
             )
         self._writer.deliver()
         if not self._block.explicit:
-            self._commit(None, None)
+            self._commit()
 
     def was_left_by(self, error: BaseException) -> bool:
         """Whether an error ended the last block, or came before the current one could end."""
@@ -209,7 +203,7 @@ class WriterBatches:
         aborts the block.
         """
         with self._turn:
-            if self._unknown is not None and key == self._unknown[1].key:
+            if self._unresolved is not None and key == self._unresolved[0].key:
                 self.resolve()
             self._writer.require_open()
             if self._block.explicit:
@@ -243,7 +237,8 @@ class WriterBatches:
                 raise EndpointClosed("this block has ended: begin a new one")
             self._writer.send_accumulated()
             self._writer.deliver()
-            self._commit(positions, on_resolved)
+            block.on_resolved = on_resolved
+            self._commit(positions)
 
     def abort(self, block: Block, error: BaseException) -> None:
         """Abort an explicit block; the writer remains usable. No effect in a forked child.
@@ -253,18 +248,17 @@ class WriterBatches:
         if self._fork_guard.forked:
             return
         self.left_by = error if isinstance(error, SystemExit) else None
-        writer = self._writer
         with self._turn:
             if self._block is not block:
-                if block.batch is not None and block.batch.is_renewed:
+                if block.batch is not None and not block.batch.is_requested:
                     # It was opened for a block that has not begun.
                     block.batch.abort(error)
                 return
-            writer.discard_accumulated()
-            if writer.failure is None:
+            self._writer.discard_accumulated()
+            if self._writer.failure is None:
                 try:
                     # The reports of messages in flight belong to this batch.
-                    writer.deliver()
+                    self._writer.deliver()
                 except (KafkaFailure, EndpointClosed) as failure:
                     LOGGER.warning("a writer failed while its batch was aborted: %s", failure)
                 except BaseException as interrupt:
@@ -287,12 +281,13 @@ class WriterBatches:
         """Return whether the batch of the last CommitUnknown was committed; None without one."""
         committed = None
         with self._turn:
-            if self._unknown is not None:
-                committed = self._unknown[1].resolve(timeout_s=timeout_s)
+            if self._unresolved is not None:
+                batch, block = self._unresolved
+                committed = batch.resolve(timeout_s=timeout_s)
                 # After an interrupt, the next call repeats both.
-                if self._on_resolved is not None:
-                    self._on_resolved(committed)
-                self._unknown = self._on_resolved = None
+                if block.on_resolved is not None:
+                    block.on_resolved(committed)
+                self._unresolved = None
             if isinstance(self._writer.failure, CommitUnknown):
                 self._writer.failure, self._writer.failed_unnoticed = None, False
         return committed
@@ -302,7 +297,7 @@ class WriterBatches:
         if error is not None:
             with self._turn:
                 self._abort_block(error)
-        self._leases.close()
+        self._sequence.leases.close()
 
     def require_ended(self, doing: str) -> None:
         """Raise OptionError within a block, for what is possible after it only."""
@@ -310,28 +305,9 @@ class WriterBatches:
         if self._block.explicit:
             raise OptionError(f"this writer is in a batch: leave its block before you {doing}")
 
-    def _admit(self, records: int) -> WriteBatch:
-        """Return the batch of these records.
-
-        Raises the errors of `WriteBatch.open`, Conflict for a batch that was lost, and
-        CommitUnknown while the state of the last batch is unknown.
-        """
-        if self._unknown is not None:
-            raise self._unknown[0]
-        if self._block.requested:
-            self._commit_block(None, None)
-        block = self._block
-        batch = block.batch or self._open(block)
-        block.admitted += records
-        if not batch.replayed:
-            batch.check()
-        return batch
-
-    def _commit(
-        self, positions: PositionAdvance | None, on_resolved: Callable[[bool], None] | None
-    ) -> None:
+    def _commit(self, positions: PositionAdvance | None = None) -> None:
         try:
-            self._commit_block(positions, on_resolved)
+            self._commit_block(positions)
         except ReplayMismatch:
             raise
         except CommitUnknown as error:
@@ -341,9 +317,7 @@ class WriterBatches:
             self.fail(error)
             raise
 
-    def _commit_block(
-        self, positions: PositionAdvance | None, on_resolved: Callable[[bool], None] | None
-    ) -> None:
+    def _commit_block(self, positions: PositionAdvance | None = None) -> None:
         """Commit the current block; all its messages must be delivered."""
         block = self._block
         batch = block.batch
@@ -356,28 +330,21 @@ class WriterBatches:
             self._end()
             batch.verify_replay(block.admitted)
             return
-        # Kept until there is a response: an interrupted commit is repeated with the same records.
-        block.written = WrittenRecords.merged([block.written, self._intervals.take()])
-        block.written.require(block.admitted)
-        block.requested = True
+        written = self._intervals.written()
+        written.require(block.admitted)
         try:
-            self._last = batch.commit(block.written, positions=positions)
-        except CommitUnknown as error:
-            self._unknown, self._on_resolved = (error, batch), on_resolved
-            # If it was not committed, it ends with its lease.
-            batch.release()
+            batch.commit(written, positions=positions)
+        except CommitUnknown:
+            self._unresolved = batch, block
             self._end()
             raise
-        self.ends |= block.written.ends
+        self.ends |= written.ends
         self._end()
 
     def _abort_block(self, error: BaseException) -> None:
-        """Abort the current block, and forget its delivered records."""
-        batch = self._block.batch
         try:
-            self._intervals.take()
-            if batch is not None:
-                batch.abort(error)
+            if self._block.batch is not None:
+                self._block.batch.abort(error)
         finally:
             self._end()
 
@@ -388,12 +355,11 @@ class WriterBatches:
 
     def _commit_later(self, block: Block) -> None:
         """Commit a block after a time, so it does not hold readers back."""
-        batches = weakref.ref(self)
+        method = weakref.WeakMethod(self._commit_if_current)
 
         def commit() -> None:
-            found = batches()
-            if found is not None:
-                found._commit_if_current(block)  # noqa: SLF001
+            if (commit_if_current := method()) is not None:
+                commit_if_current(block)
 
         self._timer = threading.Timer(self._commit_every_s, commit)
         self._timer.daemon = True
@@ -415,28 +381,18 @@ class WriterBatches:
 
     def _open(self, block: Block, key: str | None = None, owner: str | None = None) -> WriteBatch:
         """Open a block's batch, of a key or, without one, the writer's next one."""
-        self._count += 1
-        instance, takeover, own_key = self._writer_id, False, key is None
-        if key is None:
-            key, owner = f"{self._writer_id}-{self._count}", self._writer_id
-        else:
+        if self._unresolved is not None:
+            request = self._unresolved[0].request
+            raise CommitUnknown(channel=request.channel, key=request.key)
+        takeover = False
+        if key is not None:
             owner = owner or self._place or key
             _check_name("a batch's owner", owner)
-            # A random part, because another writer object may have the same endpoint id.
-            instance = f"{self._writer_id}-{secrets.token_hex(8)}"
             takeover = self._superseding
-        batch = open_batch(
-            self._calls,
-            self._connection,
-            self._leases,
-            key=key,
-            owner=owner,
-            instance=instance,
-            takeover=takeover,
-            own_key=own_key,
-            previous=self._last,
-            keep=partial(setattr, block, "batch"),
-        )
+        # The last block has ended: it has no more reports, and needs its records no more.
+        self._intervals.take()
+        keep = partial(setattr, block, "batch")
+        batch = self._sequence.open(keep, key=key, owner=owner, takeover=takeover)
         self._writer.use_partitions(len(batch.opened.begin))
         return batch
 
@@ -466,9 +422,8 @@ class KeyedBlock:
             return
         try:
             self._batches.commit(self._block)
-        except (CommitUnknown, ReplayMismatch):
-            raise
         except BaseException as failure:
+            # Without effect on a batch that was replayed, or whose state is unknown.
             self._batches.abort(self._block, failure)
             raise
 

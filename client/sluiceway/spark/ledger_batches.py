@@ -23,7 +23,7 @@ from sluiceway.errors import (
 )
 from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
-from sluiceway.ledger.write_batch import WriteBatch
+from sluiceway.ledger.write_batch import BatchState, WriteBatch
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import Batch, BatchRequest
 from sluiceway.rest.models import Connection
@@ -141,7 +141,7 @@ class JobBatch:
         """
         parts = self._parts(messages, number)
         if parts:
-            batch = self._adopted(parts[0])
+            batch = self.write_batch(parts[0].request).adopt(parts[0].batch)
         elif self.request is not None:
             batch = self.write_batch(self.request)
             batch.open()
@@ -183,15 +183,14 @@ class JobBatch:
         results = [each for each in messages if isinstance(each, TaskResult)]
         found = {each.part.batch.id: each.part for each in results if each.part is not None}
         for part in found.values():
-            self._adopted(part).abort(cause)
+            self.write_batch(part.request).adopt(part.batch).abort(cause)
         if not found and self.request is not None:
             try:
                 batch = self._unnamed(self.request)
-            except SluicewayError as error:
-                LOGGER.warning("the batch %r was not aborted: %s", self.request.key, error)
-            else:
                 if batch is not None:
                     batch.abort(cause)
+            except SluicewayError as error:
+                LOGGER.warning("the batch %r was not aborted: %s", self.request.key, error)
 
     def _unnamed(self, request: BatchRequest) -> WriteBatch | None:
         """Return the job's batch, opened, without a message of its tasks."""
@@ -206,11 +205,6 @@ class JobBatch:
             request = replace(request, owner=owners[0])
         batch = self.write_batch(request)
         batch.open(timeout_s=_ABORT_TIMEOUT_S)
-        return batch
-
-    def _adopted(self, part: BatchPart) -> WriteBatch:
-        batch = self.write_batch(part.request)
-        batch.adopt(part.batch)
         return batch
 
     def _parts(self, messages: CommitMessages, number: int | None) -> list[BatchPart]:
@@ -275,7 +269,6 @@ class TaskBatch:
         self._partitions = connection.partitions
         self._batch = job.write_batch(request, renews=job.renewed_by_tasks)
         self._lock = threading.Lock()
-        self._opened: Batch | None = None
         self._ended = False
         self._timer: threading.Timer | None = None
         if waits:
@@ -301,12 +294,10 @@ class TaskBatch:
     def open(self) -> bool:
         """Return whether to produce records, which is False if the batch was committed before.
 
-        Raises the errors of `WriteBatch.open`, and ChannelNotReady if the ledger lacks a partition
-        of the plan.
+        Raises the errors of `WriteBatch.open`, also for a partition of the plan.
         """
         with self._lock:
-            if self._opened is None:
-                self._open()
+            self._batch.open(partitions=self._partitions)
         return not self._batch.replayed
 
     def check(self) -> None:
@@ -316,27 +307,22 @@ class TaskBatch:
     def result(self, records: int, written: WrittenRecords | None = None) -> TaskResult:
         """Return the task's commit message; without a part if it never opened the batch."""
         with self._lock:
-            if self._opened is None:
+            if self._batch.state is BatchState.NEW:
                 return TaskResult(records=records)
             part = BatchPart(
                 request=self._batch.request,
-                batch=self._opened,
+                batch=self._batch.opened,
                 records=records,
                 written=written or WrittenRecords(),
             )
         return TaskResult(records=records, part=part)
 
-    def _open(self) -> None:
-        opened = self._batch.open()
-        self._batch.require_partitions(self._partitions)
-        self._opened = opened
-
     def _open_early(self) -> None:
         with self._lock:
-            if self._ended or self._opened is not None:
+            if self._ended:
                 return
             try:
-                self._open()
+                self._batch.open(partitions=self._partitions)
             except SluicewayError as error:
                 LOGGER.warning("the batch %r is not open yet: %s", self._batch.key, error)
 

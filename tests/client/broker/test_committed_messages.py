@@ -14,6 +14,7 @@ from sluiceway import Channel
 from sluiceway.broker import Broker, Message, OffsetType, ProduceRequest
 from sluiceway.broker.exceptions import OffsetOutOfRangeError, SocketDisconnectedError
 from sluiceway.errors import OptionError
+from sluiceway.ledger.facade_batches import MessageBatches
 from sluiceway.rest.ledger import LedgerCalls
 from topics import readings
 from waiting import until
@@ -151,3 +152,14 @@ def test_an_interrupted_commit_leaves_no_batch_open(
     for channel, ids in zip(channels, ([0, 1] if arrives else [1], [1]), strict=True):
         assert produce_values(broker, channel, encode(channel, 1, 1)).err == 0
         assert ledger.ids(channel) == ids
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_an_interrupt_as_a_batch_opens_leaves_none_open(
+    broker: Broker, channel: Channel, ledger: LedgerView, *, arrives: bool
+) -> None:
+    with failing_call(MessageBatches, "open", KeyboardInterrupt(), arrives=arrives):
+        produce_values(broker, channel, encode(channel, 5))
+    assert ledger.open_keys(channel) == []
+    assert produce_values(broker, channel, encode(channel, 5, 10)).err == 0
+    assert ledger.ids(channel) == list(range(10, 15))

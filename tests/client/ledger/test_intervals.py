@@ -143,8 +143,9 @@ def test_missing_and_repeated_offsets_in_any_order_are_failed_deliveries(
     intervals.add_message(1, 9)
     for offset in offsets:
         intervals.add_message(0, offset)
-    with pytest.raises(DeliveryFailed, match="lack the offsets"):
-        intervals.take()
+    with pytest.raises(DeliveryFailed, match="a delivery report with its offset") as raised:
+        intervals.written().require(len(intervals))
+    assert (raised.value.written_records, raised.value.failed_records) == (1, len(offsets))
 
 
 def test_threads_that_report_messages_of_one_partition_lose_none() -> None:

@@ -3,25 +3,39 @@
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import asdict
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from faults import failing_call, no_threads
+from faults import at_call, failing_call, no_threads
 from ledger_view import LedgerView
 from scripted_gateway import Script
 from sluiceway import Channel
 from sluiceway.codecs import codec
-from sluiceway.errors import Conflict, EndpointClosed, TopicGone
+from sluiceway.errors import (
+    ChannelNotReady,
+    CommitUnknown,
+    Conflict,
+    EndpointClosed,
+    GatewayUnavailable,
+    TopicGone,
+)
 from sluiceway.kafka.messages import Messages
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
-from sluiceway.ledger.write_batch import WriteBatch
+from sluiceway.ledger.write_batch import (
+    BATCH_TRANSITIONS,
+    BatchSequence,
+    BatchState,
+    WriteBatch,
+)
 from sluiceway.records import to_batches
 from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import Batch, BatchRequest
+from sluiceway.rest.ledger_models import Batch, BatchRequest, Interval
 from sluiceway.schema import Schema
 from topics import readings
 from waiting import until
@@ -233,6 +247,20 @@ def test_the_lease_of_a_dropped_batch_is_not_renewed(channel: Channel, ledger: L
     leases.close()
 
 
+OPENED = Batch(
+    id="1" * 32,
+    key="q-1",
+    owner="query",
+    epoch=1,
+    state="open",
+    begin={0: 0},
+    number=None,
+    records=None,
+    counts=None,
+    lease_until=None,
+)
+
+
 def scripted_batch(script: Script) -> WriteBatch:
     return WriteBatch(
         LedgerCalls(script.transport()),
@@ -260,21 +288,7 @@ def test_an_interrupted_opening_that_cannot_be_undone_is_left_to_the_lease(scrip
 
 
 def test_only_the_answer_that_it_is_committed_resolves_a_batch_as_committed(script: Script) -> None:
-    batch = scripted_batch(script)
-    batch.adopt(
-        Batch(
-            id="1" * 32,
-            key="q-1",
-            owner="query",
-            epoch=1,
-            state="open",
-            begin={0: 0},
-            number=None,
-            records=None,
-            counts=None,
-            lease_until=None,
-        )
-    )
+    batch = scripted_batch(script).adopt(OPENED)
     script.problem(409, "batch_aborted")
     with pytest.raises(Conflict, match="batch_aborted"):
         batch.resolve()
@@ -282,3 +296,117 @@ def test_only_the_answer_that_it_is_committed_resolves_a_batch_as_committed(scri
     script.problem(409, "batch_committed")
     assert batch.resolve()
     assert batch.committed
+
+
+ONE = WrittenRecords(manifest={0: (Interval(0, 1),)}, counts={0: 1})
+MANY = WrittenRecords(
+    manifest={0: [Interval(2 * n, 2 * n + 1) for n in range(20_000)]}, counts={0: 20_000}
+)
+"""Records whose manifest is uploaded in slices."""
+
+
+def test_each_state_of_a_batch_is_reached_and_the_last_ones_are_final() -> None:
+    reached = frozenset().union(*BATCH_TRANSITIONS.values())
+    assert reached == set(BatchState)
+    final = {state for state, following in BATCH_TRANSITIONS.items() if not following}
+    assert final == {BatchState.REPLAYED, BatchState.COMMITTED, BatchState.ABORTED}
+
+
+def test_an_ended_batch_is_neither_committed_nor_aborted_again(script: Script) -> None:
+    batch = scripted_batch(script).adopt(OPENED)
+    script.response(200, {})
+    batch.abort("a test")
+    with pytest.raises(Conflict, match="is aborted"):
+        batch.commit(ONE)
+    batch.abort("again")
+    assert batch.resolve() is False
+    assert len(script.requests) == 1
+
+
+def test_an_interrupted_commit_is_requested_until_it_is_repeated_or_resolved(
+    script: Script,
+) -> None:
+    batch = scripted_batch(script).adopt(OPENED)
+    with failing_call(LedgerCalls, "commit", KeyboardInterrupt(), arrives=False):
+        batch.commit(ONE)
+    assert (batch.state, batch.is_requested, batch.committed) == ("committing", True, None)
+    script.problem(409, "batch_committed")
+    batch.abort("it was interrupted")
+    assert (batch.state, batch.is_requested, batch.committed) == ("committed", True, True)
+
+
+def test_a_repeated_commit_that_an_outage_stops_early_is_unknown(script: Script) -> None:
+    """The slices of its manifest are uploaded before the request that may have been applied."""
+    batch = scripted_batch(script).adopt(OPENED)
+    with at_call(LedgerCalls, "upload", Mock(side_effect=GatewayUnavailable("no response"))):
+        with pytest.raises(GatewayUnavailable):
+            scripted_batch(script).adopt(OPENED).commit(MANY)
+        with failing_call(LedgerCalls, "commit", KeyboardInterrupt(), arrives=False):
+            batch.commit(MANY)
+        for _ in range(2):
+            with pytest.raises(CommitUnknown):
+                batch.commit(MANY)
+    script.problem(409, "batch_committed")
+    assert batch.resolve()
+
+
+def test_an_open_batch_is_aborted_once_whether_the_gateway_answers_or_not(script: Script) -> None:
+    batch = scripted_batch(script).adopt(OPENED)
+    outage = Mock(side_effect=GatewayUnavailable("no response"))
+    with at_call(LedgerCalls, "abort", outage):
+        batch.abort("a test")
+        batch.abort("again")
+    assert batch.committed is False
+    assert outage.call_count == 1
+
+
+def test_a_batch_that_lacks_a_partition_is_requested_again(script: Script) -> None:
+    batch = scripted_batch(script)
+    for begin in ({"0": 0}, {"0": 0, "1": 0}):
+        script.response(200, {**asdict(OPENED), "begin": begin})
+    with pytest.raises(ChannelNotReady, match="the partition 1"):
+        batch.open(partitions=2)
+    for _ in range(2):
+        assert batch.open(partitions=2).begin == {0: 0, 1: 0}
+    assert len(script.requests) == 2
+    batch.release()
+
+
+def test_the_batches_of_a_writer_name_its_last_commit(channel: Channel, ledger: LedgerView) -> None:
+    kept: list[WriteBatch | None] = []
+    sequence = BatchSequence(ledger.calls, channel.connection("write"), writer="w")
+    first = sequence.open(kept.append)
+    result = first.commit(WrittenRecords())
+    sequence.open(kept.append, key="day-1", owner="job", takeover=True).abort("a test")
+    last = sequence.open(kept.append)
+    last.abort("a test")
+    assert [batch.request.key for batch in kept if batch] == ["w-1", "day-1", "w-2"]
+    assert [batch.request.owner for batch in kept if batch] == ["w", "job", "w"]
+    assert [batch.request.own_key for batch in kept if batch] == [True, False, True]
+    assert [batch.request.previous for batch in kept if batch] == [None, result, result]
+    sequence.leases.close()
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_an_interrupted_opening_of_a_writers_batch_keeps_none(
+    channel: Channel, ledger: LedgerView, *, arrives: bool
+) -> None:
+    kept: list[WriteBatch | None] = []
+    sequence = BatchSequence(ledger.calls, channel.connection("write"), writer="w")
+    interrupts = iter([KeyboardInterrupt()])
+
+    def interrupt_first(*_: object, **__: object) -> None:
+        for interrupt in interrupts:
+            raise interrupt
+
+    with (
+        at_call(LedgerCalls, "open", interrupt_first, arrives=arrives),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        sequence.open(kept.append)
+    (batch, none) = kept
+    assert batch is not None
+    assert batch.committed is False
+    assert none is None
+    assert ledger.open_keys(channel) == []
+    sequence.leases.close()
