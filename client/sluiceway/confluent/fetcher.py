@@ -163,9 +163,9 @@ class MessageFetcher:
     def consume(self, messages: list[Message], limit: int, timeout_s: float) -> None:
         """Append up to `limit` messages and events, as soon as there are some."""
         before = len(messages)
-        messages += islice(self._available, limit)
+        self._take(messages, limit)
         if len(messages) == before and self._wait(timeout_s):
-            messages += islice(self._available, limit)
+            self._take(messages, limit)
 
     def assign(self, offsets: Mapping[Partition, int]) -> None:
         """Fetch these partitions as well, from these offsets."""
@@ -182,9 +182,10 @@ class MessageFetcher:
                 with self._stream_change(channel):
                     self._drop(channel, numbers)
                     for number in numbers:
-                        self._paused.discard((channel.name, number))
-                        self._returned.pop((channel.name, number), None)
+                        # First: an interrupt right after this leaves it unassigned.
                         self.starts.pop((channel.name, number), None)
+                        self._returned.pop((channel.name, number), None)
+                        self._paused.discard((channel.name, number))
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Continue at an offset. Raises KafkaException _UNKNOWN_PARTITION if not assigned."""
@@ -213,7 +214,8 @@ class MessageFetcher:
         """Return the offset after the last returned message, for partitions with any."""
         with self._lock:
             self._settle()
-            return {p: self._returned[p] for p in partitions if p in self._returned}
+            returned = self._returned.keys() & self.starts.keys()
+            return {p: self._returned[p] for p in partitions if p in returned}
 
     def positions(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the next offset of each assigned partition."""
@@ -278,6 +280,11 @@ class MessageFetcher:
             for channel in self._channels.values():
                 channel.stream.close()
         self._arrived.set()
+
+    def _take(self, messages: list[Message], limit: int) -> None:
+        # Two steps: with the lock, because the buffer may change between them.
+        with self._lock:
+            messages += islice(self._available, limit)
 
     def _wait(self, timeout_s: float) -> bool:
         """Return whether there are messages; wait up to `timeout_s` for some, or for a wakeup."""
@@ -355,8 +362,9 @@ class MessageFetcher:
     def _move(self, channel: _Channel, offsets: Mapping[int, int]) -> None:
         """Read partitions from offsets that are not in the stream."""
         for number, offset in offsets.items():
-            self._returned.pop((channel.name, number), None)
+            # In this order: an interrupt between them leaves its position unchanged.
             self.starts[channel.name, number] = offset
+            self._returned.pop((channel.name, number), None)
         channel.stream.add(
             {n: at for n, at in offsets.items() if (channel.name, n) not in self._paused}
         )

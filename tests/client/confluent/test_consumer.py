@@ -1,9 +1,11 @@
 """sluiceway.confluent.Consumer with manual assignment: reading, offsets, commits."""
 
 import signal
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -147,6 +149,38 @@ def test_an_interrupt_of_any_call_of_poll_or_consume_loses_no_message(
     messages += poll_messages(reader, count * len(names) - len(messages))
     for name in names:
         assert [m.offset() for m in messages if m.topic() == name] == [*range(count)]
+
+
+@pytest.mark.long
+def test_changes_by_another_thread_repeat_and_lose_no_message(
+    consumer: Callable[..., Consumer], site: Facade
+) -> None:
+    name = site.channel(partitions=1)
+    with site.producer() as producer:
+        for _ in range(5_000):
+            producer.produce(name, b"", partition=0)
+    reader = consumer(**{"group.id": "changed", "fetch.wait.max.ms": 10})
+    reader.assign([at(name, 0, 0)])
+    offsets: list[int] = []
+    ended = threading.Event()
+
+    def change() -> None:
+        while not ended.is_set():
+            reader.pause([at(name, 0)])
+            reader.resume([at(name, 0)])
+
+    with ThreadPoolExecutor(1) as pool:
+        changing = pool.submit(change)
+        interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            while len(offsets) < 5_000:
+                offsets += [message.offset() for message in reader.consume(3, 20)]
+        finally:
+            sys.setswitchinterval(interval_s)
+            ended.set()
+        changing.result(60)
+    assert offsets == [*range(5_000)]
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +81,10 @@ def test_requests_of_a_forked_child_have_their_own_ids(script: Script) -> None:
         script.response(200, CHANNEL)
     control = script.control()
     control.channel("flights")
-    child = os.fork()
-    if child == 0:
-        try:
-            control.channel("flights")
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+    child = get_context("fork").Process(target=control.channel, args=["flights"])
+    child.start()
+    child.join()
+    assert child.exitcode == 0
     control.channel("flights")
     ids = [headers["X-Request-Id"] for _, _, headers in script.requests]
     assert len(ids) == len(set(ids)) == 3
