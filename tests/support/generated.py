@@ -249,3 +249,9 @@ class RowCodec(AvroCodec):
     """The codec without pyruhvro."""
 
     columnar = None  # type: ignore[assignment]
+
+
+class ColumnCodec(AvroCodec):
+    """The codec with pyruhvro also for few records."""
+
+    few_records = 0

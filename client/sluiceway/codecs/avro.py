@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar
 
 import fastavro
 import numpy as np
@@ -32,9 +32,6 @@ from sluiceway.schema import Schema
 from sluiceway.schema import types as t
 from sluiceway.schema.avro import definition
 
-_FEW: Final = 8
-"""The most messages to decode one by one; more are halved to find a bad one."""
-
 
 class _NotDecodable(Exception):
     """These messages cannot be decoded together."""
@@ -42,6 +39,9 @@ class _NotDecodable(Exception):
 
 class AvroCodec:
     """The codec of the format `avro`; see `Codec` for its contract."""
+
+    few_records: ClassVar[int] = 16
+    """The most records that are encoded or decoded one by one, which is faster than in columns."""
 
     def __init__(self, schema: Schema, schema_id: int) -> None:
         self._schema = self.decoded_schema = schema
@@ -63,7 +63,10 @@ class AvroCodec:
     def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
         """Encode `batch`, one value a record."""
         columnar = self.columnar
-        encode = self._encode_rows if columnar is None else columnar.encode
+        if columnar is None or batch.num_rows <= self.few_records:
+            encode = self._encode_rows
+        else:
+            encode = columnar.encode
         parts = encode(self._form.to_physical(batch)) if batch.num_rows else ()
         values = pa.chunked_array(parts, pa.binary())
         require_short(values, limit_bytes)
@@ -97,12 +100,12 @@ class AvroCodec:
 
     def _read(self, values: Sequence[bytes | None], start: int, output: _Output) -> None:
         """Decode `values`, the first of which has the index `start`."""
-        if self.columnar is None or not self._bounded:
+        if self.columnar is None or not self._bounded or len(values) <= self.few_records:
             return self._read_strictly(values, start, output)
         try:
             batch, suspect = self._decode_together(self.columnar, values)
         except _NotDecodable:
-            if len(values) <= _FEW:
+            if len(values) == 1:
                 return self._read_strictly(values, start, output)
             half = len(values) // 2
             self._read(values[:half], start, output)

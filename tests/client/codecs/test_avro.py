@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from generated import FAST, PREFIX, RowCodec, number, schema_of, schemas, with_rows
+from generated import FAST, PREFIX, ColumnCodec, RowCodec, number, schema_of, schemas, with_rows
 from sluiceway.codecs import codec
 from sluiceway.codecs.avro import AvroCodec
 from sluiceway.codecs.physical import avro_form
@@ -19,7 +19,7 @@ NO_LIMIT = 2**31
 
 
 def avro(type_):
-    return AvroCodec(schema_of(type_), 7)
+    return ColumnCodec(schema_of(type_), 7)
 
 
 def both(type_):
@@ -34,7 +34,7 @@ def rows_of(codec_, values):
 def test_a_value_is_the_registry_prefix_and_the_record():
     (batch,) = to_batches([{"x": "ab"}, {"x": ""}], schema_of("string"))
     encoded = (
-        AvroCodec(schema_of("string"), 0x01020304)
+        ColumnCodec(schema_of("string"), 0x01020304)
         .encode(batch, limit_bytes=NO_LIMIT)
         .values.to_pylist()
     )
@@ -45,7 +45,7 @@ def test_a_value_is_the_registry_prefix_and_the_record():
 @settings(max_examples=settings.default.max_examples // 2)
 @given(schemas(FAST))
 def test_most_types_use_the_columnar_codec(schema):
-    assert AvroCodec(schema, 7).columnar is not None
+    assert ColumnCodec(schema, 7).columnar is not None
 
 
 def test_a_fixed_of_a_size_not_divisible_by_four_is_encoded_by_fastavro():
@@ -55,13 +55,23 @@ def test_a_fixed_of_a_size_not_divisible_by_four_is_encoded_by_fastavro():
         assert avro({"type": "array", "items": items}).columnar is None
 
 
+@pytest.mark.parametrize("count", [1, 16, 17])
+def test_few_records_have_the_same_messages_as_many(count):
+    schema = schema_of("long")
+    (batch,) = to_batches([{"x": number} for number in range(count)], schema)
+    usual, columnar = AvroCodec(schema, 7), ColumnCodec(schema, 7)
+    values = usual.encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
+    assert values == columnar.encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
+    assert usual.decode(values).batches == columnar.decode(values).batches == [batch]
+
+
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 def test_only_the_codecs_schema_id_is_accepted(schema_id, other):
     schema = schema_of("int")
     (batch,) = to_batches({"x": 5}, schema)
-    values = AvroCodec(schema, schema_id).encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
+    values = ColumnCodec(schema, schema_id).encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
     assert values == [b"\x00" + struct.pack(">I", schema_id) + b"\x0a"]
-    assert bool(AvroCodec(schema, other).decode(values).corrupt) is (schema_id != other)
+    assert bool(ColumnCodec(schema, other).decode(values).corrupt) is (schema_id != other)
 
 
 CORRUPT = [
@@ -194,7 +204,7 @@ def damaged(draw, message):
 @given(with_rows(FAST, least=1), st.data())
 def test_the_columnar_codec_and_the_strict_reader_agree(given_, data):
     schema, rows = given_
-    fast, strict = AvroCodec(schema, 7), RowCodec(schema, 7)
+    fast, strict = ColumnCodec(schema, 7), RowCodec(schema, 7)
     (batch,) = to_batches(rows, schema)
     written = fast.encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
     values = [data.draw(damaged(value)) for value in written]
@@ -221,7 +231,7 @@ def test_the_columnar_codec_and_the_strict_reader_agree(given_, data):
 )
 def test_random_bytes_never_raise_and_hide_no_valid_message(given_, garbage):
     schema, rows = given_
-    codec_ = AvroCodec(schema, 7)
+    codec_ = ColumnCodec(schema, 7)
     (batch,) = to_batches(rows, schema)
     values = codec_.encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
     decoded = codec_.decode([*garbage, *values])
@@ -312,7 +322,7 @@ def test_user_fields_may_have_the_names_of_the_prefix():
     fields = [{"name": f"prefix_{number}", "type": "int"} for number in range(3)]
     schema = Schema.parse({"type": "record", "name": "r0", "fields": fields})
     row = {f"prefix_{number}": number for number in range(3)}
-    codec_ = AvroCodec(schema, 7)
+    codec_ = ColumnCodec(schema, 7)
     (batch,) = to_batches(row, schema)
     (made,) = codec_.decode(codec_.encode(batch, limit_bytes=99).values.to_pylist()).batches
     assert to_records(made) == [row]

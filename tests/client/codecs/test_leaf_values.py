@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generated import PREFIX, RowCodec, number, same, schema_of
+from generated import PREFIX, ColumnCodec, RowCodec, number, same, schema_of
 from sluiceway.codecs import codec
 from sluiceway.codecs.arrow import Envelope
-from sluiceway.codecs.avro import AvroCodec
 from sluiceway.errors import InvalidRecord, SchemaMismatch, ValueOutOfRange
 from sluiceway.records import to_batches, to_records
 
@@ -241,8 +240,8 @@ def test_nanoseconds_beyond_python_are_reported():
 
 
 def both(schema):
-    assert AvroCodec(schema, 7).columnar is not None
-    return AvroCodec(schema, 7), RowCodec(schema, 7)
+    assert ColumnCodec(schema, 7).columnar is not None
+    return ColumnCodec(schema, 7), RowCodec(schema, 7)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +316,7 @@ def test_decimals_are_the_shortest_twos_complement(numbers):
     values = [
         v
         for b in batches
-        for v in AvroCodec(schema, 7).encode(b, limit_bytes=999).values.to_pylist()
+        for v in ColumnCodec(schema, 7).encode(b, limit_bytes=999).values.to_pylist()
     ]
     expected = []
     for each in numbers:

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from generated import PREFIX, RowCodec, number, schema_of
+from generated import PREFIX, ColumnCodec, RowCodec, number, schema_of
 from sluiceway.codecs import Envelope, codec
-from sluiceway.codecs.avro import AvroCodec
 from sluiceway.records import to_batches
 
 LIMIT_BYTES = 2 << 30
@@ -57,7 +56,7 @@ def bounded(sender, most_mb, work, *arguments):
 
 
 def both(type_):
-    return AvroCodec(schema_of(type_), 7), RowCodec(schema_of(type_), 7)
+    return ColumnCodec(schema_of(type_), 7), RowCodec(schema_of(type_), 7)
 
 
 def wide(fields):
@@ -139,7 +138,7 @@ def long_values_of_one_byte():
     enum = {"type": "enum", "name": "e", "symbols": ["A" * 1024]}
     money = {"type": "bytes", "logicalType": "decimal", "precision": 76}
     for item in (["null", fixed], enum, ["null", money]):
-        codec_ = AvroCodec(schema_of({"type": "array", "items": item}), 7)
+        codec_ = ColumnCodec(schema_of({"type": "array", "items": item}), 7)
         value = PREFIX + number(20_000) + b"\x00" * 20_000 + b"\x00"
         for batch in codec_.decode([value]).batches:
             assert batch.nbytes < 1100 * len(value)
@@ -191,7 +190,7 @@ def test_a_forked_child_can_encode_and_decode():
 
 
 def forked_after_writing():
-    codec_ = AvroCodec(schema_of("long"), 7)
+    codec_ = ColumnCodec(schema_of("long"), 7)
     (batch,) = to_batches([{"x": n} for n in range(100)], schema_of("long"))
     values = codec_.encode(batch, limit_bytes=99).values.to_pylist()
     child = os.fork()
