@@ -31,7 +31,7 @@ _TYPES: Final[dict[object, t.Leaf]] = {
 _WORDS: Final[dict[object, frozenset[t.Kind]]] = {
     int: frozenset({t.Kind.INT}),
     float: frozenset({t.Kind.FLOAT}),
-    time: frozenset({t.Kind.TIME_MILLIS}),
+    time: t.TIMES,
     datetime: t.INSTANTS | t.LOCALS,
 }
 """The valid words of `Annotated[..., "int"]`, by annotation."""

@@ -181,6 +181,7 @@ class Ticket:
     group: Annotated[UUID, "fixed(16)"]
     at: time
     brief: Annotated[time, "time-millis"]
+    fine: Annotated[time, "time-micros"]
     sold: Annotated[datetime, "timestamp-millis"]
     exact: Annotated[datetime, "local-timestamp-nanos"]
     colours: list[Colour]
@@ -203,6 +204,7 @@ def test_a_dataclass_may_have_fields_of_every_type():
     )
     assert types["at"] == logical("long", "time-micros")
     assert types["brief"] == logical("int", "time-millis")
+    assert types["fine"] == logical("long", "time-micros")
     assert types["sold"] == logical("long", "timestamp-millis")
     assert types["exact"] == logical("long", "local-timestamp-nanos")
     colour = {"type": "enum", "name": "Colour", "symbols": ["red", "GREEN"]}
