@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
+from datetime import time
 from typing import Any, Final, TypeAlias
 
 from sluiceway.schema import types as t
@@ -17,8 +18,6 @@ from sluiceway.schema.defaults import unscaled_size
 CELL_BYTES: Final = 8
 BUDGET_PER_BYTE: Final = 1024
 """The most bytes of Arrow memory for one byte of a message."""
-
-_UUID_TEXT_BYTES: Final = 36
 
 
 def width(type_: t.Type) -> int:
@@ -71,20 +70,15 @@ def _min_bytes(type_: t.Type) -> int:
     match type_:
         case t.Record(fields=fields):
             return sum(_min_bytes(field.type) for field in fields)
-        case t.Scalar(kind=t.Kind.FLOAT):
-            return 4
-        case t.Scalar(kind=t.Kind.DOUBLE):
-            return 8
-        case (
-            t.Fixed(size=size)
-            | t.Decimal(fixed=t.Fixed(size=size))
-            | t.Uuid(fixed=t.Fixed(size=size))
-        ):
-            return size
-        case t.Uuid():
-            return 1 + _UUID_TEXT_BYTES
-        case _:
+        case t.Uuid(fixed=None):
+            return 1 + t.UUID_TEXT_BYTES
+        case t.Nullable() | t.Union() | t.Array() | t.Map():
             return 1
+        case leaf:
+            stored = t.physical(leaf)
+            if isinstance(stored, t.Fixed):
+                return stored.size
+            return stored.traits.bits // 8 if stored.traits.python is float else 1
 
 
 FREE_ITEMS: Final = 16
@@ -185,12 +179,10 @@ def _reader(type_: t.Type, path: str) -> _Reader:
 
 def _leaf(leaf: t.Leaf, path: str) -> _Reader:
     match leaf:
-        case t.Scalar(kind=kind) if kind in t.TIMES:
-            return _below(
-                86_400 * t.TICKS[kind], _scalar(t.LOGICAL[kind], path), "a time of day", path
-            )
+        case t.Scalar(kind=kind, python=python) if python is time:
+            return _below(kind.range[1] + 1, _scalar(kind.physical, path), "a time of day", path)
         case t.Scalar(kind=kind):
-            return _scalar(t.LOGICAL.get(kind, kind), path)
+            return _scalar(kind.physical, path)
         case t.Fixed(size=size) | t.Uuid(fixed=t.Fixed(size=size)):
             return lambda cursor: cursor.take(size, path)
         case t.Decimal():

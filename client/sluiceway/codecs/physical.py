@@ -124,21 +124,11 @@ def avro_form(record: t.Record) -> PhysicalForm:
     names = (f"r{number}" for number in count())
 
     def stored(leaf: t.Leaf) -> t.Branch:
-        match leaf:
-            case t.Scalar(kind=kind):
-                return t.Scalar(kind=t.LOGICAL.get(kind, kind))
-            case (
-                t.Fixed(size=size)
-                | t.Decimal(fixed=t.Fixed(size=size))
-                | t.Uuid(fixed=t.Fixed(size=size))
-            ):
+        match t.physical(leaf):
+            case t.Fixed(size=size):
                 return t.Fixed(name=next(names), size=size)
-            case t.Decimal():
-                return t.Scalar(kind=t.Kind.BYTES)
-            case t.Uuid():
-                return t.Scalar(kind=t.Kind.STRING)
-            case t.Enum():
-                return t.Scalar(kind=t.Kind.INT)
+            case kind:
+                return t.Scalar(kind=kind)
 
     physical = t.map_leaves(record, stored, lambda _: next(names))
     return PhysicalForm(record, physical, _is_converted, _to_physical, _from_physical)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from typing import Any, Final
+from typing import Any
 
 from sluiceway.errors import InvalidRecord, OptionError
 from sluiceway.pypz.channel import ChannelBase
@@ -17,8 +17,6 @@ __all__ = ["Completion", "InvalidRecordValue", "KafkaChannelWriter", "NoRecordLi
 
 Completion = Callable[[Any], Any]
 """Returns a completed copy of a value, or the value itself."""
-
-_NUMBERS: Final = (t.Kind.INT, t.Kind.LONG, t.Kind.FLOAT, t.Kind.DOUBLE)
 
 
 def completion(record: t.Record) -> Completion:
@@ -52,7 +50,7 @@ def _completion(type_: t.Type) -> Completion | None:
     match type_:
         case t.Nullable(item=item):
             return _completion(item)
-        case t.Scalar(kind=kind) if kind in _NUMBERS:
+        case t.Scalar(python=python) if python in (int, float):
             return _number
         case t.Array(items=items):
             return _each_item(_completion(items))

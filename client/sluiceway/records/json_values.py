@@ -95,21 +95,20 @@ def _python(value: Any, type_: t.Type, path: str) -> Any:
 
 
 def _parsed(text: str, type_: t.Fixed | t.Scalar, path: str) -> Any:
-    kind = type_.kind if isinstance(type_, t.Scalar) else t.Kind.BYTES
+    python = type_.python
     parse: Callable[[str], Any]
-    if kind is t.Kind.BYTES:
+    if python is bytes:
         parse, wanted = lambda given: base64.b64decode(given, validate=True), "base64"
-    elif kind is t.Kind.DATE:
+    elif python is date:
         parse, wanted = date.fromisoformat, "a date such as 2026-01-31"
-    elif kind in t.TIMES:
+    elif python is time:
         parse, wanted = _clock(time.fromisoformat), "a time such as 23:59:58.123456"
-    elif kind in t.INSTANTS:
-        parse = _clock(datetime.fromisoformat)
-        wanted = "a time with its zone, such as 2026-01-31T23:59:58.123456Z"
-    elif kind in t.LOCALS:
+    elif isinstance(type_, t.Scalar) and python is datetime:
         parse = _clock(datetime.fromisoformat)
         wanted = "a time without a zone, such as 2026-01-31T23:59:58.123456"
-    elif kind in (t.Kind.FLOAT, t.Kind.DOUBLE):
+        if type_.kind.traits.instant:
+            wanted = "a time with its zone, such as 2026-01-31T23:59:58.123456Z"
+    elif python is float:
         return _FLOATS.get(text, text)
     else:
         return text

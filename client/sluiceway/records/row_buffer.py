@@ -6,11 +6,10 @@ import dataclasses
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime, time, timezone
+from datetime import datetime, time, timezone
 from decimal import Decimal as Number
 from operator import itemgetter
 from typing import Any, Final
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -30,15 +29,8 @@ _MAX_GIVEN: Final = 16
 """Longer lists are faster to convert to columns than to check row by row."""
 _VALUE_BYTES: Final = 16
 """An upper bound of the encoded size of a value without text or bytes, or of a length."""
-_UUID_BYTES: Final = 36
-"""As text, its longest form."""
 _MAX_KIND_SETS: Final = 1_000
-_RANGES: Final = {
-    t.Kind.INT: (-0x80000000, 0x7FFFFFFF),
-    t.Kind.LONG: (-0x8000000000000000, 0x7FFFFFFFFFFFFFFF),
-}
 _TEXT: Final = t.Scalar(kind=t.Kind.STRING)
-_FLOAT_MAX: Final = 3.4e38
 _UNCERTAIN: Final = -1
 
 _Check = Callable[[Any], int]
@@ -89,8 +81,8 @@ class RowBuffer:
         self._nested: list[int] = []
         for index, field in enumerate(record.fields):
             present = t.present(field.type)
-            if isinstance(present, t.Scalar) and present.kind in _RANGES:
-                self._integers.append((index, *_RANGES[present.kind]))
+            if isinstance(present, t.Scalar) and present.python is int:
+                self._integers.append((index, *present.kind.range))
             elif present == _TEXT:
                 self._texts.append(index)
             elif (check := _check(present)) is not None:
@@ -220,37 +212,18 @@ def _getter(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ..
     return lambda record: tuple(record[name] for name in names)
 
 
-_KINDS: Final[dict[t.Kind, type]] = {
-    t.Kind.BOOLEAN: bool,
-    **dict.fromkeys((t.Kind.INT, t.Kind.LONG), int),
-    **dict.fromkeys((t.Kind.FLOAT, t.Kind.DOUBLE), float),
-    t.Kind.STRING: str,
-    t.Kind.BYTES: bytes,
-    t.Kind.DATE: date,
-    **dict.fromkeys(t.TIMES, time),
-    **dict.fromkeys(t.INSTANTS | t.LOCALS, datetime),
-}
-
-
 def _allowed(type_: t.Type) -> frozenset[type]:
     """Return the types of values that a field accepts without conversion."""
+    kinds: set[type]
     match t.present(type_):
-        case t.Scalar(kind=kind):
-            kinds = {_KINDS[kind]}
-        case t.Fixed():
-            kinds = {bytes}
-        case t.Decimal():
-            kinds = {Number}
-        case t.Uuid():
-            kinds = {UUID}
-        case t.Enum():
-            kinds = {str}
         case t.Array():
             kinds = {list, tuple}
         case t.Map() | t.Record():
             kinds = {dict}
         case t.Union() as union:
             kinds = set(_certain_branches(union))
+        case leaf:
+            kinds = {leaf.python}
     return frozenset(kinds | {type(None)} if isinstance(type_, t.Nullable) else kinds)
 
 
@@ -277,7 +250,7 @@ def _check(type_: t.Present) -> _Check | None:
         case t.Decimal(precision=precision, scale=scale):
             return _decimal_check(precision, scale)
         case t.Uuid():
-            return lambda _: _UUID_BYTES
+            return lambda _: t.UUID_TEXT_BYTES  # its longest form
         case t.Enum(symbols=symbols):
             # Text in Arrow messages, an index in Avro.
             sizes = {symbol: len(symbol) for symbol in symbols}
@@ -304,28 +277,24 @@ def _union_check(union: t.Union) -> _Check:
 
 
 def _scalar_check(kind: t.Kind) -> _Check | None:
-    if kind in _RANGES:
-        low, high = _RANGES[kind]
+    python = kind.traits.python
+    if python is int:
+        low, high = kind.range
         return lambda value: 0 if low <= value <= high else _UNCERTAIN
     if kind is t.Kind.FLOAT:
         return lambda value: (
-            0 if -_FLOAT_MAX <= value <= _FLOAT_MAX or not math.isfinite(value) else _UNCERTAIN
+            0 if -t.FLOAT_MAX <= value <= t.FLOAT_MAX or not math.isfinite(value) else _UNCERTAIN
         )
     if kind is t.Kind.STRING:
         return _text_bytes
     if kind is t.Kind.BYTES:
         return len
-    if kind in t.TIMES:
-        step = _MICROSECONDS // min(t.TICKS[kind], _MICROSECONDS)
+    if python is time:
+        step = t.MICROSECONDS // min(kind.ticks, t.MICROSECONDS)
         return lambda value: (
             0 if value.tzinfo is None and not value.microsecond % step else _UNCERTAIN
         )
-    if kind in t.INSTANTS or kind in t.LOCALS:
-        return _timestamp_check(kind)
-    return None
-
-
-_MICROSECONDS: Final = 1_000_000
+    return _timestamp_check(kind) if python is datetime else None
 
 
 def _text_bytes(value: str) -> int:
@@ -338,10 +307,10 @@ def _text_bytes(value: str) -> int:
 
 
 def _timestamp_check(kind: t.Kind) -> _Check:
-    step = _MICROSECONDS // min(t.TICKS[kind], _MICROSECONDS)
+    step = t.MICROSECONDS // min(kind.ticks, t.MICROSECONDS)
     # Inside the range in every time zone; years near the limits are converted first.
-    first, last = (1700, 2200) if t.TICKS[kind] > _MICROSECONDS else (2, 9998)
-    zones = (timezone, ZoneInfo) if kind in t.INSTANTS else (type(None),)
+    first, last = (1700, 2200) if kind.ticks > t.MICROSECONDS else (2, 9998)
+    zones = (timezone, ZoneInfo) if kind.traits.instant else (type(None),)
 
     def check(value: datetime) -> int:
         fits = (

@@ -48,7 +48,7 @@ def scalars(values: Sequence[Any], kinds: set[type], leaf: t.Leaf, path: str) ->
     match leaf:
         case t.Scalar(kind=t.Kind.FLOAT | t.Kind.DOUBLE) if kinds - {float, int}:
             values = _numbers(values, leaf, path)
-        case t.Scalar(kind=kind) if kind in t.TIMES or kind in t.INSTANTS or kind in t.LOCALS:
+        case t.Scalar(kind=kind) if kind.ticks:
             _check_clocks(values, kinds, leaf, path)
         case t.Uuid():
             values = _uuids(values, kinds, leaf, path)
@@ -140,16 +140,16 @@ def _uuids(values: Sequence[Any], kinds: set[type], leaf: t.Uuid, path: str) -> 
 
 def _check_clocks(values: Sequence[Any], kinds: set[type], leaf: t.Scalar, path: str) -> None:
     """Reject a wrong time zone, and values between two ticks."""
-    kind = leaf.kind
+    ticks, instant = leaf.kind.ticks, leaf.kind.traits.instant
     present = [value for value in values if value is not None]
     if kinds - {datetime, time}:
         # pandas has its own timestamp class, with nanoseconds, and NaT.
-        finest = t.TICKS[kind] > t.TICKS[t.Kind.TIME]
+        finest = ticks > t.MICROSECONDS
         _refuse(
             values, leaf, path, lambda v: v != v or (getattr(v, "nanosecond", 0) and not finest)
         )
     zones = set(map(attrgetter("tzinfo"), present))
-    if kind in t.INSTANTS and None in zones:
+    if instant and None in zones:
         position = next(
             i for i, value in enumerate(values) if value is not None and value.tzinfo is None
         )
@@ -158,15 +158,15 @@ def _check_clocks(values: Sequence[Any], kinds: set[type], leaf: t.Scalar, path:
             "value.replace(tzinfo=datetime.UTC)"
         )
         raise _about(values, position, path, reason)
-    if kind in t.INSTANTS and not {1, 9999}.isdisjoint(map(attrgetter("year"), present)):
+    if instant and not {1, 9999}.isdisjoint(map(attrgetter("year"), present)):
         for position, value in enumerate(values):
             if value is not None and _is_beyond_calendar(value):
                 reason = "is outside of the years 1 to 9999 in UTC, so no reader could return it"
                 raise _about(values, position, path, reason)
-    if kind not in t.INSTANTS and zones - {None}:
+    if not instant and zones - {None}:
         _refuse(values, leaf, path, lambda v: v.tzinfo is not None)
-    if t.TICKS[kind] < t.TICKS[t.Kind.TIME]:
-        between = t.TICKS[t.Kind.TIME] // t.TICKS[kind]
+    if ticks < t.MICROSECONDS:
+        between = t.MICROSECONDS // ticks
         _refuse(values, leaf, path, lambda v: v.microsecond % between)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
+from datetime import date, datetime, time
+from decimal import Decimal as Number
 from typing import Any, Final
 from uuid import UUID
 
@@ -243,44 +245,30 @@ _is_number: Final = any_of(types.is_integer, types.is_floating)
 _MAX_OFFSET: Final = 2**31 - 1
 
 
-def _is_instant(type_: pa.DataType) -> bool:
-    return bool(types.is_timestamp(type_) and type_.tz is not None)
-
-
-def _is_local(type_: pa.DataType) -> bool:
-    return bool(types.is_timestamp(type_) and type_.tz is None)
-
-
-_SOURCES: Final[dict[t.Kind, Callable[[pa.DataType], bool]]] = {
-    t.Kind.BOOLEAN: types.is_boolean,
-    **dict.fromkeys((t.Kind.INT, t.Kind.LONG, t.Kind.FLOAT, t.Kind.DOUBLE), _is_number),
-    t.Kind.STRING: _is_text,
-    t.Kind.BYTES: _is_bytes,
-    t.Kind.DATE: types.is_date,
-    **dict.fromkeys(t.TIMES, types.is_time),
-    **dict.fromkeys(t.INSTANTS, _is_instant),
-    **dict.fromkeys(t.LOCALS, _is_local),
+_SOURCES: Final[dict[type, Callable[[pa.DataType], bool]]] = {
+    bool: types.is_boolean,
+    int: _is_number,
+    float: _is_number,
+    str: _is_text,
+    bytes: _is_bytes,
+    date: types.is_date,
+    time: types.is_time,
+    Number: any_of(types.is_decimal, types.is_integer),
+    UUID: any_of(_is_text, _is_bytes),
 }
+"""The Arrow types that are accepted for a Python class."""
 
 
 def _accepts(leaf: t.Leaf, type_: pa.DataType) -> bool:
-    match leaf:
-        case t.Scalar(kind=kind):
-            return _SOURCES[kind](type_)
-        case t.Fixed():
-            return _is_bytes(type_)
-        case t.Decimal():
-            return bool(types.is_decimal(type_) or types.is_integer(type_))
-        case t.Uuid():
-            return _is_text(type_) or _is_bytes(type_)
-        case t.Enum():
-            return _is_text(type_)
+    if isinstance(leaf, t.Scalar) and leaf.python is datetime:
+        return types.is_timestamp(type_) and (type_.tz is not None) == leaf.kind.traits.instant
+    return _SOURCES[leaf.python](type_)
 
 
 def _advice(type_: t.Present) -> str:
-    if isinstance(type_, t.Scalar) and type_.kind in t.INSTANTS:
-        return "attach their time zone (pyarrow.compute.assume_timezone)"
-    if isinstance(type_, t.Scalar) and type_.kind in t.LOCALS:
+    if isinstance(type_, t.Scalar) and type_.python is datetime:
+        if type_.kind.traits.instant:
+            return "attach their time zone (pyarrow.compute.assume_timezone)"
         return f"cast to {arrow_type(type_)} without a time zone"
     return "cast it"
 

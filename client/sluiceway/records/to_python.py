@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
@@ -18,21 +18,17 @@ from pyarrow import types
 
 from sluiceway.errors import ValueOutOfRange
 from sluiceway.records.validation import list_contents
+from sluiceway.schema import types as t
 from sluiceway.schema.arrow import type_in_metadata, union_branches
-from sluiceway.schema.types import Uuid, join_path
 
 __all__ = ["gc_paused", "to_records"]
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DAYS: Final = (
-    date.min.toordinal() - _EPOCH.toordinal(),
-    date.max.toordinal() - _EPOCH.toordinal(),
-)
+_DAYS: Final = (t.CALENDAR[0] // t.DAY, t.CALENDAR[1] // t.DAY - 1)
 _MAX_COMPILED: Final = 200
 """The most fields of a compiled row: larger ones are rare, and slow to compile."""
-_DAY_US: Final = 86_400_000_000
-_MICROSECONDS: Final = (_DAYS[0] * _DAY_US, (_DAYS[1] + 1) * _DAY_US - 1)
+_MICROSECONDS: Final = (t.CALENDAR[0] * t.MICROSECONDS, t.CALENDAR[1] * t.MICROSECONDS - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +75,7 @@ def _values(array: pa.Array, field: pa.Field, path: str, form: _Form) -> list[An
     type_ = array.type
     if field.metadata and (names := union_branches(field)) is not None:
         return _branch_values(array, field, names, path, form)
-    if field.metadata and isinstance(leaf := type_in_metadata(field, field.name), Uuid):
+    if field.metadata and isinstance(leaf := type_in_metadata(field, field.name), t.Uuid):
         make = UUID if leaf.fixed is None else _uuid_of_bytes
         return [value and make(value) for value in array.to_pylist()]
     if types.is_string(type_) or types.is_binary(type_):
@@ -134,7 +130,7 @@ def _present(array: pa.Array, type_: pa.DataType, path: str, form: _Form) -> lis
     if types.is_struct(type_):
         members = list(type_)
         columns = [
-            _values(array.field(number), member, join_path(path, member.name), form)
+            _values(array.field(number), member, t.join_path(path, member.name), form)
             for number, member in enumerate(members)
         ]
         return _builder(tuple(member.name for member in members))(columns)

@@ -20,64 +20,44 @@ from sluiceway.schema.arrow import arrow_type
 
 _SHOWN: Final = 60
 _SYMBOLS: Final = 20
-_EXPECTED: Final = {
-    t.Kind.BOOLEAN: "True or False",
-    t.Kind.INT: "a 32-bit integer",
-    t.Kind.LONG: "a 64-bit integer",
-    t.Kind.FLOAT: "a number in the range of a 32-bit float",
-    t.Kind.DOUBLE: "a number in the range of a 64-bit float",
-    t.Kind.STRING: "a str without lone surrogates",
-    t.Kind.BYTES: "bytes",
-    t.Kind.DATE: "a datetime.date (of a datetime, take .date())",
-    t.Kind.TIME_MILLIS: "a datetime.time without a time zone, in whole milliseconds",
-    t.Kind.TIME: "a datetime.time without a time zone",
-    t.Kind.TIMESTAMP_MILLIS: "a datetime.datetime with a time zone, in whole milliseconds",
-    t.Kind.TIMESTAMP: "a datetime.datetime with a time zone, in whole microseconds",
-    t.Kind.TIMESTAMP_NANOS: "a datetime.datetime with a time zone, of the years 1678 to 2261",
-    t.Kind.LOCAL_TIMESTAMP_MILLIS: "a datetime.datetime without a time zone, in whole milliseconds",
-    t.Kind.LOCAL_TIMESTAMP: "a datetime.datetime without a time zone, in whole microseconds",
-    t.Kind.LOCAL_TIMESTAMP_NANOS: (
-        "a datetime.datetime without a time zone, of the years 1678 to 2261"
-    ),
+_EXPECTED: Final[dict[type, str]] = {
+    bool: "True or False",
+    int: "a {bits}-bit integer",
+    float: "a number in the range of a {bits}-bit float",
+    str: "a str without lone surrogates",
+    bytes: "bytes",
+    date: "a datetime.date (of a datetime, take .date())",
+    time: "a datetime.time without a time zone",
+    datetime: "a datetime.datetime {zone} a time zone",
+}
+_PRECISIONS: Final = {
+    "ms": "in whole milliseconds",
+    "us": "in whole microseconds",
+    "ns": "of the years 1678 to 2261",
 }
 
 
-_FLOATS: Final = (float, np.floating)
 INTEGERS: Final = (int, np.integer)
 """The Python types of integers."""
-_ALLOWED: Final[dict[t.Kind, tuple[type, ...]]] = {
-    t.Kind.BOOLEAN: (bool, np.bool_),
-    **dict.fromkeys((t.Kind.INT, t.Kind.LONG), INTEGERS),
-    **dict.fromkeys((t.Kind.FLOAT, t.Kind.DOUBLE), _FLOATS + INTEGERS),
-    t.Kind.STRING: (str,),
-    t.Kind.BYTES: (bytes, bytearray, memoryview),
-    t.Kind.DATE: (date,),
-    **dict.fromkeys(t.TIMES, (time,)),
-    **dict.fromkeys(t.INSTANTS | t.LOCALS, (datetime,)),
+_ACCEPTED: Final[dict[type, tuple[type, ...]]] = {
+    bool: (bool, np.bool_),
+    int: INTEGERS,
+    float: (float, np.floating, *INTEGERS),
+    bytes: (bytes, bytearray, memoryview),
+    Number: (Number, *INTEGERS),
+    UUID: (UUID, str),
 }
 _REFUSED: Final[dict[type, tuple[type, ...]]] = {int: (bool,), date: (datetime,)}
-"""Subclasses of allowed types that are not accepted."""
+"""Subclasses of accepted types that are not accepted."""
 
 
 def accepts(kind: type, leaf: t.Leaf) -> bool:
     """Return whether Python values of the type `kind` may fit `leaf`."""
-    allowed = _allowed(leaf)
-    refused = tuple(chain.from_iterable(_REFUSED.get(type_, ()) for type_ in allowed))
-    return issubclass(kind, allowed) and not issubclass(kind, refused)
-
-
-def _allowed(leaf: t.Leaf) -> tuple[type, ...]:
-    match leaf:
-        case t.Scalar(kind=kind):
-            return _ALLOWED[kind]
-        case t.Fixed():
-            return _ALLOWED[t.Kind.BYTES]
-        case t.Decimal():
-            return (Number, *INTEGERS)
-        case t.Uuid():
-            return (UUID, str)
-        case t.Enum():
-            return (str, enum.Enum)
+    accepted = _ACCEPTED.get(leaf.python, (leaf.python,))
+    if isinstance(leaf, t.Enum):
+        accepted = (str, enum.Enum)
+    refused = tuple(chain.from_iterable(_REFUSED.get(type_, ()) for type_ in accepted))
+    return issubclass(kind, accepted) and not issubclass(kind, refused)
 
 
 class ValueMismatch(Exception):
@@ -171,7 +151,7 @@ def expected(type_: t.Type) -> str:
         case t.Nullable(item=item):
             return expected(item)
         case t.Scalar(kind=kind):
-            return _EXPECTED[kind]
+            return _expected(kind)
         case t.Fixed(size=size):
             return f"bytes of length {size}"
         case t.Decimal(precision=precision, scale=scale):
@@ -189,6 +169,15 @@ def expected(type_: t.Type) -> str:
             return f"a value of one of the union's branches {t.branch_names(type_)}"
         case t.Record():
             return "a dict or a dataclass"
+
+
+def _expected(kind: t.Kind) -> str:
+    traits = kind.traits
+    zone = "with" if traits.instant else "without"
+    words = _EXPECTED[traits.python].format(bits=traits.bits, zone=zone)
+    if not traits.units or (traits.python is time and kind.ticks >= t.MICROSECONDS):
+        return words
+    return f"{words}, {_PRECISIONS[traits.units[0]]}"
 
 
 def arrow_mismatch(batch: pa.RecordBatch | pa.Table, error: pa.ArrowInvalid) -> ValueMismatch:
@@ -287,10 +276,10 @@ def invalid_values(array: pa.Array, type_: t.Type) -> np.ndarray[Any, Any]:
             high = pa.scalar(Number(f"{10**precision - 1}E-{scale}"), array.type)
             low = pa.scalar(Number(f"{1 - 10**precision}E-{scale}"), array.type)
             good = pc.and_(pc.less_equal(array, high), pc.greater_equal(array, low))
-        case t.Scalar(kind=kind) if kind in t.TIMES:
-            ticks = array.view(arrow_type(t.Scalar(kind=t.LOGICAL[kind])))
-            end = 86_400 * t.TICKS[kind]
-            good = pc.and_(pc.greater_equal(ticks, 0), pc.less(ticks, end))
+        case t.Scalar(kind=kind, python=python) if python is time:
+            ticks = array.view(arrow_type(t.Scalar(kind=kind.physical)))
+            low, high = kind.range
+            good = pc.and_(pc.greater_equal(ticks, low), pc.less_equal(ticks, high))
         case _:
             return _NOWHERE
     good = pc.or_kleene(good, array.is_null())
@@ -382,6 +371,6 @@ def _is_unconstrained(type_: t.Type) -> bool:
     return not any(
         isinstance(each, t.Map | t.Enum | t.Decimal)
         or each == t.Uuid()
-        or (isinstance(each, t.Scalar) and each.kind in t.TIMES)
+        or (isinstance(each, t.Scalar) and each.python is time)
         for each in t.walk(type_)
     )

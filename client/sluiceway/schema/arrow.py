@@ -26,24 +26,14 @@ is_list: Final = any_of(
     arrow_types.is_list_view,
     arrow_types.is_large_list_view,
 )
-_ARROW: Final = {
-    t.Kind.BOOLEAN: pa.bool_(),
-    t.Kind.INT: pa.int32(),
-    t.Kind.LONG: pa.int64(),
-    t.Kind.FLOAT: pa.float32(),
-    t.Kind.DOUBLE: pa.float64(),
-    t.Kind.STRING: pa.string(),
-    t.Kind.BYTES: pa.binary(),
-    t.Kind.DATE: pa.date32(),
-    t.Kind.TIME_MILLIS: pa.time32("ms"),
-    t.Kind.TIME: pa.time64("us"),
-    t.Kind.TIMESTAMP_MILLIS: pa.timestamp("ms", tz="UTC"),
-    t.Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-    t.Kind.TIMESTAMP_NANOS: pa.timestamp("ns", tz="UTC"),
-    t.Kind.LOCAL_TIMESTAMP_MILLIS: pa.timestamp("ms"),
-    t.Kind.LOCAL_TIMESTAMP: pa.timestamp("us"),
-    t.Kind.LOCAL_TIMESTAMP_NANOS: pa.timestamp("ns"),
-}
+
+
+def _scalar_type(kind: t.Kind, alias: str) -> pa.DataType:
+    type_ = pa.type_for_alias(alias)
+    return pa.timestamp(type_.unit, tz="UTC") if kind.traits.instant else type_
+
+
+_ARROW: Final = {kind: _scalar_type(kind, kind.arrow[0]) for kind in t.Kind}
 _DIGITS_OF_128_BITS: Final = 38
 AVRO: Final = b"sluiceway.avro"
 """Metadata key of Arrow fields: Avro JSON of a type that Arrow does not fully describe."""
@@ -126,25 +116,7 @@ def type_in_metadata(field: pa.Field, name: str) -> t.Leaf | None:
     return leaf if arrow_type(leaf).equals(field.type) else None
 
 
-_KINDS: Final = {
-    pa.bool_(): t.Kind.BOOLEAN,
-    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16()), t.Kind.INT),
-    **dict.fromkeys((pa.int64(), pa.uint32()), t.Kind.LONG),
-    **dict.fromkeys((pa.float16(), pa.float32()), t.Kind.FLOAT),
-    pa.float64(): t.Kind.DOUBLE,
-    **dict.fromkeys((pa.string(), pa.large_string(), pa.string_view()), t.Kind.STRING),
-    **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), t.Kind.BYTES),
-    pa.date32(): t.Kind.DATE,
-    **dict.fromkeys((pa.time32("s"), pa.time32("ms")), t.Kind.TIME_MILLIS),
-    pa.time64("us"): t.Kind.TIME,
-}
-_TIMESTAMPS: Final = {
-    "s": (t.Kind.TIMESTAMP, t.Kind.LOCAL_TIMESTAMP),
-    "ms": (t.Kind.TIMESTAMP_MILLIS, t.Kind.LOCAL_TIMESTAMP_MILLIS),
-    "us": (t.Kind.TIMESTAMP, t.Kind.LOCAL_TIMESTAMP),
-    "ns": (t.Kind.TIMESTAMP_NANOS, t.Kind.LOCAL_TIMESTAMP_NANOS),
-}
-"""By unit: with a time zone, and without."""
+_KINDS: Final = {_scalar_type(kind, alias): kind for kind in t.Kind for alias in kind.arrow}
 _HINTS: Final = (
     (arrow_types.is_uint64, "cast it to int64 if its values fit, or to decimal128(20, 0)"),
     (arrow_types.is_date64, "cast it to date32"),
@@ -195,16 +167,16 @@ def _present(
     type_: pa.DataType, path: str, name: str, depth: int, limits: t.SchemaLimits
 ) -> t.Present:
     limits.count(0, depth, path)
+    if arrow_types.is_timestamp(type_) and type_.tz is not None:
+        type_ = pa.timestamp(type_.unit, tz="UTC")
     if kind := _KINDS.get(type_):
         return t.Scalar(kind=kind)
-    if arrow_types.is_timestamp(type_):
-        return t.Scalar(kind=_TIMESTAMPS[type_.unit][type_.tz is None])
     if arrow_types.is_decimal(type_):
         return _decimal(type_, path)
     if arrow_types.is_fixed_size_binary(type_) and 0 < type_.byte_width <= t.MAX_FIXED_BYTES:
         return t.Fixed(name=name, size=type_.byte_width)
     if getattr(type_, "extension_name", None) == "arrow.uuid":
-        return t.Uuid(fixed=t.Fixed(name=name, size=16))
+        return t.Uuid(fixed=t.Fixed(name=name, size=t.UUID_BYTES))
     if arrow_types.is_dictionary(type_):
         return _present(type_.value_type, path, name, depth, limits)
     if is_list(type_):

@@ -11,9 +11,7 @@ from sluiceway.errors import InvalidSchema, UnsupportedType
 from sluiceway.schema import types as t
 from sluiceway.schema.defaults import default_text
 
-UUID_BYTES: Final = 16
-
-_KINDS: Final = {kind.value: kind for kind in t.LOGICAL}
+_KINDS: Final = {kind.value: kind for kind in t.Kind if kind.traits.physical}
 _HINTS: Final = {
     "duration": "use a long of microseconds, or fields for months, days and milliseconds",
     "big-decimal": "use a decimal with a precision and a scale, or a string",
@@ -39,14 +37,14 @@ def parse_leaf(source: Mapping[str, Any], name: str, path: str) -> t.Leaf:
         return decimal(source.get("precision"), source.get("scale", 0), path, fixed=bytes_)
     if logical == "uuid":
         _require(path, logical, inner, "string", "fixed")
-        if bytes_ is not None and bytes_.size != UUID_BYTES:
+        if bytes_ is not None and bytes_.size != t.UUID_BYTES:
             raise t.invalid_schema(path, f"a uuid takes a fixed of 16 bytes, not {bytes_.size}")
         return t.Uuid(fixed=bytes_)
     kind = _KINDS.get(logical) if isinstance(logical, str) else None
     if kind is None:
         hint = _HINTS.get(str(logical), "leave the logicalType out to carry the plain type")
         raise UnsupportedType(path=path, type_name=f"{inner} ({logical})", hint=hint)
-    _require(path, logical, inner, t.LOGICAL[kind].value)
+    _require(path, logical, inner, kind.traits.physical)
     return t.Scalar(kind=kind)
 
 
@@ -122,7 +120,7 @@ def _require(path: str, logical: str, inner: object, *allowed: str) -> None:
         )
 
 
-_PLAIN: Final = {kind.value: kind for kind in t.Kind if kind not in t.LOGICAL}
+_PLAIN: Final = {kind.value: kind for kind in t.Kind if not kind.traits.physical}
 _COMPLEX: Final = frozenset({"record", "error", "enum", "fixed", "array", "map", "union", "null"})
 _NULL_HINT: Final = "null is only a branch of a union: give the other types of the field"
 
@@ -417,8 +415,8 @@ class _Renderer:
                 members = [self._field(field) for field in fields]
                 shown = {"type": "record", "name": name, "fields": members}
                 return shown | self._annotations(type_)
-            case t.Scalar(kind=kind) if kind in t.LOGICAL:
-                shown = {"type": t.LOGICAL[kind].value, "logicalType": kind.value}
+            case t.Scalar(kind=kind) if physical := kind.traits.physical:
+                shown = {"type": physical, "logicalType": kind.value}
                 return shown | self._annotations(type_)
             case t.Scalar(kind=kind):
                 annotations = self._annotations(type_)

@@ -15,20 +15,6 @@ from sluiceway.errors import InvalidSchema
 from sluiceway.schema import types as t
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST: Final = -62_135_596_800
-_AFTER: Final = 253_402_300_800
-_DAY: Final = 86_400
-_LONG: Final = (-(1 << 63), (1 << 63) - 1)
-_RANGES: Final = {  # the years 1 to 9999, as in Python
-    t.Kind.INT: (-(1 << 31), (1 << 31) - 1),
-    t.Kind.DATE: (_FIRST // _DAY, _AFTER // _DAY - 1),
-    **{kind: (0, _DAY * t.TICKS[kind] - 1) for kind in t.TIMES},
-    **{
-        kind: (max(_LONG[0], _FIRST * t.TICKS[kind]), min(_LONG[1], _AFTER * t.TICKS[kind] - 1))
-        for kind in t.INSTANTS | t.LOCALS
-    },
-}
-_FLOAT_MAX: Final = 3.4028234663852886e38
 
 
 class _InvalidLiteral(ValueError):
@@ -50,16 +36,14 @@ def _normal_literal(value: object, leaf: t.Leaf) -> object:
             return _bytes(value).decode("latin-1")
         case t.Scalar(kind=kind):
             return _whole(value, kind)
-        case t.Fixed(size=size):
+        case t.Fixed(size=size) | t.Uuid(fixed=t.Fixed(size=size)):
             return _sized(value, size)
         case t.Decimal():
             return _decimal(value, leaf)
-        case t.Uuid(fixed=None):
+        case t.Uuid():
             if isinstance(value, str) and re.fullmatch(t.UUID_TEXT, value):
                 return value
             raise _InvalidLiteral("it must be the text of a UUID, such as that of uuid.uuid4()")
-        case t.Uuid():
-            return _sized(value, 16)
         case t.Enum(symbols=symbols):
             if value in symbols:
                 return value
@@ -69,10 +53,10 @@ def _normal_literal(value: object, leaf: t.Leaf) -> object:
 def _whole(value: object, kind: t.Kind) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise _InvalidLiteral("it must be a whole number")
-    low, high = _RANGES.get(kind, _LONG)
+    low, high = kind.range
     if not low <= value <= high:
         raise _InvalidLiteral(f"it must lie between {low} and {high}")
-    if t.TICKS.get(kind, 0) > t.TICKS[t.Kind.TIME] and value % 1000:
+    if kind.ticks > t.MICROSECONDS and value % 1000:
         raise _InvalidLiteral("it must be whole microseconds, a multiple of 1000")
     return value
 
@@ -86,7 +70,7 @@ def _number(value: object, kind: t.Kind) -> float:
         raise _InvalidLiteral("it is too large") from error
     if not math.isfinite(number):
         raise _InvalidLiteral("it must be finite, as JSON numbers are")
-    if kind is t.Kind.FLOAT and abs(number) > _FLOAT_MAX:
+    if kind is t.Kind.FLOAT and abs(number) > t.FLOAT_MAX:
         raise _InvalidLiteral("it is too large for a float")
     return number
 
@@ -154,20 +138,25 @@ def symbol(member: enum.Enum) -> str:
     return member.value if isinstance(member.value, str) else member.name
 
 
-def _is_aware(value: Any, kind: type[time] | type[datetime]) -> bool | None:
-    """Return whether `value` has a time zone; None if it is not a `kind`."""
-    return value.tzinfo is not None if isinstance(value, kind) else None
+def _epoch(kind: t.Kind) -> datetime:
+    return _EPOCH if kind.traits.instant else _EPOCH.replace(tzinfo=None)
+
+
+def _fits(value: Any, kind: t.Kind) -> bool:
+    """Return whether `value` is a time or timestamp with a time zone if `kind` has one."""
+    is_of_class = kind.ticks and isinstance(value, kind.traits.python)
+    return bool(is_of_class) and (value.tzinfo is not None) == kind.traits.instant
 
 
 def _ticks(length: timedelta, kind: t.Kind) -> object:
     """Return the ticks of `length`, or a text, which is rejected, if it is between two ticks."""
     microseconds = length // timedelta(microseconds=1)
-    ticks, between = divmod(microseconds * t.TICKS[kind], t.TICKS[t.Kind.TIME])
+    ticks, between = divmod(microseconds * kind.ticks, t.MICROSECONDS)
     return str(length) if between else ticks
 
 
 def _length(ticks: int, kind: t.Kind) -> timedelta:
-    return timedelta(microseconds=ticks * t.TICKS[t.Kind.TIME] // t.TICKS[kind])
+    return timedelta(microseconds=ticks * t.MICROSECONDS // kind.ticks)
 
 
 def _normal(value: object, type_: t.Type, path: str) -> object:
@@ -245,16 +234,13 @@ def default_from_python(value: Any, type_: t.Type) -> object:
             return {key: default_from_python(item, values) for key, item in value.items()}
         case t.Scalar(kind=t.Kind.BYTES) | t.Fixed() if isinstance(value, bytes):
             return value.decode("latin-1")
-        case t.Scalar(kind=t.Kind.DATE) if isinstance(value, date) and not isinstance(
-            value, datetime
+        case t.Scalar(python=python) if (
+            python is date and isinstance(value, date) and not isinstance(value, datetime)
         ):
             return value.toordinal() - _EPOCH.toordinal()
-        case t.Scalar(kind=kind) if kind in t.TIMES and _is_aware(value, time) is False:
-            return _ticks(datetime.combine(_EPOCH, value, UTC) - _EPOCH, kind)
-        case t.Scalar(kind=kind) if kind in t.INSTANTS and _is_aware(value, datetime):
-            return _ticks(value - _EPOCH, kind)
-        case t.Scalar(kind=kind) if kind in t.LOCALS and _is_aware(value, datetime) is False:
-            return _ticks(value - _EPOCH.replace(tzinfo=None), kind)
+        case t.Scalar(kind=kind) if _fits(value, kind):
+            moment = value if isinstance(value, datetime) else datetime.combine(_EPOCH, value)
+            return _ticks(moment - _epoch(kind), kind)
         case t.Decimal() if isinstance(value, Number) and (unscaled := _unscaled(value, type_)):
             return _unscaled_bytes(unscaled[0], type_).decode("latin-1")
         case t.Uuid(fixed=fixed) if isinstance(value, UUID):
@@ -279,14 +265,11 @@ def default_to_python(default: Any, type_: t.Type) -> object:
             return {f.name: default_to_python(default[f.name], f.type) for f in fields}
         case t.Scalar(kind=t.Kind.BYTES) | t.Fixed():
             return default.encode("latin-1")
-        case t.Scalar(kind=t.Kind.DATE):
+        case t.Scalar(python=python) if python is date:
             return _EPOCH.date() + timedelta(days=default)
-        case t.Scalar(kind=kind) if kind in t.TIMES:
-            return (_EPOCH + _length(default, kind)).time()
-        case t.Scalar(kind=kind) if kind in t.INSTANTS:
-            return _EPOCH + _length(default, kind)
-        case t.Scalar(kind=kind) if kind in t.LOCALS:
-            return _EPOCH.replace(tzinfo=None) + _length(default, kind)
+        case t.Scalar(kind=kind) if kind.ticks:
+            moment = _epoch(kind) + _length(default, kind)
+            return moment.time() if kind.traits.python is time else moment
         case t.Decimal(scale=scale):
             unscaled = int.from_bytes(default.encode("latin-1"), signed=True)
             return Number(f"{unscaled}E-{scale}")

@@ -8,7 +8,6 @@ import re
 import types
 import typing
 from collections.abc import Hashable, Mapping
-from datetime import date, datetime, time
 from enum import Enum
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from uuid import UUID
@@ -18,23 +17,13 @@ from sluiceway.schema import avro, defaults
 from sluiceway.schema import types as t
 
 _TYPES: Final[dict[object, t.Leaf]] = {
-    bool: t.Scalar(kind=t.Kind.BOOLEAN),
-    int: t.Scalar(kind=t.Kind.LONG),
-    float: t.Scalar(kind=t.Kind.DOUBLE),
-    str: t.Scalar(kind=t.Kind.STRING),
-    bytes: t.Scalar(kind=t.Kind.BYTES),
-    date: t.Scalar(kind=t.Kind.DATE),
-    time: t.Scalar(kind=t.Kind.TIME),
-    datetime: t.Scalar(kind=t.Kind.TIMESTAMP),
+    **{kind.traits.python: t.Scalar(kind=kind) for kind in t.Kind if kind.traits.plain},
     UUID: t.Uuid(),
 }
-_WORDS: Final[dict[object, frozenset[t.Kind]]] = {
-    int: frozenset({t.Kind.INT}),
-    float: frozenset({t.Kind.FLOAT}),
-    time: t.TIMES,
-    datetime: t.INSTANTS | t.LOCALS,
+_ANNOTATED: Final[dict[object, t.Kind]] = {
+    (kind.traits.python, kind.value): kind for kind in t.Kind if kind.ticks or not kind.traits.plain
 }
-"""The valid words of `Annotated[..., "int"]`, by annotation."""
+"""The types of `Annotated[..., "int"]`, by annotation and word."""
 
 _DECIMAL: Final = re.compile(r"decimal\((\d{1,9})(?:, ?(\d{1,9}))?\)")
 _FIXED: Final = re.compile(r"fixed\((\d{1,9})\)")
@@ -155,10 +144,10 @@ def _annotated(hint: object, words: tuple[str, ...], path: str, name: str) -> t.
         fixed = avro.fixed(name, int(found[1]), path)
         if hint is bytes:
             return fixed
-        if fixed.size == avro.UUID_BYTES:
+        if fixed.size == t.UUID_BYTES:
             return t.Uuid(fixed=fixed)
-    if word in _WORDS.get(hint, ()):
-        return t.Scalar(kind=t.Kind(word))
+    if kind := _ANNOTATED.get((hint, word)):
+        return t.Scalar(kind=kind)
     raise t.invalid_schema(
         path,
         f"Annotated[…, {word!r}] does not fit its type; allowed are 'int' on int, "
@@ -204,22 +193,13 @@ def _with_branch_first(union: t.Union, value: object) -> t.Union:
 
 
 _KINDS: Final = {
-    "boolean": t.Kind.BOOLEAN,
-    # Avro has no narrower integers.
-    "byte": t.Kind.INT,
-    "short": t.Kind.INT,
-    "integer": t.Kind.INT,
-    "long": t.Kind.LONG,
-    "float": t.Kind.FLOAT,
-    "double": t.Kind.DOUBLE,
-    "string": t.Kind.STRING,
-    "binary": t.Kind.BYTES,
-    "date": t.Kind.DATE,
-    "timestamp": t.Kind.TIMESTAMP,
-    "timestamp_ntz": t.Kind.LOCAL_TIMESTAMP,
+    name: kind
+    for kind in t.Kind
+    if kind.ticks in (0, t.MICROSECONDS)  # Spark's only unit
+    for name in kind.spark
 }
 _TEXT: Final = re.compile(r"(?:string collate \w+|(?:var)?char\(\d+\))")
-_TIME: Final = re.compile(r"time\(([0-6])\)")
+_TIME: Final = re.compile(r"time\([0-6]\)")
 _SPARK_DECIMAL: Final = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _HINTS: Final = (
     ("void", 'it is always null: give it a type, as in lit(None).cast("string")'),
@@ -302,12 +282,9 @@ def _present(source: Any, path: str, name: str, depth: int, limits: t.SchemaLimi
 
 
 def _leaf(name: str, path: str) -> t.Present:
-    if kind := _KINDS.get(name):
+    plain = "time(6)" if _TIME.fullmatch(name) else "string" if _TEXT.fullmatch(name) else name
+    if kind := _KINDS.get(plain):
         return t.Scalar(kind=kind)
-    if _TEXT.fullmatch(name):
-        return t.Scalar(kind=t.Kind.STRING)
-    if _TIME.fullmatch(name):
-        return t.Scalar(kind=t.Kind.TIME)
     if found := _SPARK_DECIMAL.fullmatch(name):
         precision, scale = int(found[1]), int(found[2])
         if 0 <= scale <= precision != 0:

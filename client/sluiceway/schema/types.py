@@ -13,8 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date, datetime, time
+from decimal import Decimal as Number
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from functools import cached_property
+from typing import Any, ClassVar, Final, TypeAlias
+from uuid import UUID
 
 from sluiceway.errors import InvalidSchema
 
@@ -36,63 +40,152 @@ MAX_BRANCHES: Final = 64
 UUID_TEXT: Final = "[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}"
 """The regular expression of a UUID's text."""
 
+UUID_BYTES: Final = 16
+UUID_TEXT_BYTES: Final = 36
+
+FLOAT_MAX: Final = 3.4028234663852886e38
+"""The greatest 32-bit float."""
+
+MICROSECONDS: Final = 1_000_000
+"""The ticks per second of Python's times and timestamps, and of Spark's."""
+
+CALENDAR: Final = (-62_135_596_800, 253_402_300_800)
+"""The begin and end of Python's calendar, the years 1 to 9999, in seconds."""
+
+DAY: Final = 86_400
+"""The seconds of a day."""
+
+_TICKS: Final = {"ms": 1_000, "us": MICROSECONDS, "ns": 1_000_000_000}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traits:
+    """A row of the table of types: what distinguishes a kind, without what follows from it."""
+
+    name: str
+    physical: str = ""
+    """The type that stores it in Avro if it is a logical type."""
+    python: type
+    """The class of its values in records."""
+    plain: bool = False
+    """Whether `python` annotates it in a dataclass. Other kinds are `Annotated` with their name."""
+    bits: int = 0
+    """The width of numbers."""
+    units: tuple[str, ...] = ()
+    """The unit of times and timestamps, and those of Arrow that are converted to it."""
+    instant: bool = False
+    """Whether it is counted from 1970 in UTC. Other timestamps are in an unknown time zone."""
+    arrow: tuple[str, ...] = ()
+    """pyarrow's alias of its type, and those that are converted to it; not with `units`."""
+    spark: tuple[str, ...] = ()
+    """Its type in Spark's JSON, and those that are converted to it; not with `units`."""
+
 
 class Kind(StrEnum):
-    """The types without parameters, by their Avro names."""
+    """The table of the types without parameters, by their Avro names."""
 
-    BOOLEAN = "boolean"
-    INT = "int"
-    LONG = "long"
-    FLOAT = "float"
-    DOUBLE = "double"
-    STRING = "string"
-    BYTES = "bytes"
-    DATE = "date"
-    TIME_MILLIS = "time-millis"
-    TIME = "time-micros"
-    TIMESTAMP_MILLIS = "timestamp-millis"
-    TIMESTAMP = "timestamp-micros"
-    TIMESTAMP_NANOS = "timestamp-nanos"
-    LOCAL_TIMESTAMP_MILLIS = "local-timestamp-millis"
-    LOCAL_TIMESTAMP = "local-timestamp-micros"
-    LOCAL_TIMESTAMP_NANOS = "local-timestamp-nanos"
+    def __new__(cls, traits: Traits) -> Kind:  # noqa: D102 - makes the members
+        kind = str.__new__(cls, traits.name)
+        kind._value_ = traits.name
+        return kind
 
+    def __init__(self, traits: Traits) -> None:
+        self.traits = traits
 
-LOGICAL: Final = {
-    Kind.DATE: Kind.INT,
-    Kind.TIME_MILLIS: Kind.INT,
-    Kind.TIME: Kind.LONG,
-    Kind.TIMESTAMP_MILLIS: Kind.LONG,
-    Kind.TIMESTAMP: Kind.LONG,
-    Kind.TIMESTAMP_NANOS: Kind.LONG,
-    Kind.LOCAL_TIMESTAMP_MILLIS: Kind.LONG,
-    Kind.LOCAL_TIMESTAMP: Kind.LONG,
-    Kind.LOCAL_TIMESTAMP_NANOS: Kind.LONG,
-}
-"""The logical types without parameters, and their physical types."""
+    BOOLEAN = Traits(name="boolean", python=bool, plain=True, arrow=("bool",), spark=("boolean",))
+    INT = Traits(
+        name="int",
+        python=int,
+        bits=32,
+        arrow=("int32", "int8", "int16", "uint8", "uint16"),
+        spark=("integer", "byte", "short"),
+    )
+    LONG = Traits(
+        name="long", python=int, plain=True, bits=64, arrow=("int64", "uint32"), spark=("long",)
+    )
+    FLOAT = Traits(
+        name="float", python=float, bits=32, arrow=("float", "halffloat"), spark=("float",)
+    )
+    DOUBLE = Traits(
+        name="double", python=float, plain=True, bits=64, arrow=("double",), spark=("double",)
+    )
+    STRING = Traits(
+        name="string",
+        python=str,
+        plain=True,
+        arrow=("string", "large_string", "string_view"),
+        spark=("string",),
+    )
+    BYTES = Traits(
+        name="bytes",
+        python=bytes,
+        plain=True,
+        arrow=("binary", "large_binary", "binary_view"),
+        spark=("binary",),
+    )
+    DATE = Traits(
+        name="date", physical="int", python=date, plain=True, arrow=("date32",), spark=("date",)
+    )
+    TIME_MILLIS = Traits(name="time-millis", physical="int", python=time, units=("ms", "s"))
+    TIME = Traits(name="time-micros", physical="long", python=time, plain=True, units=("us",))
+    TIMESTAMP_MILLIS = Traits(
+        name="timestamp-millis", physical="long", python=datetime, units=("ms",), instant=True
+    )
+    TIMESTAMP = Traits(
+        name="timestamp-micros",
+        physical="long",
+        python=datetime,
+        plain=True,
+        units=("us", "s"),
+        instant=True,
+    )
+    TIMESTAMP_NANOS = Traits(
+        name="timestamp-nanos", physical="long", python=datetime, units=("ns",), instant=True
+    )
+    LOCAL_TIMESTAMP_MILLIS = Traits(
+        name="local-timestamp-millis", physical="long", python=datetime, units=("ms",)
+    )
+    LOCAL_TIMESTAMP = Traits(
+        name="local-timestamp-micros", physical="long", python=datetime, units=("us", "s")
+    )
+    LOCAL_TIMESTAMP_NANOS = Traits(
+        name="local-timestamp-nanos", physical="long", python=datetime, units=("ns",)
+    )
 
-TICKS: Final = {  # per second
-    Kind.TIME_MILLIS: 1_000,
-    Kind.TIME: 1_000_000,
-    Kind.TIMESTAMP_MILLIS: 1_000,
-    Kind.TIMESTAMP: 1_000_000,
-    Kind.TIMESTAMP_NANOS: 1_000_000_000,
-    Kind.LOCAL_TIMESTAMP_MILLIS: 1_000,
-    Kind.LOCAL_TIMESTAMP: 1_000_000,
-    Kind.LOCAL_TIMESTAMP_NANOS: 1_000_000_000,
-}
-"""The ticks per second of times and timestamps."""
+    @cached_property
+    def physical(self) -> Kind:
+        """The kind that stores its values in Avro; itself unless it is a logical type."""
+        return Kind(self.traits.physical or self.value)  # type: ignore[arg-type]
 
-INSTANTS: Final = frozenset({Kind.TIMESTAMP_MILLIS, Kind.TIMESTAMP, Kind.TIMESTAMP_NANOS})
-"""The timestamps that are instants, counted from 1970 in UTC."""
+    @cached_property
+    def ticks(self) -> int:
+        """The ticks per second of times and timestamps, otherwise 0."""
+        return _TICKS[self.traits.units[0]] if self.traits.units else 0
 
-LOCALS: Final = frozenset(
-    {Kind.LOCAL_TIMESTAMP_MILLIS, Kind.LOCAL_TIMESTAMP, Kind.LOCAL_TIMESTAMP_NANOS}
-)
-"""The timestamps of a calendar and clock in an unknown time zone."""
+    @cached_property
+    def range(self) -> tuple[int, int]:
+        """The least and the greatest stored number: of integers, dates, times and timestamps."""
+        high = (1 << self.physical.traits.bits - 1) - 1
+        python = self.traits.python
+        if python is int:
+            return -high - 1, high
+        begin, end = (0, DAY) if python is time else CALENDAR
+        if python is date:
+            return begin // DAY, end // DAY - 1
+        return max(begin * self.ticks, -high - 1), min(end * self.ticks - 1, high)
 
-TIMES: Final = frozenset({Kind.TIME_MILLIS, Kind.TIME})
-"""The times of day, counted from midnight."""
+    @property
+    def arrow(self) -> tuple[str, ...]:
+        """The Arrow types as in `Traits`, of all kinds; those of an instant lack the time zone."""
+        clock = "time32" if self.physical is Kind.INT else "time64"
+        name = "timestamp" if self.traits.python is datetime else clock
+        return self.traits.arrow or tuple(f"{name}[{unit}]" for unit in self.traits.units)
+
+    @property
+    def spark(self) -> tuple[str, ...]:
+        """Spark's types as in `Traits`, of all kinds; Spark has one unit for all `units`."""
+        timestamp = "timestamp" if self.traits.instant else "timestamp_ntz"
+        return self.traits.spark or ("time(6)" if self.traits.python is time else timestamp,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +195,17 @@ class Scalar:
     kind: Kind
     attributes: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def python(self) -> type:
+        """The class of its values in records, as `python` of the other leaves."""
+        return self.kind.traits.python
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fixed:
     """Exactly `size` bytes. `name` is the full Avro name."""
 
+    python: ClassVar[type] = bytes
     name: str
     size: int
     aliases: tuple[str, ...] = field(default=(), compare=False)
@@ -120,6 +219,7 @@ class Decimal:
     Stored as bytes or `fixed`: the unscaled number in two's complement, big-endian.
     """
 
+    python: ClassVar[type] = Number
     precision: int
     scale: int
     fixed: Fixed | None = None
@@ -130,6 +230,7 @@ class Decimal:
 class Uuid:
     """A UUID: stored as its text of 36 characters, or in the 16 bytes of `fixed`."""
 
+    python: ClassVar[type] = UUID
     fixed: Fixed | None = None
     attributes: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
@@ -138,6 +239,7 @@ class Uuid:
 class Enum:
     """One of `symbols`; readers replace unknown symbols by `default`."""
 
+    python: ClassVar[type] = str
     name: str
     symbols: tuple[str, ...]
     default: str | None = None
@@ -213,6 +315,21 @@ def present(type_: Type) -> Present:
     return type_.item if isinstance(type_, Nullable) else type_
 
 
+def physical(leaf: Leaf) -> Kind | Fixed:
+    """Return the type that stores the values of `leaf` in Avro."""
+    match leaf:
+        case Scalar(kind=kind):
+            return kind.physical
+        case Fixed():
+            return leaf
+        case Decimal(fixed=fixed):
+            return fixed or Kind.BYTES
+        case Uuid(fixed=fixed):
+            return fixed or Kind.STRING
+        case Enum():
+            return Kind.INT
+
+
 def walk(type_: Type) -> Iterator[Type]:
     """Yield `type_` and all types within it."""
     yield type_
@@ -262,19 +379,15 @@ def branch_name(type_: Branch) -> str:
     It is the full name of a named type, else the name of the physical type.
     """
     match type_:
-        case Scalar(kind=kind):
-            return LOGICAL.get(kind, kind).value
-        case Decimal(fixed=None):
-            return Kind.BYTES.value
-        case Uuid(fixed=None):
-            return Kind.STRING.value
         case Array():
             return "array"
         case Map():
             return "map"
-    name = own_name(type_)
-    assert name is not None  # noqa: S101 - all other types have one
-    return name
+        case Record(name=name) | Enum(name=name):
+            return name
+        case leaf:
+            stored = physical(leaf)
+            return stored.name if isinstance(stored, Fixed) else stored.value
 
 
 def branch_names(union: Union) -> str:

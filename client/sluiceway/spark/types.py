@@ -14,28 +14,15 @@ from sluiceway.codecs.physical import BatchTransform
 from sluiceway.errors import SchemaMismatch, ValueOutOfRange
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
-from sluiceway.schema.arrow import union_branches
+from sluiceway.schema.arrow import arrow_type, union_branches
 
 _TO_SPARK: dict[pa.DataType, spark.DataType] = {
-    pa.bool_(): spark.BooleanType(),
-    pa.int32(): spark.IntegerType(),
-    pa.int64(): spark.LongType(),
-    pa.float32(): spark.FloatType(),
-    pa.float64(): spark.DoubleType(),
-    pa.string(): spark.StringType(),
-    pa.binary(): spark.BinaryType(),
-    pa.date32(): spark.DateType(),
-    pa.time32("ms"): spark.TimeType(),
-    pa.time64("us"): spark.TimeType(),
-    **dict.fromkeys((pa.timestamp(u, tz="UTC") for u in ("ms", "us", "ns")), spark.TimestampType()),
-    **dict.fromkeys((pa.timestamp(u) for u in ("ms", "us", "ns")), spark.TimestampNTZType()),
+    arrow_type(t.Scalar(kind=kind)): spark.StructField.fromJson(
+        {"name": kind.value, "type": kind.spark[0], "nullable": False}
+    ).dataType
+    for kind in t.Kind
 }
 _WIDENINGS = {
-    (spark.ByteType, spark.IntegerType),
-    (spark.ByteType, spark.LongType),
-    (spark.ShortType, spark.IntegerType),
-    (spark.ShortType, spark.LongType),
-    (spark.IntegerType, spark.LongType),
     (spark.FloatType, spark.DoubleType),
     (spark.CharType, spark.StringType),
     (spark.VarcharType, spark.StringType),
@@ -240,6 +227,8 @@ def _require_fits(mine: spark.DataType, their: spark.DataType, path: str, channe
             pass
         case _ if (type(mine), type(their)) in _WIDENINGS:
             pass
+        case _ if _DIGITS.get(type(mine), math.inf) < _DIGITS.get(type(their), 0):
+            pass
         case _ if type(mine) is not type(their) or isinstance(
             mine, spark.DecimalType | spark.StructType
         ):
@@ -256,20 +245,6 @@ def _digits(kind: spark.DataType, scale: int) -> float:
     return _DIGITS.get(type(kind), math.inf)
 
 
-_ARROW_FOR_SPARK: dict[pa.DataType, pa.DataType] = {
-    pa.time32("ms"): pa.time64("ns"),
-    pa.time64("us"): pa.time64("ns"),
-    pa.timestamp("ms", tz="UTC"): pa.timestamp("us", tz="UTC"),
-    pa.timestamp("ms"): pa.timestamp("us"),
-}
-_CAST_KINDS = {
-    t.Kind.TIME,
-    t.Kind.TIME_MILLIS,
-    t.Kind.TIMESTAMP_MILLIS,
-    t.Kind.LOCAL_TIMESTAMP_MILLIS,
-}
-
-
 def spark_transform(schema: Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """Return the function that casts batches of `schema.arrow` to Spark's Arrow types.
 
@@ -283,9 +258,8 @@ def spark_transform(schema: Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch
 
 
 def _is_cast(leaf: t.Leaf) -> bool:
-    if isinstance(leaf, t.Scalar):
-        return leaf.kind in _CAST_KINDS
-    return isinstance(leaf.fixed if isinstance(leaf, t.Uuid) else leaf, t.Fixed)
+    arrow = arrow_type(leaf)
+    return not arrow.equals(_type_for_spark(arrow))
 
 
 def _cast(array: pa.Array, leaf: t.Leaf) -> pa.Array:
@@ -308,7 +282,11 @@ def _type_for_spark(type_: pa.DataType) -> pa.DataType:
         return pa.list_(_field_for_spark(type_.value_field))
     if pa.types.is_map(type_):
         return pa.map_(type_.key_type, _field_for_spark(type_.item_field))
-    return _ARROW_FOR_SPARK.get(type_, type_)
+    if pa.types.is_time(type_):
+        return pa.time64("ns")
+    if pa.types.is_timestamp(type_) and type_.unit == "ms":
+        return pa.timestamp("us", tz=type_.tz)
+    return type_
 
 
 def _field_for_spark(field: pa.Field) -> pa.Field:

@@ -32,7 +32,6 @@ from sluiceway.schema.avro import default_text
 from sluiceway.schema.compatibility import PROMOTIONS, incompatibilities
 from sluiceway.schema.defaults import default_from_python, default_to_python
 from sluiceway.schema.types import (
-    LOGICAL,
     Array,
     Decimal,
     Enum,
@@ -51,7 +50,7 @@ from sluiceway.schema.types import (
 
 LETTER_ENUMS = enums(st.sampled_from("ABCD"))
 PLAIN = st.one_of(
-    *[st.just(Scalar(kind=kind)) for kind in Kind if kind not in LOGICAL],
+    *[st.just(Scalar(kind=kind)) for kind in Kind if not kind.traits.physical],
     FIXED,
     LETTER_ENUMS,
     LETTER_ENUMS,
@@ -59,7 +58,11 @@ PLAIN = st.one_of(
 """Leaves that Avro's resolution rules cover completely: no logical types."""
 
 UNION_LEAVES = st.one_of(
-    *[st.just(Scalar(kind=kind)) for kind in Kind if kind not in LOGICAL and kind != Kind.FLOAT],
+    *[
+        st.just(Scalar(kind=kind))
+        for kind in Kind
+        if not kind.traits.physical and kind != Kind.FLOAT
+    ],
     FIXED,
     LETTER_ENUMS,
 )
@@ -209,7 +212,7 @@ def _fitted(value: object, type_: Type) -> object:
             return default_to_python(value, type_) if isinstance(value, str) else value
         case Uuid():
             return UUID(value) if isinstance(value, str) else value
-        case Scalar(kind=kind) if kind in LOGICAL and isinstance(value, int):
+        case Scalar(kind=kind) if kind.traits.physical and isinstance(value, int):
             return default_to_python(value, type_)
     return value
 

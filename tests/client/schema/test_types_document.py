@@ -20,6 +20,7 @@ from sluiceway.codecs import codec
 from sluiceway.errors import SchemaMismatch, UnsupportedType
 from sluiceway.records import to_batches, to_records
 from sluiceway.schema import Schema
+from sluiceway.schema import types as t
 from sluiceway.spark.types import struct_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "types.md").read_text()
@@ -97,6 +98,17 @@ def test_supported_types_keep_their_values(row, data):
         (read,) = codec_.decode(codec_.encode(batch, limit_bytes=2**31).values.to_pylist()).batches
         ((found,),) = (record.values() for record in to_records(read))
         assert found is None or type(found).__name__ == python
+
+
+@pytest.mark.parametrize("kind", t.Kind)
+def test_the_page_has_a_row_of_the_table_of_types(kind):
+    traits = kind.traits
+    logical = {"type": traits.physical, "logicalType": kind.value}
+    avro = json.dumps(logical if traits.physical else kind.value)
+    (row,) = [row for row in table("Supported types") if code(row[0]) == [avro]]
+    python = traits.python.__name__
+    annotation = python if traits.plain else f'Annotated[{python}, "{kind.value}"]'
+    assert [code(cell) for cell in row[3:]] == [[annotation], [python]]
 
 
 @pytest.mark.parametrize("row", table("Unions of several types"), ids=lambda row: " ".join(row))
