@@ -4,13 +4,13 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.waiting import wait_for_commits
-from sluiceway.errors import GatewayUnavailable, KafkaFailure, OptionError
+from sluiceway.errors import EndpointClosed, GatewayUnavailable, KafkaFailure, OptionError
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import Key, Partitioner, partitioning
 from sluiceway.ledger.write_batch import WriteBatch
@@ -288,14 +288,26 @@ class ChannelWriter(ChannelEndpoint):
         """Run a step of closing, unless closing has failed for good."""
         with self.sender.turn:
             if self._close_failure is not None:
-                raise self._close_failure
+                self._raise_again(self._close_failure)
             try:
                 step()
-            except BaseException as error:
+            except Exception as error:
                 unreported = isinstance(error, GatewayUnavailable) and self.sender.closed
                 if not unreported and (self._handle is None or not self._handle.is_open):
                     self._close_failure = error
                 raise
+
+    def _raise_again(self, failure: BaseException) -> NoReturn:
+        """Raise the failure of closing, or of an interrupted close that the writer has failed."""
+        # A second interrupt may have come before the end of these.
+        self._end_batches(failure)
+        self._fail(failure)
+        if isinstance(failure, Exception):
+            raise failure
+        raise EndpointClosed(
+            f"{type(failure).__name__} interrupted a writer while it was closed, so records since "
+            "its last flush may not be written. Open a new writer, and write them again"
+        ) from failure
 
     def _finish_writing(self) -> None:
         if self.sender.closed:

@@ -11,9 +11,18 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from faults import AS_SIGNALS, OF_FUNCTIONS, at_call, interrupted_at_call, no_threads
+from faults import (
+    AS_SIGNALS,
+    OF_FUNCTIONS,
+    at_call,
+    failing_call,
+    interrupted_at_call,
+    no_threads,
+)
 from sluiceway import Channel
+from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import DeliveryFailed, EndpointClosed, OptionError
+from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.reader import ChannelReader
 from sluiceway.records.row_buffer import RowBuffer
 from sluiceway.rest.models import Connection
@@ -143,7 +152,7 @@ def test_a_writer_that_is_interrupted_at_any_step_of_closing_loses_nothing_in_si
         interrupted = interrupted_at_call(step, writer.close, OF_FUNCTIONS)
         try:
             writer.close()
-        except (KeyboardInterrupt, EndpointClosed):
+        except EndpointClosed:
             refused += 1
         else:
             closed.append(step)
@@ -156,6 +165,30 @@ def test_a_writer_that_is_interrupted_at_any_step_of_closing_loses_nothing_in_si
     with ChannelReader(connection, until="now") as reader:
         ids = {record["id"] for record in reader}
     assert {3 * step + n for step in closed for n in range(3)} <= ids
+
+
+def test_a_writer_whose_close_was_interrupted_says_so_by_each_further_close(
+    new_channel: Callable[..., Channel],
+) -> None:
+    writer = new_channel().writer()
+    writer.write(readings(1))
+    with failing_call(IdempotentProducer, "flush", KeyboardInterrupt(), arrives=False):
+        writer.close()
+    for _ in range(2):
+        with pytest.raises(EndpointClosed, match="KeyboardInterrupt interrupted a writer while it"):
+            writer.close()
+
+
+def test_a_close_that_was_interrupted_after_its_report_succeeds(
+    new_channel: Callable[..., Channel],
+) -> None:
+    channel = new_channel()
+    writer = channel.writer()
+    writer.write(readings(1))
+    with failing_call(EndpointHandle, "detach", KeyboardInterrupt(), arrives=True):
+        writer.close()
+    writer.close()
+    assert [endpoint.state for endpoint in channel.endpoints()] == ["closed"]
 
 
 def test_a_failed_delivery_is_raised_after_interrupts_of_any_call_of_a_flush(
