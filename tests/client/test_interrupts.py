@@ -1,10 +1,13 @@
 """Interrupts, as by Ctrl-C in a notebook: no record is lost without an error."""
 
+import gc
 import itertools
 import random
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -238,3 +241,25 @@ def test_without_a_new_thread_single_records_are_sent_at_once(topics: Topics) ->
     with ChannelWriter(topics.connect("avro", partitions=1)) as writer, no_threads():
         writer.write(readings(1)[0])
         until(lambda: writer.end_offsets() == {0: 1})
+
+
+def test_an_interrupt_as_a_writer_connects_leaves_no_client(topics: Topics) -> None:
+    connection = topics.connect("avro", partitions=1)
+    before = count_clients()
+
+    def open_at(number: int) -> bool:
+        return interrupted_at_call(
+            number,
+            partial(
+                IdempotentProducer, connection, {}, connect_timeout_s=20, delivery_timeout_s=20
+            ),
+        )
+
+    assert not all(map(open_at, itertools.count(1, 5)))
+    until(lambda: gc.collect() >= 0 and count_clients() <= before)
+
+
+def count_clients() -> int:
+    """Return the number of this process's clients of librdkafka."""
+    names = (file.read_text() for file in Path("/proc/self/task").glob("*/comm"))
+    return sum(name == "rdk:main\n" for name in names)

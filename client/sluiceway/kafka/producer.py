@@ -19,6 +19,7 @@ from sluiceway.kafka.errors import create_client, translate_error
 from sluiceway.kafka.librdkafka import BatchProducer, is_supported
 from sluiceway.kafka.messages import DeliveryReport, Messages
 from sluiceway.rest.models import Connection
+from sluiceway.runtime.threads import call
 
 __all__ = ["IdempotentProducer"]
 
@@ -80,12 +81,18 @@ class IdempotentProducer:
         self._queue_bytes = 1024 * int(
             str(properties.get("queue.buffering.max.kbytes", _QUEUE_KBYTES))
         )
-        self._client = _client(self._topic, properties)
-        self._reports = _Reports(self._client, on_delivery)
-        finalizer = self._fork_guard.finalize(self, self._reports.stop)
-        # A process that ends needs no thread to end before.
-        finalizer.atexit = False
-        self._reports.start()
+
+        def start() -> tuple[_Client, _Reports]:
+            client = _client(self._topic, properties)
+            reports = _Reports(client, on_delivery)
+            finalizer = self._fork_guard.finalize(self, reports.stop)
+            # A process that ends needs no thread to end before.
+            finalizer.atexit = False
+            reports.start()
+            return client, reports
+
+        # An interrupt between the steps would leave a client that nothing destroys.
+        self._client, self._reports = call(start)
         # By partition, whether a message was sent to it.
         self._touched = np.zeros(0, np.bool_)
         # librdkafka requests an idempotent producer's id when metadata arrive, or half a second
