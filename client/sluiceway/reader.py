@@ -31,6 +31,7 @@ from sluiceway.kafka.io_thread import SHARED_CONSUMERS
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.ledger.writer_batches import Block
+from sluiceway.records import import_pandas
 from sluiceway.rest.arguments import check_seconds
 from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger_models import PositionAdvance
@@ -121,6 +122,7 @@ class ChannelReader(ChannelEndpoint):
         heartbeat timeout; "wait" for a successor; "go_on" as if it had finished. Raises
         OptionError, OffsetOutOfRange, TopicGone, KafkaUnavailable.
         """
+        import_pandas()
         config = MaskedProperties(config or {})
         if on_corrupt not in ("raise", "skip"):
             raise OptionError(f"on_corrupt is {on_corrupt!r}; it takes 'raise' or 'skip'")

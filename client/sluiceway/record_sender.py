@@ -27,7 +27,7 @@ from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.intervals import DeliveredIntervals
 from sluiceway.ledger.writer_batches import WriterBatches
-from sluiceway.records import to_batches
+from sluiceway.records import import_pandas, to_batches
 from sluiceway.records.row_buffer import FULL, RowBuffer, Rows
 from sluiceway.rest.models import Connection
 from sluiceway.runtime.threads import call, start
@@ -69,6 +69,7 @@ class RecordSender:
         config: MaskedProperties,
     ) -> None:
         """Verify the topic, and connect. Raises OptionError, TopicGone, KafkaUnavailable."""
+        import_pandas()
         self.handle: EndpointHandle | None = None
         self.batches: WriterBatches | None = None
         self.turn = FairLock()
@@ -261,9 +262,6 @@ class RecordSender:
 
     def _linger(self) -> None:
         """Send the buffered rows a moment later, in another thread."""
-        # Arrow imports pandas when it is first used, under a lock. A process that is forked while
-        # the other thread does so would find it held, and wait forever.
-        pa.array(())
         try:
             start(self._send_lingering)
         except RuntimeError:  # no more threads

@@ -4,6 +4,8 @@ import gc
 import itertools
 import random
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -241,6 +243,29 @@ def test_without_a_new_thread_single_records_are_sent_at_once(topics: Topics) ->
     with ChannelWriter(topics.connect("avro", partitions=1)) as writer, no_threads():
         writer.write(readings(1)[0])
         until(lambda: writer.end_offsets() == {0: 1})
+
+
+IMPORTING = """
+import sys, threading
+from sluiceway import Gateway
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "pandas":
+            print(threading.current_thread() is threading.main_thread())
+
+sys.meta_path.insert(0, Finder())
+channel = Gateway(sys.argv[1]).channel(sys.argv[2])
+channel.writer() if sys.argv[3] == "writer" else channel.reader(until="now")
+"""
+
+
+@pytest.mark.parametrize("role", ["reader", "writer"])
+def test_pandas_is_imported_where_no_interrupt_comes(
+    gateway_url: str, channel: Channel, role: str
+) -> None:
+    command = [sys.executable, "-c", IMPORTING, gateway_url, channel.name, role]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "False\n"
 
 
 def test_an_interrupt_as_a_writer_connects_leaves_no_client(topics: Topics) -> None:

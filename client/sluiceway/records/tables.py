@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from datetime import date, datetime, time
@@ -27,10 +28,21 @@ from sluiceway.records.validation import (
     in_batches,
     list_contents,
 )
+from sluiceway.runtime.threads import call
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import any_of, arrow_type, is_list
 from sluiceway.schema.defaults import default_value
+
+
+@functools.cache
+def import_pandas() -> None:
+    """Let Arrow import pandas, as it does under a lock when it first converts values.
+
+    It drops an interrupt that comes meanwhile, and further imports of pandas fail. A process that
+    is forked meanwhile finds the lock held, and waits forever.
+    """
+    call(lambda: pa.array(()))
 
 
 def to_batches(records: object, schema: Schema) -> list[pa.RecordBatch]:
