@@ -1,7 +1,9 @@
 """The exception tree, and the tables that translate foreign errors."""
 
+import gc
 import inspect
 import pickle
+import weakref
 
 import pytest
 from confluent_kafka import KafkaError
@@ -172,3 +174,23 @@ def test_an_interrupt_within_a_callback_is_the_handlers_exception(
     with pytest.raises(raised) as found:
         run_callbacks(poll)
     assert interrupt is None or found.value is interrupt
+
+
+def test_an_interrupt_that_a_client_keeps_holds_no_objects_of_its_frames() -> None:
+    """confluent-kafka never releases the exception of a callback."""
+    kept: list[BaseException] = []
+
+    class Local:
+        pass
+
+    def poll() -> None:
+        local = Local()
+        held.append(weakref.ref(local))
+        kept.append(KeyboardInterrupt())
+        raise kept[0]
+
+    held: list[weakref.ref[Local]] = []
+    with pytest.raises(KeyboardInterrupt):
+        run_callbacks(poll)
+    gc.collect()
+    assert held[0]() is None

@@ -112,8 +112,21 @@ def run_callbacks(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """
     try:
         return call(*arguments, **named)
+    except KeyboardInterrupt as interrupt:
+        raise _released(interrupt) from None
     except SystemError as error:
-        raise _handler_exception(error) from None
+        raise _released(_handler_exception(error)) from None
+
+
+def _released(error: BaseException) -> BaseException:
+    """Return an interrupt in the place of one that confluent-kafka's binding never releases.
+
+    Its traceback would keep the client of each frame.
+    """
+    if not isinstance(error, KeyboardInterrupt):
+        return error
+    error.__traceback__ = error.__context__ = None
+    return KeyboardInterrupt(*error.args)
 
 
 def _handler_exception(error: BaseException) -> BaseException:
