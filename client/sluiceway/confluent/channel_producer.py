@@ -296,6 +296,16 @@ class BatchCommits:
         if first is not None:
             raise first
 
+    def repeat(self, timeout_s: float) -> None:
+        """Repeat commits without a response, before which no more messages are sent.
+
+        Raises SluicewayError. A transaction's is repeated by its program.
+        """
+        for channel in list(self._attached.values()):
+            unknown = channel.batches is not None and channel.batches.is_unknown
+            if unknown and not self.transactional:
+                self.end(channel, timeout_s)
+
     def end(
         self, channel: ChannelProducer, timeout_s: float, positions: PositionAdvance | None = None
     ) -> None:
@@ -321,9 +331,10 @@ class BatchCommits:
             except CommitUnknown:
                 raise
             except SluicewayError as error:
-                batches.abort(error)
+                # Before the abort, which an interrupt may hit: the next commit has no messages.
                 if not self.transactional:
                     channel.failure = error
+                batches.abort(error)
                 raise
         finally:
             # No call before this, in which a signal's handler could raise.

@@ -179,7 +179,9 @@ class Producer:
         """
         self._require_open()
         deadline_s = time.monotonic() + min(_limit_s(timeout), _LONGEST_S)
-        left = self._deliveries.flush(_limit_s(timeout))
+        with kafka_exceptions():
+            self._sender.commits.repeat(max(_LEAST_COMMIT_S, deadline_s - time.monotonic()))
+        left = self._deliveries.flush(max(0.0, deadline_s - time.monotonic()))
         if not left and self._transactions is None:
             with kafka_exceptions():
                 self._sender.commit(max(_LEAST_COMMIT_S, deadline_s - time.monotonic()))

@@ -1,5 +1,6 @@
 """Message sender of a Producer: attaches its channels, and sends the queued messages."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -149,6 +150,8 @@ class MessageSender:
         deadline_s, raised = time.monotonic() + timeout_s, None
         if not self._stopped:
             self.commits.stopped = True
+            with contextlib.suppress(SluicewayError):  # the last commit raises it
+                self.commits.repeat(timeout_s)
             failure, raised, idle_s = self.deliveries.flush_or_fail(timeout_s)
             left_s = timeout_s - idle_s
             if error is None and failure is None and self._settings.transactional_id is None:

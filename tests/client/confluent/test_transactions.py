@@ -25,6 +25,7 @@ from relay import Relay
 from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError, Producer
 from sluiceway.confluent.channel_producer import ChannelProducer
+from sluiceway.ledger.facade_batches import ReportedOffsets
 from sluiceway.rest.ledger import LedgerCalls
 from waiting import until
 
@@ -201,6 +202,49 @@ def test_a_batch_whose_delivery_report_an_interrupt_lost_is_aborted(
     error = abort_error(producer.flush, 30)
     assert "an interrupt lost the delivery report" in error.str()
     assert values(site, name) == []
+    error_code_of(producer.close)
+
+
+def test_a_flush_that_was_interrupted_as_it_collects_its_records_is_repeated(
+    site: Facade, name: str
+) -> None:
+    producer = site.producer()
+    producer.produce(name, b"1")
+    with failing_call(ReportedOffsets, "written", KeyboardInterrupt(), arrives=True):
+        producer.flush(30)
+    assert producer.flush(30) == 0
+    assert values(site, name) == [b"1"]
+    producer.close()
+
+
+@pytest.mark.parametrize("end", ["flush", "close"])
+def test_messages_after_an_interrupted_commit_are_sent_once_it_is_repeated(
+    site: Facade, name: str, end: str
+) -> None:
+    producer = site.producer()
+    producer.produce(name, b"1")
+    with failing_call(LedgerCalls, "commit", KeyboardInterrupt(), arrives=False):
+        producer.flush(30)
+    producer.produce(name, b"2")
+    if end == "flush":
+        # Earlier than the timed commit, after 5 s.
+        assert producer.flush(3) == 0
+        assert values(site, name) == [b"1", b"2"]
+    producer.close()
+    assert values(site, name) == [b"1", b"2"]
+
+
+def test_an_interrupt_as_a_batch_with_a_lost_report_is_aborted_hides_no_loss(
+    site: Facade, name: str
+) -> None:
+    producer = site.producer()
+    producer.produce(name, b"1")
+    with interrupted_in_report():
+        producer.flush(30)
+    with failing_call(LedgerCalls, "abort", KeyboardInterrupt(), arrives=False):
+        producer.flush(30)
+    error = abort_error(producer.flush, 30)
+    assert "an interrupt lost the delivery report" in error.str()
     error_code_of(producer.close)
 
 
