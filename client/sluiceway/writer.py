@@ -121,8 +121,6 @@ class ChannelWriter(ChannelEndpoint):
         self._close_failure: BaseException | None = None
         self._ends: Mapping[int, int] | None = None
         super().__init__(None if attach is None else attach())
-        if self._handle is not None:
-            self._handle.pristine = True
         self.sender.handle = self._handle
         if exactly_once:
             self.sender.batches = self._create_batches(commit_every_s)

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -30,6 +31,7 @@ from sluiceway.errors import DeliveryFailed, EndpointClosed, OptionError
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.reader import ChannelReader
 from sluiceway.records.row_buffer import RowBuffer
+from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
@@ -288,3 +290,22 @@ def count_clients() -> int:
     """Return the number of this process's clients of librdkafka."""
     names = (file.read_text() for file in Path("/proc/self/task").glob("*/comm"))
     return sum(name == "rdk:main\n" for name in names)
+
+
+@pytest.mark.parametrize("role", ["reader", "writer"])
+def test_an_endpoint_whose_opening_was_interrupted_ends(channel: Channel, role: str) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        # The gateway has the request, and the response is on its way.
+        with at_call(EndpointCalls, "attach", interrupt), pytest.raises(KeyboardInterrupt):
+            channel.writer() if role == "writer" else channel.reader(group="g", dynamic=True)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    until(lambda: gc.collect() >= 0 and [e.state for e in channel.endpoints()] == ["error"])
+    with channel.writer() as writer:
+        writer.write(readings(3))
+    # A writer that wrote nothing fails no reader.
+    assert sorted(channel.reader(), key=itemgetter("id")) == readings(3)

@@ -35,7 +35,7 @@ from sluiceway.rest.endpoints import (
 )
 from sluiceway.rest.groups import Membership
 from sluiceway.rest.transport import Backoff
-from sluiceway.runtime.threads import Background, Signal
+from sluiceway.runtime.threads import Background, Signal, call
 from sluiceway.tracing import channel_span
 
 __all__ = ["EndpointHandle", "EndpointMetrics", "StatusCallback"]
@@ -116,31 +116,17 @@ class EndpointHandle:
         self._failure: SluicewayError | None = None
         self._refusal: GatewayError | None = None
         """The refusal of an end that was reported later, for calls that close it again."""
+        self.partitions = 0
+        """The channel's number of partitions, as of the last heartbeat."""
         self.is_open = False
         """True until the endpoint detaches or fails."""
         self._answered = Signal()
         self._fork_guard = ForkGuard()
-        self.session.register(self)
-        # The session's connections stay open while it has endpoints.
-        self.calls = self.session.calls
-        try:
-            group = None if membership is None else membership.group
-            with channel_span("attach", channel, group=group) as span:
-                span.set("sluiceway.role", role)
-                self.attached = self._attach(timeout_s)
-        except BaseException:
-            self.session.unregister(self)
-            raise
-        self.partitions = self.attached.connection.partitions
-        """The channel's number of partitions, as of the last heartbeat."""
-        self.is_open = True
-        self._if_abandoned = DetachRequest(
-            name=self.name, channel=channel, id=self.id, uid=uid, epoch=self.attached.epoch
-        )
-        sent = weakref.WeakMethod(self._detached_later)
-        self._if_abandoned.on_sent = lambda error: (method := sent()) and method(error)
-        self.session.track(self, self._if_abandoned)
-        self.session.require_interval(self.attached.heartbeat_interval_ms)
+        group = None if membership is None else membership.group
+        with channel_span("attach", channel, group=group) as span:
+            span.set("sluiceway.role", role)
+            # After an interrupt it is attached, and then garbage-collected, which reports its end.
+            call(lambda: self._open(timeout_s))
 
     @property
     def payload(self) -> Mapping[str, Any] | None:
@@ -156,8 +142,7 @@ class EndpointHandle:
     def pristine(self) -> bool:
         """Whether a writer has certainly written nothing.
 
-        Readers ignore a pristine writer that fails. Set it when the writer is opened, and clear it
-        before the first message is produced.
+        Readers ignore a pristine writer that fails. Clear it before the first message is produced.
         """
         return self._if_abandoned.pristine
 
@@ -348,6 +333,31 @@ class EndpointHandle:
         except BaseException as error:
             self.fail(error)
             raise
+
+    def _open(self, timeout_s: float) -> None:
+        """Attach, and have its end reported if it is garbage-collected."""
+        self.session.register(self)
+        # The session's connections stay open while it has endpoints.
+        self.calls = self.session.calls
+        try:
+            self.attached = self._attach(timeout_s)
+        except BaseException:
+            self.session.unregister(self)
+            raise
+        self.partitions = self.attached.connection.partitions
+        self.is_open = True
+        self._if_abandoned = DetachRequest(
+            name=self.name,
+            channel=self.channel,
+            id=self.id,
+            uid=self.uid,
+            epoch=self.attached.epoch,
+            pristine=self.role == "writer",
+        )
+        sent = weakref.WeakMethod(self._detached_later)
+        self._if_abandoned.on_sent = lambda error: (method := sent()) and method(error)
+        self.session.track(self, self._if_abandoned)
+        self.session.require_interval(self.attached.heartbeat_interval_ms)
 
     def _attach(self, timeout_s: float) -> AttachResult:
         backoff = Backoff(timeout_s)

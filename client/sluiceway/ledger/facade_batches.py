@@ -142,7 +142,6 @@ class WriterEndpoint:
             timeout_s=timeout_s,
             close_timeout_s=0,
         )
-        self.handle.pristine = True
         with self.handle.reporting_failure():
             self.connection = self.handle.attached.connection
             # One more than the highest partition with a message of this writer.
