@@ -46,13 +46,23 @@ class MessageBatches:
         return self.current is not None and self.current.state is BatchState.OPEN
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether a commit has no response, or was interrupted: `commit` repeats it."""
+        return self.current is not None and self.current.is_requested
+
+    @property
     def pending(self) -> int:
         """The number of the batch's messages without a delivery report."""
         return self.admitted - len(self.intervals) - self.failures
 
     def open(self) -> WriteBatch:
         """Open the next batch, or return the current one. Raises GatewayError, TopicGone."""
-        return self.current or self._sequence.open(
+        batch = self.current
+        if batch is not None and (self.is_open or self.is_unknown):
+            return batch
+        # An interrupt of its opening or of its abort may have left one.
+        self._end()
+        return self._sequence.open(
             partial(setattr, self, "current"), owner=self._owner, takeover=self._owner is not None
         )
 
@@ -80,7 +90,7 @@ class MessageBatches:
 
         If not, the batch has ended. Raises CommitUnknown if the gateway does not answer.
         """
-        if self.current is None or not self.current.is_requested:
+        if self.current is None or not self.is_unknown:
             return None
         committed = self.current.resolve()
         self._end()

@@ -66,6 +66,9 @@ BATCH_TRANSITIONS: Final[Mapping[BatchState, frozenset[BatchState]]] = {
 """The transition table. Other processes may open, commit or abort the same batch."""
 
 
+_UNENDED: Final = frozenset({BatchState.OPENING, BatchState.OPEN, BatchState.COMMITTING})
+
+
 class WriteBatch:
     """A batch of a channel: all of its records become visible together, or none.
 
@@ -307,6 +310,16 @@ class BatchSequence:
         self._count = 0
         self._latest: WriteBatch | None = None
 
+    def is_stray(self, current: WriteBatch | None) -> bool:
+        """Whether the last batch is not the current one, and an interrupt has hit its abort."""
+        latest = self._latest
+        return latest is not None and latest is not current and latest.state in _UNENDED
+
+    def end_stray(self, current: WriteBatch | None) -> None:
+        """Abort the last batch if it `is_stray`."""
+        if self._latest is not None and self.is_stray(current):
+            self._latest.abort(EndpointClosed("an interrupt ended the batch"))
+
     def open(
         self,
         keep: Callable[[WriteBatch | None], object],
@@ -322,6 +335,7 @@ class BatchSequence:
         batch with a `key` is an instance of its own, so it may be repeated after a failure. Raises
         the errors of `WriteBatch.open`.
         """
+        self.end_stray(None)
         own_key, latest = key is None, self._latest
         self._count += own_key
         request = BatchRequest(

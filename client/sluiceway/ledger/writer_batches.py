@@ -181,14 +181,16 @@ class WriterBatches:
 
     def end_abandoned(self) -> None:
         """Abort the current block if an interrupt has abandoned it."""
-        if not self._block.abandoned:
+        if not self._block.abandoned and not self._has_stray:
             return
         with self._turn:
             block = self._block
-            if not block.abandoned:
-                return
-            self.abort(block, EndpointClosed("an interrupt ended the block of the batch"))
-            LOGGER.warning("an interrupt ended a batch of a writer; %s", _OUTCOMES[block.committed])
+            if block.abandoned:
+                self.abort(block, EndpointClosed("an interrupt ended the block of the batch"))
+                outcome = _OUTCOMES[block.committed]
+                LOGGER.warning("an interrupt ended a batch of a writer; %s", outcome)
+            if self._has_stray:
+                self._sequence.end_stray(self._block.batch)
 
     def block(self, key: str, *, owner: str | None = None) -> "KeyedBlock":
         """Return a `with` block of a batch with this key."""
@@ -304,6 +306,11 @@ class WriterBatches:
         self.end_abandoned()
         if self._block.explicit:
             raise OptionError(f"this writer is in a batch: leave its block before you {doing}")
+
+    @property
+    def _has_stray(self) -> bool:
+        """Whether an interrupt has hit the abort of the last batch; `resolve` ends others."""
+        return self._unresolved is None and self._sequence.is_stray(self._block.batch)
 
     def _commit(self, positions: PositionAdvance | None = None) -> None:
         try:

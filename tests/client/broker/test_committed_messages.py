@@ -4,11 +4,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from broker_calls import broker_at, encode, fetch, fetch_offset, produce_values
-from faults import failing_call
+from faults import at_call, failing_call
 from ledger_view import LedgerView
 from sluiceway import Channel
 from sluiceway.broker import Broker, Message, OffsetType, ProduceRequest
@@ -163,3 +164,18 @@ def test_an_interrupt_as_a_batch_opens_leaves_none_open(
     assert ledger.open_keys(channel) == []
     assert produce_values(broker, channel, encode(channel, 5, 10)).err == 0
     assert ledger.ids(channel) == list(range(10, 15))
+
+
+@pytest.mark.parametrize("call", ["open", "abort"])
+def test_a_request_after_two_interrupts_of_another_is_written(
+    gateway_url: str, channel: Channel, ledger: LedgerView, call: str
+) -> None:
+    with broker_at(gateway_url) as broker:
+        with (
+            failing_call(LedgerCalls, call, KeyboardInterrupt(), arrives=call == "open"),
+            at_call(LedgerCalls, "commit", Mock(side_effect=KeyboardInterrupt())),
+        ):
+            produce_values(broker, channel, encode(channel, 5))
+        response = produce_values(broker, channel, encode(channel, 5, 5))
+        assert response.err == 0, response.reason
+        assert ledger.ids(channel) == [5, 6, 7, 8, 9]

@@ -25,7 +25,7 @@ from relay import Relay
 from sluiceway import Channel
 from sluiceway.confluent import Consumer, KafkaError, Producer
 from sluiceway.confluent.channel_producer import ChannelProducer
-from sluiceway.ledger.facade_batches import ReportedOffsets
+from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.rest.ledger import LedgerCalls
 from waiting import until
 
@@ -210,7 +210,7 @@ def test_a_flush_that_was_interrupted_as_it_collects_its_records_is_repeated(
 ) -> None:
     producer = site.producer()
     producer.produce(name, b"1")
-    with failing_call(ReportedOffsets, "written", KeyboardInterrupt(), arrives=True):
+    with failing_call(WrittenRecords, "require", KeyboardInterrupt(), arrives=True):
         producer.flush(30)
     assert producer.flush(30) == 0
     assert values(site, name) == [b"1"]

@@ -23,6 +23,7 @@ from sluiceway.errors import (
     OptionError,
     ReplayMismatch,
 )
+from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import BatchRequest
 from topics import Topics, readings
@@ -467,3 +468,45 @@ def test_a_block_that_an_interrupt_has_ended_is_logged_by_its_outcome(
         assert "is unknown" in message
     if answered:
         assert ledger.ids(channel) == (numbers((0, 10)) if committed else [])
+
+
+def test_a_flush_that_was_interrupted_as_it_collects_its_records_is_repeated(
+    channel: Channel, ledger: LedgerView
+) -> None:
+    with channel.writer() as writer:
+        for first in (0, 10):
+            writer.write(readings(10, first))
+            with failing_call(WrittenRecords, "require", KeyboardInterrupt(), arrives=True):
+                writer.flush()
+            writer.flush()
+    assert ledger.ids(channel) == numbers((0, 20))
+
+
+def test_a_key_is_written_again_after_two_interrupts_of_opening_its_batch(
+    channel: Channel, ledger: LedgerView
+) -> None:
+    with channel.writer() as writer:
+        # The abort opens it again, to know its id.
+        with failing_call(LedgerCalls, "open", KeyboardInterrupt(), arrives=True):
+            write_batch(writer)
+        write_batch(writer)
+    assert ledger.ids(channel) == numbers((0, 10))
+
+
+def test_a_batch_whose_abort_was_interrupted_is_aborted_by_the_next_call(
+    channel: Channel, ledger: LedgerView
+) -> None:
+    with channel.writer() as writer:
+        interrupted_abort = failing_call(LedgerCalls, "abort", KeyboardInterrupt(), arrives=False)
+        with interrupted_abort, writer.batch("k"):
+            writer.write(readings(10))
+            raise ZeroDivisionError
+        writer.flush()
+        assert channel.commits().open == ()
+        write_batch(writer)
+    assert ledger.ids(channel) == numbers((0, 10))
+
+
+def write_batch(writer: ChannelWriter) -> None:
+    with writer.batch("k"):
+        writer.write(readings(10))
