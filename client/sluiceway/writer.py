@@ -123,7 +123,8 @@ class ChannelWriter(ChannelEndpoint):
         super().__init__(None if attach is None else attach())
         self.sender.handle = self._handle
         if exactly_once:
-            self.sender.batches = self._create_batches(commit_every_s)
+            with self.handle.reporting_failure():
+                self.sender.batches = self._create_batches(commit_every_s)
         ForkGuard().finalize(self, _warn_if_open, weakref.ref(self))
 
     def write(self, records: Any) -> int:

@@ -114,6 +114,8 @@ class EndpointHandle:
         self._callbacks: list[StatusCallback] = []
         self._calling = Background()
         self._failure: SluicewayError | None = None
+        # The interrupt of the thread that waited for it to be attached.
+        self._interruption: BaseException | None = None
         self._refusal: GatewayError | None = None
         """The refusal of an end that was reported later, for calls that close it again."""
         self.partitions = 0
@@ -125,8 +127,13 @@ class EndpointHandle:
         group = None if membership is None else membership.group
         with channel_span("attach", channel, group=group) as span:
             span.set("sluiceway.role", role)
-            # After an interrupt it is attached, and then garbage-collected, which reports its end.
-            call(lambda: self._open(timeout_s))
+            try:
+                call(lambda: self._open(timeout_s))
+            except BaseException as error:
+                # An interrupt, unless it was refused: the request goes on in another thread.
+                self._interruption = error
+                self.fail(error)
+                raise
 
     @property
     def payload(self) -> Mapping[str, Any] | None:
@@ -358,6 +365,8 @@ class EndpointHandle:
         self._if_abandoned.on_sent = lambda error: (method := sent()) and method(error)
         self.session.track(self, self._if_abandoned)
         self.session.require_interval(self.attached.heartbeat_interval_ms)
+        if self._interruption is not None:
+            self.fail(self._interruption)
 
     def _attach(self, timeout_s: float) -> AttachResult:
         backoff = Backoff(timeout_s)
