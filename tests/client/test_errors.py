@@ -2,7 +2,9 @@
 
 import gc
 import inspect
+import logging
 import pickle
+import threading
 import weakref
 
 import pytest
@@ -22,7 +24,7 @@ from sluiceway.errors import (
     TopicGone,
     UnsupportedType,
 )
-from sluiceway.kafka.errors import run_callbacks, translate_error
+from sluiceway.kafka.errors import create_client, run_callbacks, translate_error
 from sluiceway.rest.parsing import BY_CODE
 from sluiceway_gateway.http.openapi import error_codes
 from sluiceway_gateway.kafka.client import rejection
@@ -194,3 +196,11 @@ def test_an_interrupt_that_a_client_keeps_holds_no_objects_of_its_frames() -> No
         run_callbacks(poll)
     gc.collect()
     assert held[0]() is None
+
+
+def test_clients_are_created_where_no_interrupt_comes() -> None:
+    def create(_config: dict[str, object], logger: logging.Logger) -> threading.Thread:
+        assert logger.name == "sluiceway.kafka"
+        return threading.current_thread()
+
+    assert create_client(create, {}) is not threading.main_thread()

@@ -14,6 +14,7 @@ from sluiceway.errors import (
     clear_tracebacks,
 )
 from sluiceway.rest.transport import Backoff
+from sluiceway.runtime.threads import call as call_apart
 
 __all__ = [
     "create_client",
@@ -95,7 +96,8 @@ _UNAVAILABLE = frozenset(
 def create_client(client: Callable[..., C], config: Mapping[str, Any]) -> C:
     """Create a librdkafka client. Raises OptionError for invalid properties."""
     try:
-        return client(dict(config), logger=LOGGER)
+        # The binding turns an interrupt into a TypeError.
+        return call_apart(lambda: client(dict(config), logger=LOGGER))
     except KafkaException as error:
         clear_tracebacks(error)
         raise OptionError(
