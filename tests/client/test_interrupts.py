@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -16,6 +18,7 @@ from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from faults import (
     AS_SIGNALS,
@@ -29,6 +32,7 @@ from sluiceway import Channel
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import DeliveryFailed, EndpointClosed, OptionError
 from sluiceway.kafka.producer import IdempotentProducer
+from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.reader import ChannelReader
 from sluiceway.records.row_buffer import RowBuffer
 from sluiceway.rest.endpoints import EndpointCalls
@@ -270,6 +274,9 @@ def test_pandas_is_imported_where_no_interrupt_comes(
     assert subprocess.run(command, capture_output=True, text=True).stdout == "False\n"
 
 
+# Of connections whose request was interrupted.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_as_a_writer_connects_leaves_no_client(topics: Topics) -> None:
     connection = topics.connect("avro", partitions=1)
     before = count_clients()
@@ -292,21 +299,14 @@ def count_clients() -> int:
     return sum(name == "rdk:main\n" for name in names)
 
 
+# Of connections whose request was interrupted.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("role", ["reader", "writer"])
 def test_an_endpoint_whose_opening_was_interrupted_ends(channel: Channel, role: str) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-
-    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    try:
-        # The gateway has the request, and the response is on its way.
-        with (
-            at_call(EndpointCalls, "attach", interrupt),
-            pytest.raises(KeyboardInterrupt) as raised,
-        ):
-            channel.writer() if role == "writer" else channel.reader(group="g", dynamic=True)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    # The gateway has the request, and the response is on its way.
+    with interrupted_wait(EndpointCalls, "attach") as raised:
+        channel.writer() if role == "writer" else channel.reader(group="g", dynamic=True)
     # As in a notebook, the traceback has its frames.
     until(lambda: [endpoint.state for endpoint in channel.endpoints()] == ["error"])
     with channel.writer() as writer:
@@ -314,3 +314,38 @@ def test_an_endpoint_whose_opening_was_interrupted_ends(channel: Channel, role: 
     # A writer that wrote nothing fails no reader.
     assert sorted(channel.reader(), key=itemgetter("id")) == readings(3)
     del raised
+
+
+def test_an_admin_client_that_is_replaced_is_destroyed_where_no_interrupt_comes(
+    topics: Topics,
+) -> None:
+    earlier = {id(client) for client in admin_clients()}
+    identity = TopicIdentity(topics.connect("avro"), {"client.id": "replaced"})
+    (client,) = (client for client in admin_clients() if id(client) not in earlier)
+    threads: list[threading.Thread] = []
+    weakref.finalize(client, lambda: threads.append(threading.current_thread()))
+    del client
+    with interrupted_wait(AdminClient, "describe_topics"):
+        identity.verify(timeout_s=20)
+    identity.verify(timeout_s=20)
+    until(lambda: gc.collect() >= 0 and threads)
+    assert threads[0] is not threading.main_thread()
+
+
+@contextmanager
+def interrupted_wait(owner: object, name: str) -> Iterator[pytest.ExceptionInfo[KeyboardInterrupt]]:
+    """Interrupt the main thread as another one calls this function; expect it from the block."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+    try:
+        with at_call(owner, name, interrupt), pytest.raises(KeyboardInterrupt) as raised:
+            yield raised
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def admin_clients() -> list[AdminClient]:
+    return [found for found in gc.get_objects() if isinstance(found, AdminClient)]

@@ -80,9 +80,16 @@ class _AdminConnection:
         self.descriptions: dict[str, _Description] = {}
         self.lock = threading.Lock()
         self.errors = ConnectionErrors(properties)
-        self.client = create_client(
-            AdminClient, properties.over({"error_cb": self.errors.on_error})
-        )
+        clients = self._clients = [
+            create_client(AdminClient, properties.over({"error_cb": self.errors.on_error}))
+        ]
+        # Destroyed where no interrupt comes, of which the binding makes a SystemError.
+        ForkGuard().finalize_in_thread(self, clients.clear).atexit = False
+
+    @property
+    def client(self) -> AdminClient:
+        """The client."""
+        return self._clients[0]
 
 
 _ADMINS: "weakref.WeakValueDictionary[tuple[ForkGuard, MaskedProperties], _AdminConnection]" = (
