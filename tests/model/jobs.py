@@ -1,5 +1,6 @@
 """Writers: drivers and their task attempts, streams, batch jobs, transactions."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,9 @@ from tests.model.world import (
     pause,
 )
 
+from sluiceway.errors import DeliveryFailed
+from sluiceway.kafka.messages import DeliveryReport
+from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway_gateway.errors import (
     BatchKeyTaken,
     BatchOpen,
@@ -34,36 +38,52 @@ from sluiceway_gateway.ledger.model import (
     Interval,
     Manifest,
     digest_of,
-    merge_runs,
+    manifest_of,
 )
 
 Identity = tuple[Any, ...]
 
 
-class DeliveryReports:
-    """The offsets of an attempt's records, as named by delivery reports."""
+def produce(
+    world: World,
+    records: Sequence[Record],
+    partitions: Sequence[int],
+    intervals: DeliveredIntervals,
+) -> Steps:
+    """Produce records, and add their delivery reports in columns or, as a facade, one by one.
 
-    def __init__(self) -> None:
-        self.offsets: dict[int, list[int]] = {}
-        self.dead = False
-
-    def delivered(self, partition: int, offset: int) -> None:
-        """Take a report; an offset that is negative or does not increase fails the attempt."""
-        known = self.offsets.setdefault(partition, [])
-        if offset < 0 or (known and offset <= known[-1]):
-            self.dead = True
-        known.append(offset)
-
-    def failed(self) -> None:
-        """Take the report of a record that may or may not be in Kafka."""
-        self.dead = True
-
-    def intervals(self) -> Manifest:
-        """Return the offsets as intervals by partition."""
-        return {
-            at: merge_runs(Interval(each, each + 1) for each in offsets)
-            for at, offsets in self.offsets.items()
-        }
+    A wrong offset leaves records missing from `written`.
+    """
+    one_by_one = world.random.random() < 0.5
+    unkeyed_partition = world.random.choice(partitions)
+    counts_from_zero = world.fault("report counts up from -1", 0.03)
+    counts: Counter[int] = Counter()
+    reports: list[tuple[int, int]] = []
+    late: list[tuple[int, int]] = []
+    for record in records:
+        keyed = world.random.random() < 0.2
+        partition = world.random.choice(partitions) if keyed else unkeyed_partition
+        yield
+        while world.kafka_away:
+            yield
+        if world.fault("record not written", 0.02):
+            continue
+        offset = world.log.append(partition, record)
+        counts[partition] += 1
+        if world.fault("record not acknowledged", 0.02):
+            continue
+        if counts_from_zero:
+            offset = counts[partition] - 2
+        elif reports and world.fault("report repeated", 0.01):
+            partition, offset = reports[-1]
+        is_late = world.fault("report late", 0.02)
+        (late if is_late else reports).append((partition, offset))
+    for partition, offset in (*reports, *late):
+        if one_by_one:
+            intervals.add_message(partition, offset)
+        else:
+            report = DeliveryReport(partition=partition, first=offset, messages=1, records=1)
+            intervals.add(report)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +92,7 @@ class Report:
 
     task: int
     batch: Batch
-    written: Manifest
-    counts: dict[int, int]
+    written: WrittenRecords
 
 
 @dataclass
@@ -120,42 +139,26 @@ class Work:
             yield from self._write(task)
         except BatchOpen:
             yield from pause(self.world, 30)
+        except DeliveryFailed as error:
+            self.world.note(f"an attempt failed: {error.code}")
         except Exception as error:
             self.failures.append(error)
 
     def _write(self, task: int) -> Steps:
-        world, reports = self.world, DeliveryReports()
-        counts: dict[int, int] = {}
-        batch, done = yield from self._before_writing(task, reports)
+        intervals = DeliveredIntervals()
+        batch, done = yield from self._before_writing(task, intervals)
         self.batch = batch
         if batch.state is BatchState.COMMITTED:
-            self.reports.append(Report(task=task, batch=batch, written={}, counts={}))
+            self.reports.append(Report(task=task, batch=batch, written=WrittenRecords()))
             return
-        default_partition = world.random.choice([*batch.begin])
-        counts_from_zero = world.fault("report counts up from -1", 0.03)
-        for identity in self.tasks[task][done:]:
-            keyed = world.random.random() < 0.2
-            partition = world.random.choice([*batch.begin]) if keyed else default_partition
-            yield
-            while world.kafka_away:
-                yield
-            if world.fault("record not written", 0.02):
-                reports.failed()
-                continue
-            offset = world.log.append(partition, Record(identity, self.request.key))
-            counts[partition] = counts.get(partition, 0) + 1
-            if world.fault("record not acknowledged", 0.02):
-                reports.failed()
-            elif counts_from_zero:
-                reports.delivered(partition, len(reports.offsets.get(partition, ())) - 1)
-            else:
-                reports.delivered(partition, offset)
-        yield from pause(world, 3)
-        if not reports.dead:
-            written = reports.intervals()
-            self.reports.append(Report(task=task, batch=batch, written=written, counts=counts))
+        records = [Record(identity, self.request.key) for identity in self.tasks[task]]
+        yield from produce(self.world, records[done:], [*batch.begin], intervals)
+        yield from pause(self.world, 3)
+        written = intervals.written()
+        written.require(len(records))
+        self.reports.append(Report(task=task, batch=batch, written=written))
 
-    def _before_writing(self, _task: int, _reports: DeliveryReports) -> Steps:
+    def _before_writing(self, _task: int, _intervals: DeliveredIntervals) -> Steps:
         """Open the batch; return it, and the number of records already written (0)."""
         return (yield from self.world.call("open", self.open_batch)), 0
 
@@ -176,14 +179,9 @@ class Work:
             raise JobFailed("messages of mixed batches")
         batch = self.batch if not chosen else chosen[0].batch
         assert batch is not None
-        manifest: dict[int, tuple[Interval, ...]] = {}
-        for report in chosen:
-            for at, intervals in report.written.items():
-                manifest[at] = merge_runs(manifest.get(at, ()), intervals)
-        counts: dict[int, int] = {}
-        for report in chosen:
-            for at, count in report.counts.items():
-                counts[at] = counts.get(at, 0) + count
+        written = WrittenRecords.merged(report.written for report in chosen)
+        manifest = manifest_of(written.manifest)
+        counts = dict(written.counts)
         if manifest and self.world.fault("bogus manifest", 0.05):
             yield from self._bogus(batch)
         try:

@@ -4,6 +4,7 @@ A mutant replaces functions of the real code, or of the model's writers and read
 patches are applied.
 """
 
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -12,13 +13,15 @@ from unittest import mock
 
 from tests.model import readers
 from tests.model.gateway import Gateway, Move, Snapshot
-from tests.model.jobs import BatchJob, BlockWriter, DeliveryReports, PlainWriter, Transaction, Work
+from tests.model.jobs import BatchJob, BlockWriter, PlainWriter, Transaction, Work
 from tests.model.readers import StreamReader
 from tests.model.runs import JobRuns
 from tests.model.schedule import Outcome, run_schedule
 from tests.model.world import Record, Steps, World
 
 from sluiceway.endpoint.stop_condition import LostWriterPolicy
+from sluiceway.kafka.messages import DeliveryReport
+from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords, _PartitionOffsets
 from sluiceway.rest.endpoints import Endpoint
 from sluiceway_gateway.errors import PositionMoved
 from sluiceway_gateway.groups import model as groups
@@ -217,13 +220,13 @@ def _() -> list[Patch]:
     return [(Work, "_before_writing", _early), (Work, "_bogus", _no_bogus), *_unchecked_begin()]
 
 
-def _early(work: Work, task: int, reports: DeliveryReports) -> Steps:
+def _early(work: Work, task: int, intervals: DeliveredIntervals) -> Steps:
     """Write a record before opening the batch, and list it later."""
     offset = work.world.log.append(0, Record(work.tasks[task][0], work.request.key))
     batch = yield from work.world.call("open", work.open_batch)
     if 0 not in batch.begin:
         return batch, 0
-    reports.delivered(0, offset)
+    intervals.add_message(0, offset)
     return batch, 1
 
 
@@ -385,19 +388,32 @@ def _() -> list[Patch]:
 
 @mutant("an unacknowledged record counts as written")
 def _() -> list[Patch]:
-    return [(DeliveryReports, "failed", nothing)]
+    return [(WrittenRecords, "require", nothing)]
 
 
 @mutant("offsets that do not increase are accepted")
 def _() -> list[Patch]:
-    def delivered(reports: DeliveryReports, partition: int, offset: int) -> None:
-        reports.offsets.setdefault(partition, []).append(max(offset, 0))
+    def add(intervals: DeliveredIntervals, report: DeliveryReport) -> None:
+        offsets, first = intervals._of(report.partition), max(report.first, 0)
+        if not offsets.ends or first >= offsets.ends[-1]:
+            offsets.firsts.append(first)
+            offsets.ends.append(first + 1)
+        offsets.records += 1
 
-    return [
-        (DeliveryReports, "delivered", delivered),
-        (Work, "_bogus", _no_bogus),
-        *_unchecked_begin(),
-    ]
+    return [(DeliveredIntervals, "add", add)]
+
+
+@mutant("repeated offsets of single messages are accepted")
+def _() -> list[Patch]:
+    real = _PartitionOffsets.join
+
+    def join(offsets: _PartitionOffsets) -> None:
+        distinct = {max(offset, 0) for offset in offsets.loose}
+        offsets.records += len(offsets.loose) - len(distinct)
+        offsets.loose[:] = array("q", sorted(distinct))
+        real(offsets)
+
+    return [(_PartitionOffsets, "join", join)]
 
 
 # --- stable

@@ -62,6 +62,8 @@ def test_schedules_meet_every_kind_of_fault(report: dict[str, Any]) -> None:
         "record not acknowledged",
         "record not written",
         "report counts up from -1",
+        "report late",
+        "report repeated",
         "request lost",
         "request repeated",
         "speculation",
