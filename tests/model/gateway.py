@@ -4,9 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from tests.model.world import Violation, World, offsets
+from tests.model.world import START, Violation, World, offsets
 
-from sluiceway_gateway.errors import BeyondWatermark, ManifestConflict, NotFound, PositionMoved
+from sluiceway.rest.ledger_models import DEFAULT_LEASE_MS
+from sluiceway_gateway.errors import (
+    BatchNotFound,
+    BeyondWatermark,
+    ManifestConflict,
+    NotFound,
+    PositionMoved,
+)
 from sluiceway_gateway.ledger import batches, model, repairing
 from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
 from sluiceway_gateway.ledger.model import (
@@ -22,7 +29,7 @@ from sluiceway_gateway.ledger.model import (
 from sluiceway_gateway.ledger.repairing import RepairRequest
 
 MAX_AGE = timedelta(seconds=400)
-LEASE = timedelta(seconds=60)
+LEASE = timedelta(milliseconds=DEFAULT_LEASE_MS)
 CONFIRM_S = 30
 """Time after which a low watermark means lost records."""
 TOLERANCE_S = 2
@@ -94,6 +101,10 @@ class Gateway:
         """Open the key's batch."""
         ledger = self.locked_ledger()
         latest = self.latest(request.key)
+        if request.previous is not None:
+            snapshot = self.snapshots.get(request.previous.number)
+            at = None if snapshot is None else START + timedelta(seconds=snapshot.seconds)
+            batches.require_previous(ledger, request.previous, at)
         epochs = [
             each.epoch
             for each in self.batches.values()
@@ -192,11 +203,11 @@ class Gateway:
                 raise Violation("fenced", f"{each.key} of the live {each.instance} was aborted")
         self._store_aborts(decision)
 
-    def renew(self, batch: str) -> BatchState:
-        """Renew a lease."""
-        renewed = model.renew(self._batch(batch), self.world.now, LEASE)
+    def renew(self, batch: str, lease: timedelta = LEASE) -> Batch:
+        """Renew a lease, and return its batch."""
+        renewed = model.renew(self._batch(batch), self.world.now, lease)
         self.batches[batch] = renewed
-        return renewed.state
+        return renewed
 
     def committed(
         self, starts: Mapping[int, int], limit: int, known: int | None
@@ -404,7 +415,7 @@ class Gateway:
 
     def _batch(self, batch: str) -> Batch:
         if batch not in self.batches:
-            raise NotFound("No such batch.")
+            raise BatchNotFound("No such batch.")
         return self.batches[batch]
 
     def locked_ledger(self) -> Ledger:

@@ -1,15 +1,25 @@
 """Writers: drivers and their task attempts, streams, batch jobs, transactions."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
-from tests.model.gateway import LEASE, Gateway, Move
+from tests.model.client import (
+    UID,
+    GroupReader,
+    Writer,
+    connection_of,
+    in_thread,
+    ledger_calls,
+    produce,
+    wait,
+)
+from tests.model.gateway import Gateway
 from tests.model.world import (
     Interrupted,
     JobFailed,
-    JobRefused,
     Process,
     Record,
     Steps,
@@ -18,76 +28,28 @@ from tests.model.world import (
     pause,
 )
 
-from sluiceway.errors import DeliveryFailed
-from sluiceway.kafka.messages import DeliveryReport
-from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
-from sluiceway_gateway.errors import (
-    BatchKeyTaken,
-    BatchOpen,
-    BeyondWatermark,
+from sluiceway.errors import (
+    CommitUnknown,
     Conflict,
-    InvalidManifest,
-    ManifestConflict,
-    StaleBatch,
-    UnknownPartition,
+    DeliveryFailed,
+    GatewayUnavailable,
+    KafkaUnavailable,
+    ReplayMismatch,
+    SluicewayError,
 )
-from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
-from sluiceway_gateway.ledger.model import (
-    Batch,
-    BatchState,
-    Interval,
-    Manifest,
-    digest_of,
-    manifest_of,
-)
+from sluiceway.ledger.facade_batches import MessageBatches
+from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
+from sluiceway.ledger.write_batch import WriteBatch
+from sluiceway.ledger.writer_batches import WriterBatches
+from sluiceway.rest.ledger import LedgerCalls
+from sluiceway.rest.ledger_models import Batch, BatchRequest
+from sluiceway.transaction import Transaction as ClientTransaction
 
 Identity = tuple[Any, ...]
 
 
-def produce(
-    world: World,
-    records: Sequence[Record],
-    partitions: Sequence[int],
-    intervals: DeliveredIntervals,
-) -> Steps:
-    """Produce records, and add their delivery reports in columns or, as a facade, one by one.
-
-    A wrong offset leaves records missing from `written`.
-    """
-    one_by_one = world.random.random() < 0.5
-    unkeyed_partition = world.random.choice(partitions)
-    counts_from_zero = world.fault("report counts up from -1", 0.03)
-    counts: Counter[int] = Counter()
-    reports: list[tuple[int, int]] = []
-    late: list[tuple[int, int]] = []
-    for record in records:
-        keyed = world.random.random() < 0.2
-        partition = world.random.choice(partitions) if keyed else unkeyed_partition
-        yield
-        while world.kafka_away:
-            yield
-        if world.fault("record not written", 0.02):
-            continue
-        offset = world.log.append(partition, record)
-        counts[partition] += 1
-        if world.fault("record not acknowledged", 0.02):
-            continue
-        if counts_from_zero:
-            offset = counts[partition] - 2
-        elif reports and world.fault("report repeated", 0.01):
-            partition, offset = reports[-1]
-        is_late = world.fault("report late", 0.02)
-        (late if is_late else reports).append((partition, offset))
-    for partition, offset in (*reports, *late):
-        if one_by_one:
-            intervals.add_message(partition, offset)
-        else:
-            report = DeliveryReport(partition=partition, first=offset, messages=1, records=1)
-            intervals.add(report)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Part:
     """The message of a finished attempt to its driver."""
 
     task: int
@@ -97,188 +59,101 @@ class Report:
 
 @dataclass
 class Work:
-    """A driver's work on one batch: the attempts of its tasks, then the commit."""
+    """A driver's work on one batch: the attempts of its tasks, then the commit, as Spark's."""
 
     world: World
     gateway: Gateway
-    request: OpenRequest
+    calls: LedgerCalls
+    request: BatchRequest
     tasks: Sequence[Sequence[Identity]]
-    move: Move | None = None
-    reports: list[Report] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     failures: list[Exception] = field(default_factory=list)
-    batch: Batch | None = None
 
     def perform(self) -> Steps:
         """Write all tasks and commit; raise the error that ends this instance."""
-        running: dict[int, list[Process]] = {at: [] for at in range(len(self.tasks))}
-        if not self.tasks:
-            self.batch = yield from self.world.call("open", self.open_batch)
-            if self.batch.state is BatchState.COMMITTED:
-                return
-        while {each.task for each in self.reports} != running.keys():
+        running: dict[int, list[Process]] = {task: [] for task in range(len(self.tasks))}
+        while {part.task for part in self.parts} != running.keys():
             yield
             if self.failures:
-                self._abort_later()
+                yield from in_thread(self._abort)
                 raise self.failures[0]
-            done = {each.task for each in self.reports}
+            done = {part.task for part in self.parts}
             for task, attempts in running.items():
-                live = [each for each in attempts if not each.over]
+                live = [attempt for attempt in attempts if not attempt.over]
                 speculate = task not in done and self.world.fault("speculation", 0.02)
                 if (not live and task not in done) or speculate:
                     name = f"{self.request.instance}/{task}.{len(attempts)}"
                     attempts.append(self.world.spawn(name, self._attempt(task)))
-            self._renew()
         yield
-        yield from self._commit()
-
-    def open_batch(self) -> Batch:
-        return self.gateway.open(self.request)
+        yield from in_thread(self._commit)
 
     def _attempt(self, task: int) -> Steps:
         try:
-            yield from self._write(task)
-        except BatchOpen:
-            yield from pause(self.world, 30)
-        except DeliveryFailed as error:
-            self.world.note(f"an attempt failed: {error.code}")
-        except Exception as error:
-            self.failures.append(error)
+            yield from in_thread(partial(self._write, task))
+        except (DeliveryFailed, GatewayUnavailable):
+            self.world.note(f"an attempt of {self.request.key} failed")
+        except SluicewayError as error:
+            if error.code == "batch_open":
+                yield from pause(self.world, 30)
+            else:
+                self.failures.append(error)
 
-    def _write(self, task: int) -> Steps:
-        intervals = DeliveredIntervals()
-        batch, done = yield from self._before_writing(task, intervals)
-        self.batch = batch
-        if batch.state is BatchState.COMMITTED:
-            self.reports.append(Report(task=task, batch=batch, written=WrittenRecords()))
-            return
-        records = [Record(identity, self.request.key) for identity in self.tasks[task]]
-        yield from produce(self.world, records[done:], [*batch.begin], intervals)
-        yield from pause(self.world, 3)
-        written = intervals.written()
-        written.require(len(records))
-        self.reports.append(Report(task=task, batch=batch, written=written))
+    def _write(self, task: int) -> None:
+        batch, intervals = WriteBatch(self.calls, self.request), DeliveredIntervals()
+        try:
+            done = self.begin(batch, task, intervals)
+            if not batch.replayed:
+                records = [Record(identity, self.request.key) for identity in self.tasks[task]]
+                partitions = [*batch.opened.begin]
+                wait(produce(self.world, records[done:], partitions, intervals))
+            wait(pause(self.world, 3))
+            written = intervals.written()
+            if not batch.replayed:
+                written.require(len(self.tasks[task]))
+            self.parts.append(Part(task=task, batch=batch.opened, written=written))
+        finally:
+            batch.release()
 
-    def _before_writing(self, _task: int, _intervals: DeliveredIntervals) -> Steps:
-        """Open the batch; return it, and the number of records already written (0)."""
-        return (yield from self.world.call("open", self.open_batch)), 0
+    def begin(self, batch: WriteBatch, _task: int, _intervals: DeliveredIntervals) -> int:
+        """Open the batch; return the number of records already written (0)."""
+        batch.open()
+        return 0
 
-    def chosen(self) -> list[Report]:
-        """Return the first report of each task."""
-        first: dict[int, Report] = {}
-        for each in self.reports:
-            first.setdefault(each.task, each)
+    def chosen(self) -> list[Part]:
+        """Return the first message of each task."""
+        first: dict[int, Part] = {}
+        for part in self.parts:
+            first.setdefault(part.task, part)
         return [*first.values()]
 
-    def _commit(self) -> Steps:
+    def _commit(self) -> None:
         chosen = self.chosen()
-        batches = {each.batch.id: each.batch for each in chosen}
-        if chosen and any(each.state is BatchState.COMMITTED for each in batches.values()):
-            yield from self._drained([*batches.values()])
-            return
-        if len(batches) > 1:
-            raise JobFailed("messages of mixed batches")
-        batch = self.batch if not chosen else chosen[0].batch
-        assert batch is not None
-        written = WrittenRecords.merged(report.written for report in chosen)
-        manifest = manifest_of(written.manifest)
-        counts = dict(written.counts)
-        if manifest and self.world.fault("bogus manifest", 0.05):
-            yield from self._bogus(batch)
+        if len({(part.batch.id, part.batch.state) for part in chosen}) > 1:
+            self._abort()
+            raise JobFailed("messages of other batches")
+        batch = WriteBatch(self.calls, self.request)
+        if chosen:
+            batch.adopt(chosen[0].batch)
+        else:
+            batch.open()
         try:
-            yield from self._send_commit(batch, manifest, counts)
-        except Exception:
-            self._abort_later()
-            raise
-        if self.world.fault("late abort", 0.1):
-            self._abort_later()
-
-    def _send_commit(self, batch: Batch, manifest: Manifest, counts: dict[int, int]) -> Steps:
-        """Commit, sometimes with a manifest in slices, which may arrive after the commit."""
-        sliced = len(manifest) > 1 and self.world.random.random() < 0.4
-        request = self._request(batch, manifest, counts)
-        retries = self.world.random.randint(0, 4)
-        while True:
-            if sliced:
-                for number, at in enumerate(sorted(manifest)):
-                    part = {at: manifest[at]}
-                    self.world.send(
-                        "upload", lambda n=number, p=part: self.gateway.upload(batch.id, n, p)
-                    )
-            try:
-                yield from self.world.call(
-                    "commit", lambda: self.gateway.commit(request, sliced, self.move), retries
-                )
-            except (BeyondWatermark, InvalidManifest):
-                if not sliced:
-                    raise
-                yield from pause(self.world, 10)
+            if batch.replayed:
+                batch.verify_replay(sum(map(len, self.tasks)))
             else:
-                return
+                batch.commit(WrittenRecords.merged(part.written for part in chosen))
+        except SluicewayError:
+            self._abort()
+            raise
+        finally:
+            batch.release()
+        if self.world.fault("late abort", 0.1):
+            batch_id, instance = batch.opened.id, self.request.instance
+            self.world.send("abort", lambda: self.gateway.abort(batch_id, instance))
 
-    def _request(self, batch: Batch, manifest: Manifest, counts: dict[int, int]) -> CommitRequest:
-        return CommitRequest(
-            batch=batch.id,
-            instance=self.request.instance,
-            digest=digest_of(manifest),
-            manifest=manifest,
-            records=sum(counts.values()),
-            counts=counts,
-        )
-
-    def _bogus(self, batch: Batch) -> Steps:
-        """Send an invalid manifest, as a broken client might; it must be refused."""
-        manifest = self.world.random.choice(self._bogus_manifests(batch))
-        request = self._request(batch, manifest, dict.fromkeys(manifest, 1))
-        try:
-            yield from self.world.call("bogus commit", lambda: self.gateway.commit(request))
-        except (BeyondWatermark, ManifestConflict, UnknownPartition):
-            return
-        except Conflict as error:
-            raise JobFailed("the batch is no longer open") from error
-        raise Violation("lost", f"the manifest {manifest} is accepted")
-
-    def _bogus_manifests(self, batch: Batch) -> list[Manifest]:
-        """Return manifests past the watermark, below begin, over a run, or in other partitions."""
-        log, runs = self.world.log, self.gateway.runs
-        at, begin = self.world.random.choice([*batch.begin.items()])
-        manifests: list[Manifest] = [
-            {at: (Interval(max(begin, len(log.records[at]) - 1), 10_000),)}
-        ]
-        if begin and len(log.records[at]) > begin:
-            manifests.append({at: (Interval(begin - 1, begin + 1),)})
-        manifests += [
-            {each: (Interval(run.end - 1, run.end),)}
-            for each, first in batch.begin.items()
-            for run in runs.get(each, ())
-            if run.end > first
-        ]
-        manifests += [
-            {each: (Interval(len(records) - 1, len(records)),)}
-            for each, records in enumerate(log.records)
-            if records and each not in batch.begin
-        ]
-        return manifests
-
-    def _drained(self, batches: list[Batch]) -> Steps:
-        """Compare the record counts of a replay and its committed batch."""
-        yield
-        if any(each.state is not BatchState.COMMITTED for each in batches):
-            raise JobFailed("messages of mixed batches")
-        if not self.same_count(batches[0]):
-            raise JobRefused("the key is committed with other records")
-
-    def same_count(self, batch: Batch) -> bool:
-        """Return whether the committed batch has the same number of records."""
-        return batch.records == sum(len(each) for each in self.tasks)
-
-    def _renew(self) -> None:
-        if self.batch is not None and self.world.random.random() < 0.2:
-            self.world.send("renew", lambda known=self.batch.id: self.gateway.renew(known))
-
-    def _abort_later(self) -> None:
-        if self.batch is not None:
-            known, instance = self.batch.id, self.request.instance
-            self.world.send("abort", lambda: self.gateway.abort(known, instance))
+    def _abort(self) -> None:
+        """Abort the batches of all messages, as Spark does after any failure."""
+        for batch in {part.batch.id: part.batch for part in self.parts}.values():
+            WriteBatch(self.calls, self.request).adopt(batch).abort("the write failed")
 
 
 @dataclass
@@ -296,11 +171,14 @@ class Job:
     def supervise(self) -> None:
         """Start the next run if there is none."""
         run = self.current
-        if run and run.over:
-            self._report_end(run.name)
         if self.done or self.refused or (run and not run.over and not run.declared_dead):
             return
-        if run and isinstance(run.error, JobRefused | BatchKeyTaken | StaleBatch):
+        if run and run.over:
+            self._report_end(run.name)
+        if run and (
+            isinstance(run.error, ReplayMismatch)
+            or getattr(run.error, "code", "") in {"batch_key_taken", "stale_batch"}
+        ):
             self.refused = True
             return
         if run and run.over and run.error is None and not run.declared_dead:
@@ -329,16 +207,18 @@ class Job:
         self, key: str, instance: str, tasks: Sequence[Sequence[Identity]], **options: Any
     ) -> Work:
         """Return the work on a batch."""
-        move = options.pop("move", None)
+        request = BatchRequest(
+            channel="c", uid=UID, key=key, owner=self.owner, instance=instance, **options
+        )
+        return Work(self.world, self.gateway, self.calls(), request, tasks)
+
+    def calls(self) -> LedgerCalls:
+        """Return the calls of a run, some of which name partitions to write to."""
         partitions = None
         if self.world.random.random() < 0.3:
             count = self.gateway.ledger.partitions
             partitions = tuple(sorted(self.world.random.sample(range(count), k=max(1, count // 2))))
-        owner = options.pop("owner", self.owner)
-        request = OpenRequest(
-            key=key, owner=owner, instance=instance, partitions=partitions, lease=LEASE, **options
-        )
-        return Work(self.world, self.gateway, request, tasks, move)
+        return ledger_calls(self.world, self.gateway, partitions)
 
 
 @dataclass
@@ -353,7 +233,7 @@ class Stream(Job):
     def before_restart(self) -> None:
         if self.committed and self.world.fault("commit log entry deleted", 0.2):
             self.committed.discard(max(self.committed))
-        if len(self.committed) > 2 and self.world.fault("checkpoint rolled back", 0.05):
+        if len(self.committed) > 2 and self.world.fault("checkpoint rolled back", 0.3):
             last = max(self.committed)
             self.planned = last - 2
             self.committed = {each for each in self.committed if each < self.planned}
@@ -368,7 +248,7 @@ class Stream(Job):
                 return
             self.planned = max(self.planned, ordinal)
             yield
-            tasks = [each for each in self.batches[ordinal] if each]
+            tasks = [task for task in self.batches[ordinal] if task]
             if tasks:
                 key = f"{self.owner}:{ordinal}"
                 yield from self.work(key, instance, tasks, takeover=True, ordinal=ordinal).perform()
@@ -394,14 +274,20 @@ class BatchJob(Job):
         while True:
             try:
                 yield from self.work(self.key, instance, self.tasks).perform()
-            except BatchOpen:
+            except Conflict as error:
+                if error.code != "batch_open":
+                    raise
                 yield from pause(self.world, 30)
             else:
                 return
 
     def keys(self) -> dict[str, list[Identity]]:
         """Return the expected records of the key."""
-        return {self.key: [each for task in self.tasks for each in task]}
+        return {self.key: [identity for task in self.tasks for identity in task]}
+
+
+class BlockFailed(Exception):
+    """An error of the program in a block, which it handles."""
 
 
 @dataclass
@@ -411,91 +297,183 @@ class Transaction(Job):
     inputs: list[Identity] = field(default_factory=list)
 
     def drive(self, instance: str) -> Steps:
-        count, suspended = 0, False
-        while True:
-            if suspended:
-                # The reader refuses a call, as retriable, until it could go back.
-                yield
-                suspended = not self.rewound()
-                continue
-            start = yield from self.world.call("position", self._position)
-            end = min(start + self.world.random.randint(1, 4), len(self.inputs))
-            if start == end:
-                return
-            count += 1
-            yield
-            if self.world.fault("block failed", 0.5 if self.world.kafka_away else 0.05):
-                suspended = not self.rewound()
-                continue
-            move = Move(reader=self.owner, start=start, end=end)
-            tasks = [self.inputs[start:end]]
-            key = f"{instance}:{count}"
-            yield from self.work(key, instance, tasks, takeover=True, move=move).perform()
+        return (yield from in_thread(partial(self._write, instance)))
 
-    def rewound(self) -> bool:
-        """Return whether the reader went back to its position, which needs Kafka."""
-        return not self.world.kafka_away
+    def _write(self, instance: str) -> None:
+        world, writer = self.world, Writer(self.world, self.gateway, instance)
+        reader = GroupReader(world, self.owner, wait(world.call("position", self._position)))
+        transaction = ClientTransaction(cast("Any", reader), cast("Any", writer))
+        while True:
+            try:
+                with transaction:
+                    start = reader.position
+                    if start == len(self.inputs):
+                        return
+                    reader.position = min(start + world.random.randint(1, 4), len(self.inputs))
+                    writer.write(self.inputs[start : reader.position])
+                    wait(pause(world, 3))
+                    self._may_fail()
+            except (BlockFailed, Interrupted):
+                world.note(f"{instance} goes on")
+            except KafkaUnavailable:
+                wait(pause(world, 10))
+            except CommitUnknown:
+                resolve(writer)
+
+    def _may_fail(self) -> None:
+        if self.world.fault("block failed", 0.5 if self.world.kafka_away else 0.05):
+            raise BlockFailed
 
     def _position(self) -> int:
         return self.gateway.positions.get(self.owner, 0)
 
 
 @dataclass
-class PlainWriter(Job):
-    """A writer without keys: each flush is a batch, and a failed one is not repeated."""
+class WriterJob(Job):
+    """A writer that commits its records by flushes, and in blocks with keys.
 
-    flushes: list[list[Identity]] = field(default_factory=list)
-    begun: int = 0
-    acknowledged: set[int] = field(default_factory=set)
-
-    def drive(self, instance: str) -> Steps:
-        run = self.runs
-        while run == self.runs and self.begun < len(self.flushes):
-            at = self.begun
-            self.begun += 1
-            key = f"{instance}:{at}"
-            yield from self.work(key, instance, [self.flushes[at]], owner=instance).perform()
-            self.acknowledged.add(at)
-
-
-@dataclass
-class BlockWriter(Job):
-    """A writer whose blocks may be interrupted; it then goes on with a flush.
-
-    In a block, a flush commits nothing: the block does, at its end.
+    A run without blocks may use a facade. What was certainly not committed is written again, and so
+    is every block, by its key.
     """
 
-    units: list[tuple[list[Identity], list[Identity]]] = field(default_factory=list)
-    """The records of each block, and those of the flush after it."""
-    begun: int = 0
-    entered: set[str] = field(default_factory=set)
-    """Instances that are in a block."""
+    units: list[tuple[str, list[Identity]]] = field(default_factory=list)
+    """The kind and the records of each flush or block."""
     acknowledged: set[int] = field(default_factory=set)
+    left: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.left = [*range(len(self.units))]
 
     def drive(self, instance: str) -> Steps:
+        return (yield from in_thread(partial(self._write_units, instance)))
+
+    def _write_units(self, instance: str) -> None:
+        has_blocks = any(kind == "block" for kind, _ in self.units)
+        batches: WriterBatches | MessageBatches
+        if has_blocks or self.world.random.random() < 0.5:
+            writer = Writer(self.world, self.gateway, instance)
+            write, batches = partial(self._write, writer), writer.batches
+        else:
+            calls = ledger_calls(self.world, self.gateway)
+            batches = MessageBatches(calls, connection_of(self.gateway), writer=instance)
+            write = partial(self._write_messages, batches)
         run = self.runs
-        while run == self.runs and self.begun < len(self.units):
-            at = self.begun
-            self.begun += 1
-            in_block, flushed = self.units[at]
+        try:
+            while run == self.runs and self.left:
+                self._write_unit(self.left.pop(0), write)
+        except (SluicewayError, JobFailed, Interrupted) as error:
+            batches.close(error)
+            self._require_ended(instance)
+            raise
+        batches.close()
+
+    def _write_unit(self, unit: int, write: Callable[[int], bool]) -> None:
+        is_uncommitted = self.units[unit][0] == "block"
+        try:
+            is_uncommitted = not write(unit)
+        except SluicewayError as error:
+            is_uncommitted = is_uncommitted or not isinstance(error, CommitUnknown)
+            raise
+        else:
+            if not is_uncommitted:
+                self.acknowledged.add(unit)
+        finally:
+            if is_uncommitted:
+                # After a flush, which an interrupted block must not disturb.
+                self.left.insert(1, unit)
+
+    def _write(self, writer: Writer, unit: int) -> bool:
+        """Write a unit; return whether it is committed, or never will be."""
+        kind, records = self.units[unit]
+        key = f"{self.owner}:{unit}"
+        try:
+            if kind == "block":
+                return self._write_block(writer, key, records)
+            writer.write(records)
+            wait(pause(self.world, 10))
+            writer.flush()
+        except CommitUnknown as error:
+            is_of_other_block = error.key.startswith(f"{self.owner}:") and error.key != key
+            return resolve(writer) and not is_of_other_block
+        except Interrupted:
+            if kind == "block":
+                return False
+            if writer.batch is None or not writer.batch.is_requested:
+                raise
+            self._write_further(writer)
+            writer.flush()
+        return True
+
+    def _write_further(self, writer: Writer) -> None:
+        """Sometimes write the next flush, before which an interrupted commit is repeated."""
+        if not self.left or self.units[self.left[0]][0] == "block":
+            return
+        if self.world.random.random() < 0.5:
+            unit = self.left.pop(0)
             try:
-                yield from self._block(f"{instance}:block {at}", instance, in_block)
-            except Interrupted:
-                self.world.note(f"{instance} goes on")
-            self.leave_interrupted(instance)
-            if instance not in self.entered:
-                key = f"{instance}:{at}"
-                yield from self.work(key, instance, [flushed], owner=instance).perform()
-            self.acknowledged.add(at)
+                writer.write(self.units[unit][1])
+                writer.flush()
+            except SluicewayError as error:
+                raise JobFailed("whether either flush is committed is unknown") from error
+            self.acknowledged.add(unit)
 
-    def _block(self, key: str, instance: str, records: list[Identity]) -> Steps:
-        yield
-        self.entered.add(instance)
-        yield
-        yield from self.work(key, instance, [records], owner=instance).perform()
-        yield
-        self.entered.discard(instance)
+    def _require_ended(self, instance: str) -> None:
+        """Raise if a closed writer has left a batch open, though every request is answered.
 
-    def leave_interrupted(self, instance: str) -> None:
-        """Leave a block whose end was interrupted, as the writer's next call does."""
-        self.entered.discard(instance)
+        A second interrupt may end what the first one has begun.
+        """
+        world = self.world
+        if world.calm_since is None or (world.running and world.running.interrupts > 1):
+            return
+        for batch in self.gateway.open_batches():
+            if batch.instance.split("-")[0] == instance and batch.opened_at >= world.calm_since:
+                raise Violation("stuck", f"{batch.key} of a closed writer is open")
+
+    def _write_block(self, writer: Writer, key: str, records: Sequence[Identity]) -> bool:
+        block = writer.batches.block(key)
+        if self.world.fault("block abandoned", 0.05):
+            # Only the statement holds what leaves the block, until an interrupt ends it.
+            if self.world.running:
+                self.world.running.interrupts += 1
+            leave = block.__exit__
+            block.__enter__()
+            writer.write(records)
+            del leave
+            return False
+        try:
+            with block:
+                writer.write(records)
+                wait(pause(self.world, 3))
+        except CommitUnknown:
+            if self.world.random.random() < 0.5:
+                raise
+            return self._write_block(writer, key, records)
+        return True
+
+    def _write_messages(self, batches: MessageBatches, unit: int) -> bool:
+        """Write a unit by a facade; return whether it is committed, or never will be."""
+        batch = batches.open()
+        records = [Record(identity, batch.key) for identity in self.units[unit][1]]
+        batches.admitted += len(records)
+        wait(produce(self.world, records, [*batch.opened.begin], batches.intervals))
+        return self._commit_messages(batches)
+
+    def _commit_messages(self, batches: MessageBatches) -> bool:
+        """Commit until the outcome is certain."""
+        is_unknown = False
+        while True:
+            try:
+                if is_unknown and self.world.random.random() < 0.5:
+                    return bool(batches.resolve())
+                batches.commit()
+            except (CommitUnknown, Interrupted):
+                is_unknown = True
+            else:
+                return True
+
+
+def resolve(writer: Writer) -> bool:
+    """Return whether the batch of the last CommitUnknown was committed."""
+    while True:
+        with suppress(CommitUnknown, Interrupted):
+            return bool(writer.batches.resolve())

@@ -6,23 +6,30 @@ patches are applied.
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
-from tests.model import readers
+from tests.model import jobs, readers
+from tests.model.client import GroupReader, Transport, Writer
 from tests.model.gateway import Gateway, Move, Snapshot
-from tests.model.jobs import BatchJob, BlockWriter, PlainWriter, Transaction, Work
+from tests.model.jobs import BatchJob, Work
 from tests.model.readers import StreamReader
 from tests.model.runs import JobRuns
-from tests.model.schedule import Outcome, run_schedule
+from tests.model.schedule import Outcome, run_schedules
 from tests.model.world import Record, Steps, World
 
 from sluiceway.endpoint.stop_condition import LostWriterPolicy
+from sluiceway.errors import CommitUnknown, Conflict, GatewayError
 from sluiceway.kafka.messages import DeliveryReport
+from sluiceway.ledger import write_batch
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords, _PartitionOffsets
+from sluiceway.ledger.write_batch import BATCH_TRANSITIONS, WriteBatch
+from sluiceway.ledger.write_batch import BatchState as ClientBatchState
+from sluiceway.ledger.writer_batches import WriterBatches
 from sluiceway.rest.endpoints import Endpoint
+from sluiceway.rest.ledger import LedgerCalls
 from sluiceway_gateway.errors import PositionMoved
 from sluiceway_gateway.groups import model as groups
 from sluiceway_gateway.ledger import batches, model, repairing
@@ -153,7 +160,7 @@ def _() -> list[Patch]:
     def above(*args: Any) -> Mapping[int, int]:
         return {at: begin + 2 for at, begin in real(*args).items()}
 
-    return [(batches, "_begin", above), (Work, "_bogus", _no_bogus), *_unchecked_begin()]
+    return [(batches, "_begin", above), (Transport, "_bogus", _no_bogus), *_unchecked_begin()]
 
 
 @mutant("begin changes with each open")
@@ -163,7 +170,11 @@ def _() -> list[Patch]:
         begin = {at: ledger.visible_end.get(at, 0) for at in decision.batch.begin}
         return replace(decision, batch=replace(decision.batch, begin=begin), replayed=False)
 
-    others = [(Gateway, "_check_opened", nothing), (Work, "_bogus", _no_bogus), *_unchecked_begin()]
+    others = [
+        (Gateway, "_check_opened", nothing),
+        (Transport, "_bogus", _no_bogus),
+        *_unchecked_begin(),
+    ]
     return [(batches, "open_batch", refreshed), *others]
 
 
@@ -212,25 +223,25 @@ def _() -> list[Patch]:
 
 @mutant("both attempts of a task are listed")
 def _() -> list[Patch]:
-    return [(Work, "chosen", lambda work: list(work.reports))]
+    return [(Work, "chosen", lambda work: list(work.parts))]
 
 
 @mutant("a task writes before it opens its batch")
 def _() -> list[Patch]:
-    return [(Work, "_before_writing", _early), (Work, "_bogus", _no_bogus), *_unchecked_begin()]
+    return [(Work, "begin", _early), (Transport, "_bogus", _no_bogus), *_unchecked_begin()]
 
 
-def _early(work: Work, task: int, intervals: DeliveredIntervals) -> Steps:
+def _early(work: Work, batch: WriteBatch, task: int, intervals: DeliveredIntervals) -> int:
     """Write a record before opening the batch, and list it later."""
     offset = work.world.log.append(0, Record(work.tasks[task][0], work.request.key))
-    batch = yield from work.world.call("open", work.open_batch)
-    if 0 not in batch.begin:
-        return batch, 0
+    batch.open()
+    if batch.replayed or 0 not in batch.opened.begin:
+        return 0
     intervals.add_message(0, offset)
-    return batch, 1
+    return 1
 
 
-def _no_bogus(work: Work, batch: Batch) -> Steps:
+def _no_bogus(*_: Any) -> Steps:
     """Send no bogus manifest: the mutant must be noticed by its effect on valid ones."""
     yield
 
@@ -320,19 +331,16 @@ def _() -> list[Patch]:
 
 @mutant("a flush without a response is written again")
 def _() -> list[Patch]:
-    def drive(writer: PlainWriter, instance: str) -> Steps:
-        while writer.begun < len(writer.flushes):
-            at = writer.begun
-            work = writer.work(f"{instance}:{at}", instance, [writer.flushes[at]], owner=instance)
-            yield from work.perform()
-            writer.begun = at + 1
+    def resolve(writer: Writer) -> bool:
+        writer.batches.resolve()
+        return False
 
-    return [(PlainWriter, "drive", drive)]
+    return [(jobs, "resolve", resolve)]
 
 
 @mutant("a replay with a different number of records is accepted")
 def _() -> list[Patch]:
-    return [(Work, "same_count", lambda *_: True)]
+    return [(WriteBatch, "verify_replay", nothing)]
 
 
 @mutant("a reader's position is stored before the commit")
@@ -369,18 +377,109 @@ def _() -> list[Patch]:
 
 @mutant("a transaction's reader that could not go back refuses for ever")
 def _() -> list[Patch]:
-    def rewound(job: Transaction) -> bool:
-        if job.world.kafka_away:
-            suspended.add(id(job))
-        return id(job) not in suspended
+    def require_continued(reader: GroupReader) -> None:
+        if reader._suspended is not None:
+            raise reader._suspended
 
-    suspended: set[int] = set()
-    return [(Transaction, "rewound", rewound)]
+    return [(GroupReader, "require_continued", require_continued)]
 
 
 @mutant("an interrupted block stays open, so that a flush commits nothing")
 def _() -> list[Patch]:
-    return [(BlockWriter, "leave_interrupted", nothing)]
+    return [(WriterBatches, "end_abandoned", nothing)]
+
+
+# --- states of the client's batches
+
+
+@mutant("a commit without a response is a failure")
+def _() -> list[Patch]:
+    real = WriteBatch.commit
+
+    def commit(batch: WriteBatch, *rest: Any, **more: Any) -> Any:
+        try:
+            return real(batch, *rest, **more)
+        except CommitUnknown as error:
+            raise Conflict(str(error), code="batch_aborted") from error
+
+    return [(WriteBatch, "commit", commit)]
+
+
+@mutant("a request of a commit that is not answered is final")
+def _() -> list[Patch]:
+    real = LedgerCalls._send_commit
+
+    def send(calls: LedgerCalls, *rest: Any, **more: Any) -> Any:
+        try:
+            return real(calls, *rest, **more)
+        except CommitUnknown as error:
+            raise cast("GatewayError", error.__cause__) from None
+
+    return [(LedgerCalls, "_send_commit", send)]
+
+
+@mutant("an outage within a repeated commit is a failure")
+def _() -> list[Patch]:
+    return [(WriteBatch, "is_requested", False)]
+
+
+@mutant("the refused abort of a committed batch counts as an abort")
+def _() -> list[Patch]:
+    real = WriteBatch._abort
+
+    def abort(batch: WriteBatch, *rest: Any) -> None:
+        try:
+            real(batch, *rest)
+        except Conflict:
+            batch.state = ClientBatchState.ABORTED
+
+    return [(WriteBatch, "_abort", abort)]
+
+
+@mutant("a batch whose abort is not answered was not committed")
+def _() -> list[Patch]:
+    real = WriteBatch.resolve
+
+    def resolve(batch: WriteBatch, **more: Any) -> bool:
+        try:
+            return real(batch, **more)
+        except CommitUnknown:
+            return False
+
+    return [(WriteBatch, "resolve", resolve)]
+
+
+def _without(skipped: ClientBatchState) -> list[Patch]:
+    real = WriteBatch._become
+
+    def become(batch: WriteBatch, state: ClientBatchState) -> None:
+        if state is not skipped:
+            real(batch, state)
+
+    return [(WriteBatch, "_become", become)]
+
+
+@mutant("a requested commit does not change the state")
+def _() -> list[Patch]:
+    return _without(ClientBatchState.COMMITTING)
+
+
+@mutant("an interrupted opening is forgotten")
+def _() -> list[Patch]:
+    transitions = {**BATCH_TRANSITIONS, ClientBatchState.NEW: frozenset(ClientBatchState)}
+    return [*_without(ClientBatchState.OPENING), (write_batch, "BATCH_TRANSITIONS", transitions)]
+
+
+@mutant("a repeated commit has other records")
+def _() -> list[Patch]:
+    real = DeliveredIntervals.written
+
+    def written(intervals: DeliveredIntervals) -> WrittenRecords:
+        records = real(intervals)
+        intervals._partitions = {}
+        return records
+
+    return [(DeliveredIntervals, "written", written)]
 
 
 # --- delivery reports
@@ -730,8 +829,7 @@ def _() -> list[Patch]:
 
 def noticed(mutant: Mutant, schedules: int) -> Outcome | None:
     """Return the first schedule in which the model notices a mutant."""
-    with mutant.applied():
-        outcomes = (run_schedule(seed) for seed in range(schedules))
+    with mutant.applied(), closing(run_schedules(range(schedules))) as outcomes:
         return next((each for each in outcomes if each.violation is not None), None)
 
 

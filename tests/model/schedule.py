@@ -1,13 +1,16 @@
 """One schedule: a seeded world, run with faults, then without, then checked."""
 
 import hashlib
+import math
 import random
 from collections import Counter
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tests.model.client import client_threads, end_threads
 from tests.model.gateway import CONFIRM_S, LEASE, TOLERANCE_S, Gateway
-from tests.model.jobs import BatchJob, BlockWriter, Identity, Job, PlainWriter, Stream, Transaction
+from tests.model.jobs import BatchJob, Identity, Job, Stream, Transaction, WriterJob
 from tests.model.readers import (
     StreamReader,
     bounded_read,
@@ -24,6 +27,8 @@ from sluiceway_gateway.ledger.model import Batch, Interval, Manifest, digest_of
 
 CALM_STEPS = 30_000
 """Steps within which everything must finish after the faults have ended."""
+CALM_INTERRUPTS = 300
+"""Steps after the faults in which drivers are still interrupted."""
 READING = ("reader", "bounded", "snapshot")
 """Prefixes of the names of reading processes."""
 
@@ -53,7 +58,7 @@ class Schedule:
         self.world = World(rng, Log(partitions))
         self.gateway = Gateway(self.world, partitions)
         self.steps = rng.randint(200, 1000)
-        self.reuse = rng.random() < 0.04
+        self.reuse = rng.random() < 0.06
         """Whether Kafka loses committed records and reuses their offsets."""
         if self.reuse:
             # The times of commits are proofs, and kept for days.
@@ -89,14 +94,18 @@ class Schedule:
             inputs = [("transaction", at) for at in range(rng.randint(2, 10))]
             jobs.append(Transaction(world, gateway, "transaction", inputs=inputs))
         if rng.random() < 0.5:
-            flushes = [[("flush", at, row) for row in range(3)] for at in range(rng.randint(1, 4))]
-            jobs.append(PlainWriter(world, gateway, "plain", flushes=flushes))
+            units = [
+                ("flush", [("flush", at, row) for row in range(3)])
+                for at in range(rng.randint(1, 6))
+            ]
+            jobs.append(WriterJob(world, gateway, "plain", units=units))
         if rng.random() < 0.3:
             units = [
-                ([("block", at, row) for row in range(3)], [("after", at, row) for row in range(2)])
+                (kind, [(kind, at, row) for row in range(rows)])
                 for at in range(rng.randint(1, 3))
+                for kind, rows in (("block", 3), ("after", 2))
             ]
-            jobs.append(BlockWriter(world, gateway, "blocks", units=units))
+            jobs.append(WriterJob(world, gateway, "blocks", units=units))
         if rng.random() < 0.15:
             # One key is used by two owners, or twice by one owner.
             tasks = [[("thief", row) for row in range(2)]]
@@ -113,10 +122,11 @@ class Schedule:
         world = self.world
         try:
             steps = self.runs.run()
-            self._start()
-            steps += self._with_faults()
-            world.calm = True
-            steps += self._without_faults()
+            with client_threads(world, slice_intervals=self.random.choice([1, 10_000])):
+                self._start()
+                steps += self._with_faults()
+                world.calm, world.calm_since = True, world.now
+                steps += self._without_faults()
             self._check_end()
             self._check_visible()
         except Violation as violation:
@@ -158,7 +168,7 @@ class Schedule:
                 self.world.send("renew", lambda known=each.id: self.gateway.renew(known))
                 while any(open_.id == each.id for open_ in self.gateway.open_batches()):
                     self.world.send("renew", lambda known=each.id: self.gateway.renew(known))
-                    yield from (None for _ in range(20))
+                    yield from (None for _ in range(5))
                 return
 
     def _with_faults(self) -> int:
@@ -170,6 +180,8 @@ class Schedule:
 
     def _without_faults(self) -> int:
         for step in range(CALM_STEPS):
+            if step < CALM_INTERRUPTS and self.random.random() < 0.01:
+                self._interrupt()
             self._background()
             self.world.step()
             if step % 20 == 0 and self._finished():
@@ -196,11 +208,11 @@ class Schedule:
             if job.current is not None:
                 job.current.declared_dead = True
         if world.fault("interrupt", 0.01):
-            drivers = [job.current for job in self.jobs if job.current and not job.current.over]
-            if drivers:
-                world.interrupt(rng.choice(drivers))
+            self._interrupt()
         if world.fault("Kafka unreachable", 0.003):
             world.away_until = world.seconds + rng.randint(5, 40)
+        if world.fault("gateway unreachable", 0.002):
+            world.lose_gateway()
         if world.fault("foreign record", 0.01):
             world.log.append(rng.randrange(len(world.log.records)), None)
         if len(world.log.records) < 5 and world.fault("growth", 0.003):
@@ -214,6 +226,11 @@ class Schedule:
         if self.reuse and ends and world.fault("offsets reused", 0.01):
             at, end = rng.choice(ends)
             self._lose_records(at, rng.randrange(starts[at], end))
+
+    def _interrupt(self) -> None:
+        drivers = [job.current for job in self.jobs if job.current and not job.current.over]
+        if drivers:
+            self.world.interrupt(self.random.choice(drivers))
 
     def _lose_records(self, at: int, start: int) -> None:
         """Lose the last records of a partition; writers go on until the channel is halted."""
@@ -244,7 +261,7 @@ class Schedule:
         for _ in range(self.random.randint(0, 60)):
             self._background()
             world.step()
-        if gateway.ledger.lost_from[at] > min(visible, default=start):
+        if gateway.ledger.lost_from.get(at, math.inf) > min(visible, default=start):
             raise Violation("lost", f"offsets of {at} that Kafka uses again stay visible")
         self._give_up_since(number, at, lost)
         gateway.repair()
@@ -280,7 +297,7 @@ class Schedule:
                             self.given_up.add(record.identity)
 
     def _kill_one(self, kill: Any) -> None:
-        spared = (*READING, "forgotten")
+        spared = (*READING, "forgotten", "thread")
         victims = [each for each in self.world.processes if not each.name.startswith(spared)]
         if victims:
             kill(self.random.choice(victims))
@@ -348,16 +365,12 @@ class Schedule:
             if isinstance(job, Transaction):
                 self._require_all(job.owner, job.inputs, visible, needed=True)
                 continue
-            if isinstance(job, PlainWriter):
-                for at, flush in enumerate(job.flushes):
+            if isinstance(job, WriterJob):
+                for at, (kind, records) in enumerate(job.units):
                     needed = at in job.acknowledged
-                    self._require_all(f"flush {at}", flush, visible, needed=needed)
-                continue
-            if isinstance(job, BlockWriter):
-                for at, (in_block, flushed) in enumerate(job.units):
-                    needed = at in job.acknowledged
-                    self._require_all(f"block {at}", in_block, visible, needed=False)
-                    self._require_all(f"flush after {at}", flushed, visible, needed=needed)
+                    self._require_all(
+                        f"{kind} {at} of {job.owner}", records, visible, needed=needed
+                    )
                 continue
             assert isinstance(job, Stream | BatchJob)
             for key, identities in job.keys().items():
@@ -421,7 +434,21 @@ def interleaved_batches() -> None:
         require_whole(world, gateway, number, process.result[1])
 
 
-def run_schedule(seed: int, *, keep_trace: bool = True) -> Outcome:
+def run_schedule(seed: int) -> Outcome:
     """Run the schedule with the given seed."""
-    outcome = Schedule(seed).run()
-    return outcome if keep_trace else replace(outcome, trace=())
+    (outcome,) = run_schedules([seed])
+    return outcome
+
+
+def run_schedules(seeds: Iterable[int]) -> Generator[Outcome, None, None]:
+    """Run the schedules with the given seeds, with the same threads."""
+    try:
+        for seed in seeds:
+            yield Schedule(seed).run()
+    finally:
+        end_threads()
+
+
+def outcomes_of(seeds: range) -> list[Outcome]:
+    """Return the outcomes of schedules, without their traces."""
+    return [replace(outcome, trace=()) for outcome in run_schedules(seeds)]

@@ -4,13 +4,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.model.__main__ import main, summary
 from tests.model.mutants import MUTANTS, Mutant, noticed
-from tests.model.schedule import interleaved_batches, run_schedule
+from tests.model.schedule import interleaved_batches, run_schedule, run_schedules
 from tests.model.world import Violation
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +21,7 @@ CLEAN = {"lost": 0, "duplicated": 0, "stuck": 0, "stable_back": 0, "not_fenced":
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:
     """The report on 150 schedules of the real rules."""
-    return summary([run_schedule(seed) for seed in range(150)])
+    return summary([*run_schedules(range(150))])
 
 
 def test_schedules_lose_duplicate_and_block_no_records(report: dict[str, Any]) -> None:
@@ -45,12 +46,15 @@ def test_the_command_reports_its_schedules(capsys: pytest.CaptureFixture[str]) -
 def test_schedules_meet_every_kind_of_fault(report: dict[str, Any]) -> None:
     assert set(report["faults_by_kind"]) >= {
         "response lost",
+        "block abandoned",
         "bogus manifest",
         "clock ahead",
         "commit log entry deleted",
         "driver declared dead",
         "block failed",
         "foreign record",
+        "gateway unreachable",
+        "gateway unreachable after a commit",
         "growth",
         "interrupt",
         "Kafka unreachable",
@@ -93,8 +97,14 @@ def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
     assert run_schedule(7).digest in first
 
 
+def test_schedules_leave_no_thread_behind() -> None:
+    before = threading.active_count()
+    run_schedule(0)
+    assert threading.active_count() == before
+
+
 def test_different_seeds_give_different_traces() -> None:
-    assert len({run_schedule(seed).digest for seed in range(20)}) == 20
+    assert len({outcome.digest for outcome in run_schedules(range(20))}) == 20
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from sluiceway.errors import SluicewayError
 from sluiceway_gateway.errors import SluicewayGatewayError
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -15,8 +16,12 @@ Steps = Generator[None, None, Any]
 """The steps of a process, which may be interrupted or killed at each `yield`."""
 
 
-class Interrupted(Exception):
+class Interrupted(KeyboardInterrupt):
     """A signal, which reaches a driver between two of its steps."""
+
+
+class Killed(BaseException):
+    """The end of a killed process, in its synchronous code."""
 
 
 class Record(NamedTuple):
@@ -67,8 +72,11 @@ class Process:
     steps: Steps
     over: bool = False
     declared_dead: bool = False
-    error: Exception | None = None
+    error: BaseException | None = None
     result: Any = None
+    interrupts: int = 0
+    threads: list["Process"] = field(default_factory=list)
+    """Its other threads, which end with it."""
 
 
 @dataclass(kw_only=True)
@@ -96,14 +104,21 @@ class World:
     log: Log
     calm: bool = False
     """Whether faults have ended, so that all remaining work must finish."""
+    calm_since: datetime | None = None
     seconds: float = 0
     network: list[Message] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
+    sleeping: list[tuple[float, Process]] = field(default_factory=list)
+    """Processes with the times at which they start."""
     trace: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     ids: int = 0
     away_until: float = 0
     """Time until which Kafka is unreachable for clients."""
+    gateway_away_until: float = 0
+    """Time until which all requests and responses are lost."""
+    running: Process | None = None
+    """The process that takes a step."""
 
     @property
     def now(self) -> datetime:
@@ -114,6 +129,15 @@ class World:
     def kafka_away(self) -> bool:
         """Whether clients cannot reach Kafka."""
         return not self.calm and self.seconds < self.away_until
+
+    @property
+    def gateway_away(self) -> bool:
+        """Whether clients cannot reach the gateway."""
+        return not self.calm and self.seconds < self.gateway_away_until
+
+    def lose_gateway(self) -> None:
+        """Lose requests and responses for a time."""
+        self.gateway_away_until = self.seconds + self.random.randint(10, 60)
 
     def new_id(self, prefix: str) -> str:
         """Return a unique id."""
@@ -138,20 +162,28 @@ class World:
         self.processes.append(process)
         return process
 
+    def start_thread(self, steps: Steps, *, after_s: float) -> None:
+        """Start a thread of the running process after a time; it ends with the process."""
+        assert self.running is not None
+        thread = Process(name="thread", steps=steps, threads=self.running.threads)
+        self.running.threads.append(thread)
+        self.sleeping.append((self.seconds + after_s, thread))
+
     def crash(self, process: Process) -> None:
         """Kill a process at its current step."""
-        process.over = True
         process.error = JobFailed("killed")
         process.steps.close()
+        self._end(process)
 
     def interrupt(self, process: Process) -> None:
         """Raise Interrupted in a process, at its current step."""
+        process.interrupts += 1
         self._advance(process, lambda: process.steps.throw(Interrupted()))
 
     def send(self, name: str, handle: Callable[[], Any]) -> list[Any]:
         """Send a request, which may be lost; return the list that will receive its response."""
         responses: list[Any] = []
-        if not self.fault("request lost", 0.06):
+        if not (self.gateway_away or self.fault("request lost", 0.06)):
             self.network.append(Message(name=name, handle=handle, responses=responses))
         return responses
 
@@ -166,6 +198,9 @@ class World:
                     if isinstance(responses[0], Exception):
                         raise responses[0]
                     return responses[0]
+                if self.gateway_away:
+                    # Connections break.
+                    break
             repeats += 1
             if retries is not None and repeats > retries and not self.calm:
                 raise TimeoutError(name)
@@ -183,7 +218,7 @@ class World:
             response = error
         else:
             self.note(message.name)
-        if not self.fault("response lost", 0.1):
+        if not (self.gateway_away or self.fault("response lost", 0.1)):
             message.responses.append(response)
 
     def step(self) -> None:
@@ -192,11 +227,14 @@ class World:
             self.seconds += self.random.randint(1, 5)
         if self.fault("clock ahead", 0.003):
             self.seconds += self.random.randint(30, 90)
-        self.log.seconds = self.seconds
+        if self.log.seconds != self.seconds:
+            self.log.seconds = self.seconds
+            self.processes += [thread for due, thread in self.sleeping if due <= self.seconds]
+            self.sleeping = [sleeper for sleeper in self.sleeping if sleeper[0] > self.seconds]
         waiting = len(self.network)
         if not waiting and not self.processes:
             return
-        at = self.random.randrange(waiting + len(self.processes))
+        at = int(self.random.random() * (waiting + len(self.processes)))
         # Some requests are delayed for a long time.
         if at < waiting:
             if self.calm or self.random.random() < 0.7:
@@ -208,18 +246,32 @@ class World:
         if process.over:
             self.processes.remove(process)
 
+    def _end(self, process: Process) -> None:
+        process.over = True
+        for thread in process.threads if process not in process.threads else ():
+            if not thread.over:
+                thread.over = True
+                thread.steps.close()
+
     def _advance(self, process: Process, step: Callable[[], None] | None = None) -> None:
+        self.running = process
         try:
             if step is None:
                 next(process.steps)
             else:
                 step()
         except StopIteration as end:
-            process.over = True
             process.result = end.value
-        except (SluicewayGatewayError, TimeoutError, JobFailed, Interrupted) as error:
-            process.over = True
+            self._end(process)
+        except (
+            SluicewayError,
+            SluicewayGatewayError,
+            TimeoutError,
+            JobFailed,
+            Interrupted,
+        ) as error:
             process.error = error
+            self._end(process)
             self.note(f"{process.name} failed: {type(error).__name__}")
 
 
