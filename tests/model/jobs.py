@@ -169,9 +169,9 @@ class Job:
     refused: bool = False
 
     def supervise(self) -> None:
-        """Start the next run if there is none."""
+        """Start the next run, as there is none, or it is declared dead."""
         run = self.current
-        if self.done or self.refused or (run and not run.over and not run.declared_dead):
+        if self.done or self.refused:
             return
         if run and run.over:
             self._report_end(run.name)

@@ -1,5 +1,6 @@
 """One schedule: a seeded world, run with faults, then without, then checked."""
 
+import gc
 import hashlib
 import math
 import random
@@ -190,7 +191,8 @@ class Schedule:
 
     def _background(self) -> None:
         for job in self.jobs:
-            job.supervise()
+            if job.current is None or job.current.over or job.current.declared_dead:
+                job.supervise()
         chance = self.random.random()
         if chance < 0.02:
             self.gateway.reap()
@@ -451,4 +453,6 @@ def run_schedules(seeds: Iterable[int]) -> Generator[Outcome, None, None]:
 
 def outcomes_of(seeds: range) -> list[Outcome]:
     """Return the outcomes of schedules, without their traces."""
+    # Each collection would visit what was imported: a sixth of the time.
+    gc.freeze()
     return [replace(outcome, trace=()) for outcome in run_schedules(seeds)]
