@@ -123,9 +123,7 @@ class ConsumerCoordinator:
             taken = [each for each in messages if each.error() is None]
             # In reverse, so that the first message of each partition remains.
             first = {(each.topic(), each.partition()): each.offset() for each in reversed(taken)}
-            fetcher = self.assignment.fetcher
-            for partition in first.keys() & fetcher.starts.keys():
-                fetcher.seek(partition, first[partition])
+            self.assignment.fetcher.go_back(first)
 
     def unsubscribe(self, deadline_s: float | None = None) -> None:
         """Leave the group at all channels; wait until the deadline at most."""

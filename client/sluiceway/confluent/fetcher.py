@@ -192,6 +192,19 @@ class MessageFetcher:
         self._require_assigned([partition])
         self.assign(self.resolve({partition: offset}))
 
+    def go_back(self, offsets: Mapping[Partition, int]) -> None:
+        """Return messages again, from the offsets of returned ones on."""
+        with self._lock, kafka_exceptions():
+            for channel, numbers in self._by_channel(p for p in offsets if p in self.starts):
+                with self._stream_change(channel):
+                    self._drop(channel, numbers)
+                    for number in numbers:
+                        partition = (channel.name, number)
+                        self._returned[partition] = offsets[partition]
+                        if offsets[partition] <= self.starts[partition]:
+                            del self._returned[partition]
+                    self._read(channel, {n: offsets[channel.name, n] for n in numbers})
+
     def pause(self, partitions: Collection[Partition]) -> None:
         """Return no messages of these partitions until `resume`."""
         self._require_assigned(partitions)
@@ -365,6 +378,10 @@ class MessageFetcher:
             # In this order: an interrupt between them leaves its position unchanged.
             self.starts[channel.name, number] = offset
             self._returned.pop((channel.name, number), None)
+        self._read(channel, offsets)
+
+    def _read(self, channel: _Channel, offsets: Mapping[int, int]) -> None:
+        """Read partitions from offsets unless they are paused."""
         channel.stream.add(
             {n: at for n, at in offsets.items() if (channel.name, n) not in self._paused}
         )

@@ -109,7 +109,8 @@ def test_messages_of_an_interrupted_consume_are_returned_again(
     with interrupted_when(lambda: reader.position([at(name, 0)])[0].offset == 10):
         # More than exist, so it holds those that it has taken.
         reader.consume(100, 300)
-    assert error_code_of(reader.commit, asynchronous=False) == KafkaError._NO_OFFSET
+    (committed,) = reader.commit(asynchronous=False) or ()
+    assert committed.offset == 3
     assert [message.offset() for message in reader.consume(7, 20)] == [3, 4, 5, 6, 7, 8, 9]
 
 
@@ -157,7 +158,7 @@ def test_changes_by_another_thread_repeat_and_lose_no_message(
 ) -> None:
     name = site.channel(partitions=1)
     with site.producer() as producer:
-        for _ in range(5_000):
+        for _ in range(2_000):
             producer.produce(name, b"", partition=0)
     reader = consumer(**{"group.id": "changed", "fetch.wait.max.ms": 10})
     reader.assign([at(name, 0, 0)])
@@ -166,21 +167,23 @@ def test_changes_by_another_thread_repeat_and_lose_no_message(
 
     def change() -> None:
         while not ended.is_set():
+            before = len(offsets)
             reader.pause([at(name, 0)])
             reader.resume([at(name, 0)])
+            until(lambda b=before: len(offsets) > b or ended.is_set())  # type: ignore[misc]
 
     with ThreadPoolExecutor(1) as pool:
         changing = pool.submit(change)
         interval_s = sys.getswitchinterval()
         sys.setswitchinterval(1e-6)
         try:
-            while len(offsets) < 5_000:
+            while len(offsets) < 2_000:
                 offsets += [message.offset() for message in reader.consume(3, 20)]
         finally:
             sys.setswitchinterval(interval_s)
             ended.set()
         changing.result(60)
-    assert offsets == [*range(5_000)]
+    assert offsets == [*range(2_000)]
 
 
 @pytest.mark.long
