@@ -142,8 +142,10 @@ def wait(steps: Steps) -> Any:
 @contextmanager
 def client_threads(world: World, slice_intervals: int) -> Iterator[None]:
     """Let a schedule's steps run what the client runs by threads, timers and random numbers."""
-    logging.getLogger("sluiceway").setLevel(logging.CRITICAL)
+    logger = logging.getLogger("sluiceway")
     with ExitStack() as stack:
+        stack.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.CRITICAL)
         for target, name, replacement in (
             (write_batch, "LeaseKeeper", partial(Leases, world)),
             (writer_batches, "threading", SimpleNamespace(Timer=partial(Timer, world))),
