@@ -6,7 +6,6 @@ import math
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -22,20 +21,18 @@ from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, error_event, refused
 from sluiceway.confluent.fetcher import MessageFetcher
 from sluiceway.confluent.members import ChannelMember, ManualConsumer, SubscribedConsumer
-from sluiceway.confluent.partition_offsets import Partition
+from sluiceway.confluent.partition_offsets import Partition, by_channel
 from sluiceway.errors import ChannelNotFound, EndpointClosed, GatewayUnavailable, SluicewayError
 from sluiceway.ledger.visibility import visibility_of
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import Position
 
-__all__ = ["Assignment", "by_channel", "leave_all"]
+__all__ = ["Assignment", "leave_all"]
 
 _RESET = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
 _RETRY_S = 2.0
 """Time between attempts to find or to join a channel."""
 _LOOKUP_TIMEOUT_S = 5.0
-
-V = TypeVar("V")
 
 
 class Subscription:
@@ -362,14 +359,6 @@ class Assignment:
         with member.handle.reporting_failure():
             self.fetcher.add_channel(member.connection, member.visibility)
         self.members[member.channel] = member
-
-
-def by_channel(values: Mapping[Partition, V]) -> dict[str, dict[int, V]]:
-    """Return values by channel and partition."""
-    found: dict[str, dict[int, V]] = {}
-    for (channel, number), each in values.items():
-        found.setdefault(channel, {})[number] = each
-    return found
 
 
 def leave_all(members: dict[str, ChannelMember], control: Control | None = None) -> None:

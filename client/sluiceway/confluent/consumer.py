@@ -8,7 +8,6 @@ from typing import Any, Self, TypeVar, cast
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, Message, TopicPartition
 
-from sluiceway.confluent.assignment import by_channel
 from sluiceway.confluent.background import left_s
 from sluiceway.confluent.committer import committed_partitions
 from sluiceway.confluent.config import consumer_settings
@@ -25,7 +24,12 @@ from sluiceway.confluent.errors import (
 )
 from sluiceway.confluent.members import SubscribedConsumer
 from sluiceway.confluent.metadata import cluster_metadata
-from sluiceway.confluent.partition_offsets import Partition, partitions_of, topic_partitions
+from sluiceway.confluent.partition_offsets import (
+    Partition,
+    by_channel,
+    partitions_of,
+    topic_partitions,
+)
 from sluiceway.confluent.transactions import GroupMetadata
 from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger_models import PositionAdvance

@@ -8,15 +8,17 @@ Kafka client, and the thread that uses it.
 import collections
 import functools
 import operator
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import filterfalse, islice, repeat
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaError, Message
 
 from sluiceway.concurrency import FairLock
+from sluiceway.confluent.background import left_s
 from sluiceway.confluent.errors import (
     AUTO_OFFSET_RESET,
     PARTITION_EOF,
@@ -26,7 +28,7 @@ from sluiceway.confluent.errors import (
     kafka_exceptions,
     refused,
 )
-from sluiceway.confluent.partition_offsets import Partition
+from sluiceway.confluent.partition_offsets import Partition, by_channel
 from sluiceway.errors import SluicewayError
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import PartitionStream, open_stream
@@ -39,13 +41,13 @@ from sluiceway.runtime.threads import Signal
 
 __all__ = ["MessageFetcher"]
 
+V = TypeVar("V")
+
 _MAX_MESSAGES: Final = 10_000
 """As many as the I/O thread gets from Kafka's client at once: dividing them takes time."""
 _TIMEOUT_S: Final = 30.0
 _IN_POLLS: Final = ("error_cb", "stats_cb", "throttle_cb")
 """Callbacks that confluent-kafka calls in the thread that polls."""
-# Kafka's times of the first and the last offset are confluent-kafka's logical offsets.
-assert (OFFSET_BEGINNING, OFFSET_END) == (EARLIEST, LATEST)  # noqa: S101
 
 
 @dataclass(eq=False)
@@ -130,7 +132,7 @@ class MessageFetcher:
         self._lock = FairLock()
 
     def __contains__(self, channel: str) -> bool:
-        """Whether a channel was added."""
+        """Whether a channel of this name was added."""
         return channel in self._channels
 
     def add_channel(self, connection: Connection, visibility: Visibility | None) -> None:
@@ -143,11 +145,10 @@ class MessageFetcher:
             if visibility is not None:
                 stream = CommittedStream(source, visibility)
             before = self._channels.get(connection.channel_name)
+            # Partitions of the stream before are assigned to this one by its first use.
+            channel = _Channel(connection, stream, in_step=before is None)
             # A new mapping, because other threads read this one.
-            self._channels = {
-                **self._channels,
-                connection.channel_name: _Channel(connection, stream),
-            }
+            self._channels = {**self._channels, channel.name: channel}
             if before is not None:
                 before.stream.close()
 
@@ -170,15 +171,16 @@ class MessageFetcher:
     def assign(self, offsets: Mapping[Partition, int]) -> None:
         """Fetch these partitions as well, from these offsets."""
         with self._lock, kafka_exceptions():
-            for channel, numbers in self._by_channel(offsets):
+            for channel, starts in self._of_channels(offsets):
                 with self._stream_change(channel):
-                    self._drop(channel, numbers)
-                    self._move(channel, {n: offsets[channel.name, n] for n in numbers})
+                    self._drop(channel, starts)
+                    self._move(channel, starts)
 
     def unassign(self, partitions: Collection[Partition]) -> None:
         """Stop fetching these partitions."""
         with self._lock, kafka_exceptions():
-            for channel, numbers in self._by_channel(p for p in partitions if p in self.starts):
+            assigned = [partition for partition in partitions if partition in self.starts]
+            for channel, numbers in self._of_channels(dict.fromkeys(assigned)):
                 with self._stream_change(channel):
                     self._drop(channel, numbers)
                     for number in numbers:
@@ -195,21 +197,22 @@ class MessageFetcher:
     def go_back(self, offsets: Mapping[Partition, int]) -> None:
         """Return messages again, from the offsets of returned ones on."""
         with self._lock, kafka_exceptions():
-            for channel, numbers in self._by_channel(p for p in offsets if p in self.starts):
+            assigned = {p: at for p, at in offsets.items() if p in self.starts}
+            for channel, starts in self._of_channels(assigned):
                 with self._stream_change(channel):
-                    self._drop(channel, numbers)
-                    for number in numbers:
+                    self._drop(channel, starts)
+                    for number, offset in starts.items():
                         partition = (channel.name, number)
-                        self._returned[partition] = offsets[partition]
-                        if offsets[partition] <= self.starts[partition]:
+                        self._returned[partition] = offset
+                        if offset <= self.starts[partition]:
                             del self._returned[partition]
-                    self._read(channel, {n: offsets[channel.name, n] for n in numbers})
+                    self._read(channel, starts)
 
     def pause(self, partitions: Collection[Partition]) -> None:
         """Return no messages of these partitions until `resume`."""
         self._require_assigned(partitions)
         with self._lock, kafka_exceptions():
-            for channel, numbers in self._by_channel(partitions):
+            for channel, numbers in self._of_channels(dict.fromkeys(partitions)):
                 with self._stream_change(channel):
                     self._drop(channel, numbers)
                     self._paused.update((channel.name, number) for number in numbers)
@@ -218,10 +221,11 @@ class MessageFetcher:
         """Return messages of these partitions again."""
         self._require_assigned(partitions)
         with self._lock, kafka_exceptions():
-            for channel, numbers in self._by_channel(self._paused.intersection(partitions)):
+            resumed = {p: self._position(p) for p in self._paused.intersection(partitions)}
+            for channel, offsets in self._of_channels(resumed):
                 with self._stream_change(channel):
-                    self._paused.difference_update((channel.name, number) for number in numbers)
-                    channel.stream.add({n: self._position((channel.name, n)) for n in numbers})
+                    self._paused.difference_update((channel.name, number) for number in offsets)
+                    self._read(channel, offsets)
 
     def consumed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Return the offset after the last returned message, for partitions with any."""
@@ -248,21 +252,21 @@ class MessageFetcher:
         if cached:
             end = stream.known_end(number)
             return OFFSET_INVALID, end if end >= 0 else OFFSET_INVALID
+        deadline_s = time.monotonic() + timeout_s
         with kafka_exceptions():
             begin = stream.offsets({number: EARLIEST}, timeout_s=timeout_s)[number]
-            end = stream.offsets({number: LATEST}, timeout_s=timeout_s)[number]
+            end = stream.offsets({number: LATEST}, timeout_s=left_s(deadline_s))[number]
         return begin, max(begin, end)
 
     def offsets_at(self, times: Mapping[Partition, int], timeout_s: float) -> dict[Partition, int]:
         """Return the first offset not older than each time (Unix, in ms), or OFFSET_END.
 
-        OFFSET_BEGINNING and OFFSET_END are times as well.
+        OFFSET_BEGINNING and OFFSET_END are times as well: those of Kafka's requests.
         """
         offsets: dict[Partition, int] = {}
         with kafka_exceptions():
-            for channel, numbers in self._by_channel(times):
-                asked = {number: times[channel.name, number] for number in numbers}
-                listed = channel.stream.offsets(asked, timeout_s=timeout_s)
+            for channel, times_of_channel in self._of_channels(times):
+                listed = channel.stream.offsets(times_of_channel, timeout_s=timeout_s)
                 offsets.update(((channel.name, number), at) for number, at in listed.items())
         return {partition: offsets[partition] for partition in times}
 
@@ -436,12 +440,9 @@ class MessageFetcher:
         """Return the next offset of an assigned partition, as settled."""
         return self._returned.get(partition, self.starts[partition])
 
-    def _by_channel(self, partitions: Iterable[Partition]) -> list[tuple[_Channel, list[int]]]:
-        """Return partitions by channel."""
-        numbers: dict[str, list[int]] = {}
-        for name, number in partitions:
-            numbers.setdefault(name, []).append(number)
-        return [(self._channels[name], of_channel) for name, of_channel in numbers.items()]
+    def _of_channels(self, values: Mapping[Partition, V]) -> list[tuple[_Channel, dict[int, V]]]:
+        """Return values by channel and partition."""
+        return [(self._channels[name], own) for name, own in by_channel(values).items()]
 
     def _require_assigned(self, partitions: Collection[Partition]) -> None:
         for name, number in partitions:

@@ -1,12 +1,13 @@
 """Offsets by partition, and their conversion from and to confluent-kafka's class."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from confluent_kafka import TopicPartition
 
-__all__ = ["Partition", "partitions_of", "topic_partitions"]
+__all__ = ["Partition", "by_channel", "partitions_of", "topic_partitions"]
 
+V = TypeVar("V")
 Partition: TypeAlias = tuple[str, int]
 """A channel and the number of a partition."""
 
@@ -24,3 +25,11 @@ def partitions_of(given: Sequence[TopicPartition]) -> dict[Partition, int]:
         if not isinstance(each, TopicPartition):
             raise TypeError(f"expected TopicPartition, not {type(each).__name__}")
     return {(each.topic, each.partition): each.offset for each in given}
+
+
+def by_channel(values: Mapping[Partition, V]) -> dict[str, dict[int, V]]:
+    """Return values by channel and partition."""
+    channels: dict[str, dict[int, V]] = {}
+    for (channel, number), value in values.items():
+        channels.setdefault(channel, {})[number] = value
+    return channels

@@ -90,12 +90,12 @@ class MessageQueue:
 
     @property
     def has_room(self) -> bool:
-        """Whether partitions that were unassigned for it may be assigned again."""
+        """Whether its messages are less than half of the limit; then it is filled again."""
         return self.size < _QUEUE_BYTES // 2
 
     @property
     def is_full(self) -> bool:
-        """Whether its messages reach the limit."""
+        """Whether the size of its messages has reached the limit."""
         return self.size >= _QUEUE_BYTES
 
     @property
@@ -439,7 +439,7 @@ class ConsumerThread:
                     queue.fail(error)
 
     def _has_others(self, queue: MessageQueue, partitions: Collection[int]) -> bool:
-        """Whether one of the partitions is read into another queue."""
+        """Whether another queue reads one of the partitions."""
         return any(self._routes.get((queue.topic, p), queue) is not queue for p in partitions)
 
     def _add(self, queue: MessageQueue, offsets: Mapping[int, int]) -> None:
@@ -546,4 +546,4 @@ class Consumers:
 
 
 SHARED_CONSUMERS: Final = Consumers()
-"""Those of all readers of the process that share connections."""
+"""The Kafka consumers of the process's readers that share connections."""

@@ -47,7 +47,7 @@ class MessageBatches:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether a commit has no response, or was interrupted: `commit` repeats it."""
+        """Whether the commit of the batch has no response; `commit` repeats it."""
         return self.current is not None and self.current.is_requested
 
     @property

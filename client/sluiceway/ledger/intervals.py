@@ -88,7 +88,7 @@ class _PartitionOffsets:
     records: int = 0
     """The number of records in the intervals."""
     usable: bool = True
-    """Whether all joined offsets can be right."""
+    """False once an offset was negative, or was reported twice."""
 
     def join(self) -> None:
         """Move the loose offsets into intervals."""

@@ -65,7 +65,6 @@ BATCH_TRANSITIONS: Final[Mapping[BatchState, frozenset[BatchState]]] = {
 }
 """The transition table. Other processes may open, commit or abort the same batch."""
 
-
 _UNENDED: Final = frozenset({BatchState.OPENING, BatchState.OPEN, BatchState.COMMITTING})
 
 
@@ -115,12 +114,12 @@ class WriteBatch:
 
     @property
     def committed(self) -> bool | None:
-        """Whether it was committed by this instance; None as long as that is not known."""
+        """True once its commit was accepted, False once it was aborted, otherwise None."""
         return {BatchState.COMMITTED: True, BatchState.ABORTED: False}.get(self.state)
 
     @property
     def is_requested(self) -> bool:
-        """Whether its commit was requested, so that it gets no more records."""
+        """Whether its commit was requested; then it gets no more records."""
         return self.state in {BatchState.COMMITTING, BatchState.COMMITTED}
 
     def open(self, *, partitions: int = 0, timeout_s: float | None = None) -> Batch:
@@ -311,12 +310,12 @@ class BatchSequence:
         self._latest: WriteBatch | None = None
 
     def is_stray(self, current: WriteBatch | None) -> bool:
-        """Whether the last batch is not the current one, and an interrupt has hit its abort."""
+        """Whether an interrupt of its abort has left the batch before the current one open."""
         latest = self._latest
         return latest is not None and latest is not current and latest.state in _UNENDED
 
     def end_stray(self, current: WriteBatch | None) -> None:
-        """Abort the last batch if it `is_stray`."""
+        """Abort the batch before the current one if it `is_stray`."""
         if self._latest is not None and self.is_stray(current):
             self._latest.abort(EndpointClosed("an interrupt ended the batch"))
 

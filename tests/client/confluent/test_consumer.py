@@ -156,10 +156,7 @@ def test_an_interrupt_of_any_call_of_poll_or_consume_loses_no_message(
 def test_changes_by_another_thread_repeat_and_lose_no_message(
     consumer: Callable[..., Consumer], site: Facade
 ) -> None:
-    name = site.channel(partitions=1)
-    with site.producer() as producer:
-        for _ in range(2_000):
-            producer.produce(name, b"", partition=0)
+    name = site.channel(partitions=1, filled=2_000)
     reader = consumer(**{"group.id": "changed", "fetch.wait.max.ms": 10})
     reader.assign([at(name, 0, 0)])
     offsets: list[int] = []
