@@ -19,14 +19,7 @@ from xdist.workermanage import WorkerController
 
 from databases import Databases, Postgres, SQLite, running_postgres
 from relay import Relay
-from shared_kafka import (
-    SharedKafka,
-    broker_of,
-    directory_of,
-    gateway_of,
-    number_of_process,
-    start_gateway,
-)
+from shared_kafka import SharedKafka, broker_of, directory_of, gateway_of, start_gateway
 from sluiceway_gateway.db.engine import Database
 
 # For short-lived Java processes (brokers, Spark's executors): optimization and verification of code
@@ -266,8 +259,9 @@ def kafka(request: pytest.FixtureRequest) -> SharedKafka:
 
 
 @pytest.fixture(scope="session")
-def _kafka_relay(kafka: SharedKafka, request: pytest.FixtureRequest) -> Iterator[Relay]:
-    with closing(Relay(*kafka.listeners[number_of_process(request.config)])) as relay:
+def _kafka_relay(kafka: SharedKafka, worker_id: str) -> Iterator[Relay]:
+    number = 0 if worker_id == "master" else int(worker_id.removeprefix("gw"))
+    with closing(Relay(*kafka.listeners[number])) as relay:
         yield relay
 
 

@@ -1,9 +1,7 @@
 """Faults: suspended processes, interrupts, failing calls, lost endpoints and commits."""
 
-import cProfile
 import itertools
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -181,10 +179,9 @@ def interrupted_at_call(
     def profile(frame: FrameType, event: str, _called: object) -> None:
         nonlocal calls
         calls += event in events
-        if calls == number:
-            if _in_finalizer(frame):
-                calls -= 1
-                return
+        if calls == number and _in_finalizer(frame):
+            calls -= 1
+        elif calls == number:
             calls += 1
             action()
 
@@ -227,10 +224,3 @@ def interrupted_in_report() -> Iterator[None]:
             yield
     finally:
         sys.setprofile(None)
-
-
-def count_calls(work: Callable[[], object]) -> Counter[str]:
-    """Run `work`, and return how often this thread called each C function, by its full name."""
-    profile = cProfile.Profile()
-    profile.runcall(work)
-    return Counter({str(entry.code): entry.callcount for entry in profile.getstats()})

@@ -119,12 +119,6 @@ def start_gateway(config: pytest.Config) -> None:
         config.add_cleanup(stack.pop_all().close)
 
 
-def number_of_process(config: pytest.Config) -> int:
-    """Return the number of this test process, from 0."""
-    worker: str = getattr(config, "workerinput", {}).get("workerid", "gw0")
-    return int(worker.removeprefix("gw"))
-
-
 def _start(config: pytest.Config) -> SharedKafka:
     # A slow import that only the process with the broker needs.
     import secured

@@ -35,13 +35,11 @@ class SparkParts:
         self.pause: Callable[[], object] = lambda: None
         """Called before the jobs are returned."""
         self.conf: dict[str, str] = {}
-        self.is_stopped = False
         self.streams = Mock(get=Mock(return_value=None))
         self._sc = SimpleNamespace(_jsc=self)
 
     def stop(self) -> None:
         """Stop the session and its driver."""
-        self.is_stopped = True
         self._sc = SimpleNamespace(_jsc=None)
 
     @property
