@@ -49,7 +49,7 @@ class Written:
         values = encode(channel, 3)
         self.close: Callable[[], object]
         if kind == "writer":
-            with Gateway(url, timeout_s=1, control_grace_s=0.5) as gateway:
+            with Gateway(url, timeout_s=5, control_grace_s=5) as gateway:
                 writer = gateway.channel(channel.name).writer()
             writer.write(readings(3))
             writer.flush()
@@ -111,7 +111,7 @@ def test_records_that_closing_has_lost_in_an_outage_are_an_error_of_each_close(
     make: Callable[..., Channel], relay: Relay
 ) -> None:
     channel = make(delivery="exactly_once")
-    with Gateway(relay.url, timeout_s=1, control_grace_s=0.5) as gateway:
+    with Gateway(relay.url, timeout_s=5, control_grace_s=5) as gateway:
         writer = gateway.channel(channel.name).writer()
     writer.write(readings(3))
     relay.cut()
@@ -167,7 +167,7 @@ PROGRAM = """
 import sys
 from sluiceway import Gateway
 from sluiceway.errors import GatewayUnavailable
-gateway = Gateway(sys.argv[1], timeout_s=1, control_grace_s=0.5)
+gateway = Gateway(sys.argv[1], timeout_s=5, control_grace_s=5)
 writer = gateway.channel(sys.argv[2]).writer()
 writer.write([{"id": 0, "station": "station-0", "celsius": 0.0}])
 writer.flush()
@@ -219,9 +219,9 @@ def test_a_failure_in_an_outage_is_reported_after_it(
     make: Callable[..., Channel], relay: Relay, kind: str
 ) -> None:
     channel = make()
-    with Gateway(relay.url, timeout_s=1, control_grace_s=0.5) as gateway:
+    with Gateway(relay.url, timeout_s=5, control_grace_s=5) as gateway:
         if kind == "broker":
-            endpoint: Any = broker_at(relay.url, socket_timeout_ms=1000)
+            endpoint: Any = broker_at(relay.url, socket_timeout_ms=5000)
             assert produce_values(endpoint, channel, encode(channel, 3)).err == 0
         else:
             endpoint = getattr(gateway.channel(channel.name), kind)()

@@ -105,7 +105,7 @@ def test_a_silent_member_is_replaced(new_channel: NewChannel, gateway_url: str) 
     channel = new_channel(partitions=2)
     with (
         closing(Relay(httpx.URL(gateway_url).port or 0)) as relay,
-        Gateway(relay.url, timeout_s=1) as elsewhere,
+        Gateway(relay.url, timeout_s=5) as elsewhere,
     ):
         silent = elsewhere.channel(channel.name).reader(group="d", dynamic=True, until=None)
         assert silent.partitions == (0, 1)

@@ -125,12 +125,18 @@ class LocalQueue:
         found = self._by_channel.get(channel)
         return found is not None and found[0].on_delivery is not None
 
-    def remove(self, message: PendingMessage) -> bool:
-        """Remove a message that was the oldest of its channel; False if it is gone."""
-        found = self._by_channel.get(message.topic)
-        if not found or found[0] is not message:
+    def remove(self, message: PendingMessage, error: KafkaError | None = None) -> bool:
+        """Remove a message that was the oldest of its channel; False if it is gone.
+
+        With an `error`, it has failed.
+        """
+        messages = self._by_channel.get(message.topic)
+        if not messages or messages[0] is not message:
             return False
-        self._pop(message.topic, found)
+        if error is not None:
+            # First: `flush` looks without the lock, and must find the message or its failure.
+            self.report(message, error)
+        self._pop(message.topic, messages)
         return True
 
     def explain(self, channel: str, cause: str) -> None:

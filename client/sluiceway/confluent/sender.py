@@ -371,7 +371,7 @@ class MessageSender:
                 if error.retriable:
                     self._report_outage(name, kafka_error(error))
                     self._changed.wait(_RETRY_S)
-                elif self._queue.remove(message):
+                else:
                     self._refuse(channel, message, kafka_error(error))
 
     def _send(self, channel: ChannelProducer, message: PendingMessage) -> bool:
@@ -390,20 +390,22 @@ class MessageSender:
             error = refusal.args[0]
         except (TypeError, ValueError) as refusal:
             error = KafkaError(FAIL, str(refusal))
-        self._queue.remove(message)
-        if error is not None:
+        if error is None:
+            self._queue.remove(message)
+        else:
             self._refuse(channel, message, error)
         return True
 
     def _refuse(self, channel: ChannelProducer, message: PendingMessage, error: KafkaError) -> None:
-        """Report a message that was removed from the queue as refused; the caller holds `lock`.
+        """Remove a queued message as refused; the caller holds `lock`.
 
         Without a callback it is reported only by `close`, so its writer has failed.
         """
+        if not self._queue.remove(message, error):
+            return
         if message.on_delivery is None:
             channel.records += 1
             channel.add_failure(reason_of(error))
-        self._queue.report(message, error)
         self._changed.notify_all()
 
     def _report_all(self) -> None:

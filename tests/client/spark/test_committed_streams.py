@@ -315,7 +315,7 @@ def new_readable(channel: Channel, relay: Relay) -> Iterator[Callable[..., Reada
 
         def new_readable(**limits: float) -> ReadableOffsets:
             readable = ReadableOffsets(
-                source, options, {}, timeout_s=30, gateway_timeout_s=1, **limits
+                source, options, {}, timeout_s=30, gateway_timeout_s=5, **limits
             )
             stack.callback(readable.close)
             return readable
