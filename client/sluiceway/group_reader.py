@@ -101,7 +101,7 @@ class DynamicGroupReader(ChannelReader):
     def finished(self) -> bool:
         """Whether all of its partitions are read, and no further ones will be assigned."""
         return (
-            self._fetcher.finished
+            super().finished
             and self._fetcher.bounded
             and self._assignment.stable
             and not self._assignment.rebalance_due

@@ -395,8 +395,12 @@ class ChannelReader(ChannelEndpoint):
 
     @property
     def finished(self) -> bool:
-        """Whether all records up to the end have been returned; never with `until=None`."""
-        return self._fetcher.finished
+        """Whether all records up to the end have been returned; never with `until=None`.
+
+        False while an error is still to be raised, such as WriterFailed: the next call raises it.
+        """
+        complete = self._failure is None and not self._stop_condition.failed
+        return complete and self._fetcher.finished
 
     @property
     def corrupt_messages(self) -> int:

@@ -50,6 +50,20 @@ def test_a_finished_channel_is_read_to_its_end(new_channel: NewChannel, each_for
         assert reader.finished
 
 
+@pytest.mark.parametrize("place", [{}, {"group": "g", "dynamic": True}], ids=["alone", "member"])
+def test_a_reader_has_not_finished_before_it_has_raised_the_failure_of_a_writer(
+    brief: Channel, place: dict[str, Any]
+) -> None:
+    fail(brief, 10)
+    with brief.reader(**place) as reader:
+        # The call with the last records also notices the failure.
+        assert by_id(reader.read(100, timeout=60)) == readings(10)
+        assert not reader.finished
+        with pytest.raises(WriterFailed):
+            reader.read(100, timeout=60)
+        assert not reader.finished
+
+
 def test_a_writer_without_records_finishes(channel: Channel) -> None:
     write(channel, 0)
     assert list(channel.reader()) == []

@@ -177,6 +177,11 @@ class StopAtAssignmentEnd(StopCondition):
         """The highest number of the writers whose end it waited for."""
         return self._whole.finished_through
 
+    @property
+    def failed(self) -> bool:
+        """Whether records are missing."""
+        return self._whole.failed
+
     def verify_complete(self) -> bool:
         """Raise if records are missing, unless further partitions may be assigned."""
         return not self._assignment.stable or self._whole.verify_complete()

@@ -224,6 +224,11 @@ class StopCondition:
         """The highest number of the writers whose end it waited for; None if there is none."""
         return None
 
+    @property
+    def failed(self) -> bool:
+        """Whether `verify_complete` has an error to raise, so reading has not ended there."""
+        return False
+
     def verify_complete(self) -> bool:
         """Raise if records are missing; called when all records up to the ends were returned.
 
@@ -331,6 +336,11 @@ class WhenFinished(StopCondition):
     def finished_through(self) -> int | None:
         """The highest number of the writers in the outcome."""
         return None if self._outcome is None else self._outcome.through
+
+    @property
+    def failed(self) -> bool:
+        """Whether a writer has failed or is lost."""
+        return self._outcome is not None and self._outcome.error is not None
 
     def verify_complete(self) -> bool:
         """Raise WriterFailed or WriterLost.
