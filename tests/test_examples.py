@@ -3,11 +3,14 @@
 Each runs in a separate process, so `make test` runs one of each kind.
 """
 
+import runpy
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
 from processes import EXAMPLES, run_example
+from waiting import until
 
 
 @pytest.mark.long
@@ -93,6 +96,27 @@ def test_joining_and_leaving_workers_count_every_reading_once(gateway_url: str) 
     assert {line.split()[0] for line in lines if " has " in line} == {"Ada", "Ben", "Cid"}
     assert lines[-11:-1] == [f"station-{number} 300" for number in range(10)]
     assert lines[-1] == "3000 readings counted"
+
+
+@pytest.mark.long
+def test_tasks_share_a_channel_until_the_process_is_stopped(gateway_url: str) -> None:
+    assert run_example("aio_workers.py", gateway_url) == [
+        "4 workers share 4 partitions",
+        "400 jobs are done",
+    ]
+
+
+@pytest.mark.long
+def test_a_service_writes_and_reads_while_it_answers(
+    gateway_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICEWAY_URL", gateway_url)
+    app = runpy.run_path(str(EXAMPLES / "aio_service.py"))["app"]
+    with TestClient(app) as client:
+        for cents in (250, 120):
+            order = {"item": "tea", "cents": cents}
+            assert client.post("/orders", json=order).status_code == 201
+        until(lambda: client.get("/total").json() == {"cents": 370})
 
 
 @pytest.mark.long

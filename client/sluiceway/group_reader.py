@@ -68,13 +68,12 @@ class DynamicGroupReader(ChannelReader):
         # The gateway's assignment has them.
         self._follows_growth = False
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the records one by one; each counts as returned when it is yielded."""
-        while (records := self._next(self._fetcher.records)) is not None:
-            for record in records:
-                yield record
-                if self._assignment.rebalance_due:
-                    break
+    def records_at_hand(self) -> Iterator[dict[str, Any]]:
+        """Return an iterator over some fetched records, which ends before a rebalance."""
+        for record in super().records_at_hand():
+            yield record
+            if self._assignment.rebalance_due:
+                break
 
     def commit(self, positions: Mapping[int, Position | int] | None = None) -> None:
         """Store positions of its current partitions with the gateway, as ChannelReader does.
@@ -96,6 +95,11 @@ class DynamicGroupReader(ChannelReader):
     def discover_partitions(self) -> tuple[int, ...]:
         """Return no partitions: added ones come with a rebalance."""
         return ()
+
+    @property
+    def rebalance_due(self) -> bool:
+        """Whether the next call begins with a rebalance of the group."""
+        return self._assignment.rebalance_due
 
     @property
     def finished(self) -> bool:

@@ -36,6 +36,7 @@ from sluiceway.rest.arguments import check_seconds
 from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.rest.models import Connection
+from sluiceway.runtime.threads import Signal
 from sluiceway.schema import Schema
 from sluiceway.schema.types import find_union
 from sluiceway.tracing import ActiveSpan, channel_span
@@ -202,8 +203,15 @@ class ChannelReader(ChannelEndpoint):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the records one by one; each counts as returned when it is yielded."""
-        while (records := self._next(self._fetcher.records)) is not None:
+        while (records := self._next(self.records_at_hand)) is not None:
             yield from records
+
+    def records_at_hand(self) -> Iterator[dict[str, Any]]:
+        """Return an iterator over some fetched records; each counts as returned when it is taken.
+
+        It does not wait, and may be empty. For `aio`, as the next three.
+        """
+        return self._fetcher.records()
 
     def read(self, max_records: int, timeout: float | None = 1.0) -> list[dict[str, Any]]:
         """Return up to `max_records` records, fewer if no more arrived within `timeout` seconds.
@@ -217,11 +225,9 @@ class ChannelReader(ChannelEndpoint):
         self, max_records: int, timeout: float | None, *, least: int = 1
     ) -> list[dict[str, Any]]:
         """Like `read`, but wait for `least` records only; for facades."""
-        if type(max_records) is not int or max_records < 1:
-            raise OptionError(f"max_records is {max_records!r}; it takes a number from 1")
         self._fetcher.begin_call()
         try:
-            with self._span("receive", kind="receive") as span:
+            with self.span("receive", kind="receive") as span:
                 records = self._read(max_records, timeout, least)
                 span.set("sluiceway.records", len(records))
         except BaseException:
@@ -240,18 +246,7 @@ class ChannelReader(ChannelEndpoint):
                 return records
             try:
                 self._record_cycle()
-                while len(records) < max_records:
-                    try:
-                        if not self._fetch(deadline_s, holding=bool(records)):
-                            break
-                        records += self._fetcher.take(max_records - len(records))
-                        if len(records) >= least:
-                            deadline_s = -math.inf
-                    except SluicewayError as error:
-                        if not records:
-                            raise
-                        self._failure = error
-                        break
+                self._extend(records, max_records, deadline_s, least)
             except BaseException:
                 self._fetcher.cancel_call()
                 raise
@@ -259,18 +254,81 @@ class ChannelReader(ChannelEndpoint):
                 self._fetcher.end_read()
         return records
 
+    def _extend(
+        self, records: list[dict[str, Any]], max_records: int, deadline_s: float, least: int
+    ) -> bool:
+        """Add fetched records to those of a `read`; False if it may wait for more."""
+        if type(max_records) is not int or max_records < 1:
+            raise OptionError(f"max_records is {max_records!r}; it takes a number from 1")
+        while len(records) < max_records:
+            try:
+                if not self._fetch(deadline_s, holding=bool(records)):
+                    return self.finished or self.rebalance_due
+                records += self._fetcher.take(max_records - len(records))
+                if len(records) >= least:
+                    deadline_s = -math.inf
+            except SluicewayError as error:
+                if not records:
+                    raise
+                self._failure = error
+                break
+        return True
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the records as RecordBatches of `schema.arrow`, as large as they arrive.
 
         A batch counts as returned when it is yielded. Raises SchemaMismatch, before it reads
         anything, for a schema with a union of several types.
         """
+        self.require_batches()
+        return iter(lambda: self._next(self._fetcher.batch), None)
+
+    def require_batches(self) -> None:
+        """Raise SchemaMismatch for a schema with a union of several types."""
         if path := find_union(self.schema.record):
             raise SchemaMismatch(
                 f"the field {path!r} is a union of several types, which batches do not support: "
                 "read records instead, by iteration or with read()"
             )
-        return iter(lambda: self._next(self._fetcher.batch), None)
+
+    def read_at_hand(self, records: list[dict[str, Any]], max_records: int) -> bool:
+        """Add records that have arrived to those of a `read`; False if it may wait for more.
+
+        They count as returned after `end_call`; `put_back` takes them back.
+        """
+        self._require_open()
+        with self._fetcher.turn.urgent():
+            self._record_cycle()
+            return self._extend(records, max_records, -math.inf, max_records)
+
+    def take_at_hand(self, take: Callable[[], T | None]) -> T | None:
+        """Return the result of `take` if records have arrived; None also at the end."""
+        self._require_open()
+        with self._fetcher.turn.urgent():
+            self._record_cycle()
+            return take() if self._fetch(-math.inf) else None
+
+    def batch_at_hand(self) -> pa.RecordBatch | None:
+        """Return a batch of records that have arrived; it counts as returned after `end_call`."""
+        return self.take_at_hand(self._fetcher.batch)
+
+    def end_call(self) -> None:
+        """Count what the last call has taken as returned."""
+        self._fetcher.end_call()
+
+    def put_back(self) -> None:
+        """Put back what the last call has taken, before `end_call`: its caller does not get it."""
+        self._fetcher.put_back()
+
+    @property
+    def arrived(self) -> Signal:
+        """It is set when records may have arrived."""
+        return self._stream.arrived
+
+    @property
+    def rebalance_due(self) -> bool:
+        """Whether the next call begins with a rebalance of the group."""
+        return False
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -302,7 +360,7 @@ class ChannelReader(ChannelEndpoint):
                 "this reader is in a transaction, which commits its positions with the output: if "
                 "the block failed after this commit, records would be lost. Leave the block first"
             )
-        with self._span("commit", kind="settle"):
+        with self.span("commit", kind="settle"):
             self._committer.commit(positions, self.position)
 
     def commit_with(self, send: Callable[[PositionAdvance | None], None]) -> None:
@@ -427,7 +485,8 @@ class ChannelReader(ChannelEndpoint):
             with self._fetcher.turn:
                 self._handle.fail(error)
 
-    def _span(self, operation: str, *, kind: str) -> AbstractContextManager[ActiveSpan]:
+    def span(self, operation: str, *, kind: str) -> AbstractContextManager[ActiveSpan]:
+        """Start the span of an operation of this reader."""
         member = None if self._handle is None else self._handle.membership
         group = None if member is None else member.group
         name, topic = self.connection.channel_name, self.connection.topic_name

@@ -70,6 +70,10 @@ class FetchedMessages:
 class PartitionStream(Protocol):
     """Messages and offsets of one topic's partitions, as visible to a reader."""
 
+    @property
+    def arrived(self) -> Signal:
+        """It is set when a `poll` may return messages."""
+
     def discover_partitions(self) -> int:
         """Request the number of the topic's partitions.
 
@@ -184,7 +188,7 @@ class MessageStream(PartitionStream):
 
     @property
     def arrived(self) -> Signal:
-        """It is set when messages have arrived."""
+        """It is set when a `poll` may return messages."""
         return self._queue.arrived
 
     def discover_partitions(self) -> int:

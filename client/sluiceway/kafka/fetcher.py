@@ -157,16 +157,28 @@ class Fetcher:
                 self._begin_taking()
             return self._current.batch()
 
-    def cancel_call(self) -> None:
-        """Put back what this thread's `take` or `batch` returned: its caller does not get it."""
-        thread = threading.get_ident()
-        if self._taker != thread:
+    def end_call(self) -> None:
+        """Count what the last `take` or `batch` returned as returned, for good."""
+        self._taker, self.reading = None, False
+
+    def cancel_call(self, taker: int | None = None) -> None:
+        """Put back what this thread's `take` or `batch` returned: its caller does not get it.
+
+        `taker` is the thread that has called them, if it is another one.
+        """
+        taker = threading.get_ident() if taker is None else taker
+        if self._taker != taker:
             return
         with self.turn.urgent(), self._state:
-            if self._taker == thread:
+            if self._taker == taker:
                 positions = self._position()
                 self._reset(positions | self._positions_before)
                 self._taker, self.reading = None, False
+
+    def put_back(self) -> None:
+        """Put back what the last `take` or `batch` of any thread returned, before `end_call`."""
+        if self._taker is not None:
+            self.cancel_call(self._taker)
 
     def _begin_taking(self) -> None:
         # All at once: no interrupt comes in between.

@@ -11,6 +11,7 @@ from sluiceway.errors import RecordsLost, SluicewayError, SluicewayTimeout
 from sluiceway.kafka.consumer import FetchedMessages, MessageStream, Watermarks
 from sluiceway.kafka.topic import EARLIEST, LATEST
 from sluiceway.ledger.visibility import Visibility
+from sluiceway.runtime.threads import Signal
 
 __all__ = ["CommittedStream"]
 
@@ -42,6 +43,11 @@ class CommittedStream:
         self._failure: SluicewayError | None = None
         self._open = True
         visibility.acquire(stream.arrived)
+
+    @property
+    def arrived(self) -> Signal:
+        """It is set when messages have arrived, and after commits."""
+        return self._stream.arrived
 
     def discover_partitions(self) -> int:
         """Request the number of the topic's partitions."""

@@ -126,6 +126,8 @@ class Signal:
         # Held while the signal is not set. Its methods are single steps of the interpreter.
         self._unset = threading.Lock()
         self._unset.acquire()
+        self.listener: Callable[[], object] | None = None
+        """Called by each `set`, in its thread; takes no lock and does not wait."""
 
     def is_set(self) -> bool:
         """Whether it is set; in doubt, while another thread stops waiting, False."""
@@ -135,6 +137,8 @@ class Signal:
         """Wake all threads that wait, until it is cleared."""
         with suppress(RuntimeError):  # set already
             self._unset.release()
+        if self.listener is not None:
+            self.listener()
 
     def clear(self) -> None:
         """Make the next `wait` wait."""
