@@ -67,9 +67,9 @@ format: $(READY) ## apply formatter and safe fixes
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-bench: bench-python bench-spark bench-streaming bench-gateway bench-offsets bench-endpoints bench-readers bench-facades bench-exactly-once bench-latency bench-dashboard bench-long ## run all benchmarks
+bench: bench-python bench-spark bench-streaming bench-gateway bench-offsets bench-endpoints bench-readers bench-facades bench-exactly-once bench-latency bench-aio bench-dashboard bench-long ## run all benchmarks
 
-bench-%: $(READY) ## run one benchmark (python, spark, streaming, gateway, offsets, endpoints, readers, facades, exactly-once, latency, dashboard, long); writes bench/results/NAME.json
+bench-%: $(READY) ## run one benchmark (python, spark, streaming, gateway, offsets, endpoints, readers, facades, exactly-once, latency, aio, dashboard, long); writes bench/results/NAME.json
 	@$(BIN)/python -m bench.$(subst -,_,$*)
 
 # The benchmarks' JVM connector needs Spark 4.1. Images get the part of the lock that they need.

@@ -28,12 +28,7 @@ import os
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    suppress,
-)
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
 from types import TracebackType
@@ -184,9 +179,9 @@ class _Turn:
         if callback is not None and not callback.ended:
             # The turn waits for the callback that makes this call.
             return await _to_its_end(callback.submit(work), undo)
-        async with AsyncExitStack() as stack:
-            for turn in (self, *others):
-                await stack.enter_async_context(turn.lock)
+        async with self.lock:
+            if others:
+                return await others[0].run(work, *others[1:], undo=undo)
             return await _to_its_end(_submit(work), undo)
 
 
