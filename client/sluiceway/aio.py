@@ -64,7 +64,7 @@ _MAX_THREADS = 64
 """The most calls of writers and readers at a time in a process; others wait for their turn."""
 _SHORTEST_CHECK_S = 0.25
 _LONGEST_CHECK_S = 5.0
-_CHECKS_PER_S = 1000
+_CHECKS_PER_S = 500
 """Waiting readers look for the end, growth and outages this often, all together."""
 
 # By process: a forked child has none of its parent's threads.

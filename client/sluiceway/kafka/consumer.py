@@ -40,6 +40,8 @@ LOGGER = logging.getLogger("sluiceway.kafka")
 T = TypeVar("T")
 
 _PROBE_S = 2.0
+_PROBE_MAX_AGE_S = 1.0
+"""The age up to which a probe of another reader of the process serves as well."""
 _RENEW_EVERY_S = 10.0
 _RENEW_TIMEOUT_S = 5.0
 
@@ -204,19 +206,22 @@ class MessageStream(PartitionStream):
     def renew(self, *, timeout_s: float) -> bool:
         """Refresh the topic's metadata; replace a client that does not get it."""
         try:
-            self.request_metadata(timeout_s)
+            self.request_metadata(timeout_s, max_age_s=_PROBE_MAX_AGE_S)
         except KafkaUnavailable as error:
             LOGGER.info("the client of the topic %s is replaced: %s", self._topic, error)
             self._change(self._pool.replace, self._queue)
             return True
         return False
 
-    def request_metadata(self, timeout_s: float) -> None:
-        """Request the topic's metadata on the connections of its consumer. Raises KafkaFailure."""
+    def request_metadata(self, timeout_s: float, *, max_age_s: float = 0.0) -> None:
+        """Request the topic's metadata on the connections of its consumer, unless it is recent.
+
+        Raises KafkaFailure.
+        """
         if self._queue.consumer is None:
             self.assign({})
         assert self._queue.consumer is not None  # noqa: S101 - assigned
-        self._call(self._queue.consumer.request_metadata, self._topic, timeout_s)
+        self._call(self._queue.consumer.request_metadata, self._topic, timeout_s, max_age_s)
 
     def assign(self, offsets: Mapping[int, int]) -> None:
         """Read these partitions from these offsets."""
@@ -408,7 +413,7 @@ class IdleTimeout:
         expired = idle_s >= self._timeout_s
         self._next_probe_s = now_s + min(_PROBE_S, self._timeout_s / 2)
         try:
-            stream.verify(timeout_s=min(_PROBE_S, self._timeout_s))
+            stream.verify(timeout_s=min(_PROBE_S, self._timeout_s), max_age_s=_PROBE_MAX_AGE_S)
             if awaited or now_s - self._renewed_s > _RENEW_EVERY_S:
                 self._renewed_s = now_s
                 if stream.renew(timeout_s=min(_RENEW_TIMEOUT_S, self._timeout_s)):

@@ -1,6 +1,7 @@
 """I/O thread of a Kafka consumer, and the queues of messages that it fills."""
 
 import logging
+import math
 import threading
 import time
 import weakref
@@ -225,6 +226,8 @@ class ConsumerThread:
         self._has_callbacks = any(map(callable, properties.values()))
         self._assigned: set[_Partition] = set()
         self._failed = False
+        # When the last metadata of each topic was requested.
+        self._described_s: dict[str, float] = {}
         try:
             threading.Thread(target=self._run, name="sluiceway-consumer", daemon=True).start()
         except RuntimeError:
@@ -280,8 +283,13 @@ class ConsumerThread:
             self._remove(queue)
         self.wake()
 
-    def request_metadata(self, topic: str, timeout_s: float) -> None:
-        """Request a topic's metadata on the consumer's own connections. Raises KafkaException."""
+    def request_metadata(self, topic: str, timeout_s: float, max_age_s: float) -> None:
+        """Request a topic's metadata on the consumer's own connections, unless it is recent.
+
+        Raises KafkaException.
+        """
+        if time.monotonic() - self._described_s.get(topic, -math.inf) < max_age_s:
+            return
         response: Future[None] = Future()
         self._requests.append((topic, timeout_s, response))
         self.wake()
@@ -377,7 +385,9 @@ class ConsumerThread:
                 response.set_result(None)
 
     def _request_partitions(self, topic: str, timeout_s: float) -> None:
+        began_s = time.monotonic()
         metadata = self._consumer.list_topics(topic, timeout=timeout_s)
+        self._described_s[topic] = began_s
         with self._lock:
             self._partitions[topic] = len(metadata.topics[topic].partitions)
 

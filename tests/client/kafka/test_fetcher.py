@@ -152,7 +152,8 @@ class Stranded(MessageStream):
             raise KeyboardInterrupt
         return replaced
 
-    def request_metadata(self, timeout_s: float) -> None:  # noqa: ARG002
+    def request_metadata(self, timeout_s: float, *, max_age_s: float = 0.0) -> None:
+        del timeout_s, max_age_s
         if not self.replaced:
             raise KafkaUnavailable("no broker answers this consumer")
 
