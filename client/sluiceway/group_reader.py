@@ -19,11 +19,12 @@ from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import Position
 from sluiceway.rest.groups import Membership
 from sluiceway.rest.models import Connection
+from sluiceway.runtime.steps import Steps, run_steps
 from sluiceway.schema import Schema
 
 __all__ = ["DynamicGroupReader", "OnPartitions", "open_reader"]
 
-LOGGER = logging.getLogger("sluiceway.endpoint.assignment")
+LOGGER = logging.getLogger("sluiceway.group_reader")
 
 OnPartitions = Callable[[tuple[int, ...]], object]
 
@@ -177,34 +178,24 @@ class DynamicGroupReader(ChannelReader):
         if not self._started:
             self._started = True
             self._announce_assigned()
-        if self._assignment.rebalance_due:
-            self._release_revoked()
-        present = set(self.partitions)
-        added = tuple(p for p in self._assignment.partitions if p not in present)
-        if added:
-            self._add(added)
+        run_steps(self._assignment.follow(self.partitions, self._give_up, self._take))
         self._announce_assigned()
 
-    def _release_revoked(self) -> None:
-        lost = self._assignment.find_revoked()
+    def _give_up(self, revoked: tuple[int, ...]) -> Steps[None]:
+        yield from ()  # `on_revoke` makes its requests itself
         try:
-            self._announce_revoked(lost)
+            self._announce_revoked(revoked)
         except StaleGeneration as error:
             if not self._assignment.forfeited:
-                self._assignment.request_rebalance()
                 raise
             LOGGER.warning("on_revoke came too late to commit: %s", error)
-        except BaseException:
-            # The callback was called, so only the partitions are left to drop.
-            self._assignment.request_rebalance()
-            raise
-        self._assignment.drop(lost)
-        if lost:
-            self._committer.revoke(lost, self._fetcher.position())
-            self._fetcher.reassign(removed=lost)
-        self._assignment.accept()
+        self._assignment.drop(revoked)
+        if revoked:
+            self._committer.revoke(revoked, self._fetcher.position())
+            self._fetcher.reassign(removed=revoked)
 
-    def _add(self, added: tuple[int, ...]) -> None:
+    def _take(self, added: tuple[int, ...]) -> Steps[None]:
+        yield from ()
         if max(added) >= self.connection.partitions:
             self._stream.discover_partitions()
         committed = {p: at for p, at in self._assignment.positions.items() if p in added}

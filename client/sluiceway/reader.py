@@ -167,7 +167,13 @@ class ChannelReader(ChannelEndpoint):
         if visibility is not None:
             self._stream = CommittedStream(stream, visibility)
         self._visibility = visibility
-        self._committer = OffsetCommitter(handle, topic_id=connection.topic_id)
+        self._committer = OffsetCommitter(
+            connection.channel_name,
+            handle.membership.group if handle is not None and handle.membership else None,
+            uid=connection.channel_uid,
+            topic_id=connection.topic_id,
+            member=handle,
+        )
         self._closed = False
         self._failure: SluicewayError | None = None
         self._suspended: SluicewayError | None = None
@@ -403,7 +409,7 @@ class ChannelReader(ChannelEndpoint):
     def committed(self) -> dict[int, Position]:
         """Return the committed positions of this reader's partitions."""
         self._require_open()
-        return self._committer.committed()
+        return {p: at for p, at in self._committer.committed().items() if self._owns(p)}
 
     def position(self) -> dict[int, Position]:
         """Return the position of the next record, by partition.

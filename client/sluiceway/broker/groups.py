@@ -1,10 +1,11 @@
 """Group requests: lists, descriptions; members of this process join, sync and leave."""
 
 import contextlib
+import functools
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 from sluiceway.broker.connection import RequestHandler
@@ -29,9 +30,10 @@ from sluiceway.broker.protocol import (
     in_text,
 )
 from sluiceway.concurrency import ForkGuard
-from sluiceway.endpoint.committer import StandaloneCommitter
-from sluiceway.errors import SluicewayError, StaleGeneration
-from sluiceway.rest.endpoints import Endpoint, EndpointCalls, Position, SyncResult
+from sluiceway.endpoint.assignment import sync
+from sluiceway.endpoint.committer import OffsetCommitter
+from sluiceway.errors import Fenced, SluicewayError
+from sluiceway.rest.endpoints import AttachResult, Endpoint, EndpointCalls, SyncResult
 from sluiceway.rest.groups import Membership
 from sluiceway.rest.models import Connection
 
@@ -93,50 +95,113 @@ class DescribeGroupsResponse:
     groups: ByName[DescribeGroupResponse]
 
 
-@dataclass(kw_only=True)
 class JoinedMember:
     """A member of a dynamic group, whose program sends the heartbeats and syncs.
 
-    It is not an EndpointHandle, because nothing may send heartbeats in the background.
+    It is not an EndpointHandle, because nothing may send heartbeats in the background. The requests
+    of several Brokers may be for one member: `lock` is held during each, and `calls` are those of
+    the last one.
     """
 
-    id: str
-    channel: str
-    uid: str
-    topic_id: str | None
-    group: str
-    epoch: int
-    session: str
-    takes: frozenset[str] = frozenset()
-    """The optional fields of heartbeats that the gateway accepts."""
-    joined: int = 0
-    """The generation of the last join."""
-    generation: int | None = None
-    """The generation of its assignment; None: it has none."""
-    partitions: tuple[int, ...] = ()
-    pending: tuple[int, ...] = ()
-    started: bool = False
-    """Whether it ever had an assignment."""
-    heartbeats: int = 0
-    commits: int = 0
-    known: Mapping[int, Position] = field(default_factory=dict)
-    """Committed positions as last seen, by partition."""
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    def __init__(
+        self, connection: Connection, group: str, *, calls: EndpointCalls, timeout_s: float
+    ) -> None:
+        """Attach as a new member. Raises GatewayError."""
+        self.id = uuid.uuid4().hex
+        self.channel = connection.channel_name
+        self.uid = connection.channel_uid
+        self.topic_id = connection.topic_id
+        self.group = group
+        self.membership: Membership | None = Membership(group=group, index=None, size=None)
+        self.calls = calls
+        self.timeout_s = timeout_s
+        self.lock = threading.RLock()
+        self._session = uuid.uuid4().hex
+        self.attached: AttachResult = calls.attach(
+            self.channel,
+            uid=self.uid,
+            instance=self.id,
+            session=self._session,
+            role="reader",
+            membership=self.membership,
+        )
+        self.commits = OffsetCommitter(
+            self.channel, group, uid=self.uid, topic_id=self.topic_id, member=self
+        )
+        self._heartbeats = 0
+        self._current: int | None = None
+        self._offer: SyncResult | None = None
+        self._assignment: SyncResult | None = None
 
-    def commit(self, calls: EndpointCalls, positions: Mapping[int, Position]) -> None:
-        """Commit positions, all or none. Raises GatewayError."""
-        with self.lock:
-            self.commits += 1
-            body = {
-                "uid": self.uid,
-                "id": self.id,
-                "epoch": self.epoch,
-                "generation": self.generation or 1,
-                "topic_id": self.topic_id,
-                "number": self.commits,
-            }
-            calls.commit(self.channel, self.group, body, positions=positions)
-            self.known = {**self.known, **positions}
+    @property
+    def joined(self) -> int:
+        """The generation of the last join; 0 before it."""
+        return 0 if self._offer is None else self._offer.generation
+
+    @property
+    def generation(self) -> int | None:
+        """The generation of its assignment; None: it has none."""
+        return None if self._offer is None else self._offer.has
+
+    def join(self) -> None:
+        """Request the group's generation, and the generation of the partitions that it still has.
+
+        A reset, or a rebalance after its timeout, may have taken its partitions.
+        """
+        self._offer = sync(self)
+
+    def take(self) -> tuple[int, ...]:
+        """Take the partitions of the generation in which it joined. Raises RebalanceInProgress."""
+        taken = sync(self, self._offer)
+        if not taken.taken or taken.generation != self.joined:
+            raise _rejoin("the membership has changed since it joined")
+        self.commits.revoke(() if self._assignment is None else self._assignment.partitions)
+        self.commits.assign({}, taken.positions)
+        self.attached = replace(self.attached, generation=taken.generation)
+        self._offer = self._assignment = taken
+        return taken.partitions
+
+    def require_current(self) -> None:
+        """Raise RebalanceInProgress if it has to join again, as of the last heartbeat."""
+        if self._current != self.joined:
+            raise _rejoin("the membership has changed")
+        pending = () if self._assignment is None else self._assignment.pending
+        if pending and sync(self).pending != pending:
+            raise _rejoin("partitions of another member are free")
+
+    def heartbeat_now(self) -> None:
+        """Send a heartbeat. Raises GatewayError, ProtocolClientError."""
+        self._heartbeats += 1
+        state = "opened" if self._assignment is None else "started"
+        report = {"id": self.id, "epoch": self.attached.epoch, "state": state, **self._positions()}
+        response = self.calls.heartbeat(
+            self._session, self._heartbeats, [report], timeout_s=self.timeout_s
+        )
+        result = response.results.get(self.id)
+        if result is None or result.status in ("fenced", "gone"):
+            why = "the gateway removed it" if result is None else result.reason or result.status
+            raise _unknown(self.id, self.group, why)
+        if result.status != "ok":
+            raise UnknownError(result.reason or result.status)
+        self._current = result.generation
+
+    def detach(self) -> None:
+        """Leave the group."""
+        body = {"uid": self.uid, "epoch": self.attached.epoch, "state": "closed"}
+        self.calls.detach(self.channel, self.id, body | self._positions(), timeout_s=self.timeout_s)
+
+    def check(self) -> None:
+        """Do nothing: the gateway refuses the requests of a member that has to stop."""
+
+    def fence(self, error: Fenced) -> None:
+        """Do nothing, as `check`."""
+
+    def _positions(self) -> dict[str, Any]:
+        if "positions" not in self.attached.takes or self._assignment is None:
+            return {}
+        fetched = group_state().fetched(self.topic_id)
+        places = {str(p): [fetched[p], 0] for p in self._assignment.partitions if p in fetched}
+        return {"positions": places} if places else {}
 
 
 class GroupState:
@@ -149,20 +214,20 @@ class GroupState:
         self.members: dict[str, JoinedMember] = {}
         self._lock = threading.Lock()
         self._fetched: dict[str | None, dict[int, int]] = {}
-        self._committers: dict[tuple[str, str | None, str], StandaloneCommitter] = {}
+        self._committers: dict[tuple[str, str | None, str], OffsetCommitter] = {}
 
     def member(self, id_: str, group: str) -> JoinedMember | None:
         """Return the group's member with this id."""
         found = self.members.get(id_)
         return found if found is not None and found.group == group else None
 
-    def committer(self, connection: Connection, group: str) -> StandaloneCommitter:
+    def committer(self, connection: Connection, group: str) -> OffsetCommitter:
         """Return the committer for a group that this process did not join."""
         uid, topic_id = connection.channel_uid, connection.topic_id
         with self._lock:
             return self._committers.setdefault(
                 (uid, topic_id, group),
-                StandaloneCommitter(connection.channel_name, group, uid=uid, topic_id=topic_id),
+                OffsetCommitter(connection.channel_name, group, uid=uid, topic_id=topic_id),
             )
 
     def add_fetched(self, topic_id: str | None, partition: int, offset: int) -> None:
@@ -230,38 +295,26 @@ class GroupRequests:
         topic_name = in_text(topic, "topic")
 
         def joined(member: JoinedMember) -> JoinGroupResponse:
-            try:
-                return response(member)
-            except BaseException:
-                if not id_:
-                    # Its id is lost, and until its timeout it would hold partitions.
-                    with contextlib.suppress(SluicewayError):
-                        self._detach(member)
-                raise
-
-        def response(member: JoinedMember) -> JoinGroupResponse:
             if member.channel != topic_name:
                 raise InconsistentGroupProtocol(
                     f"the member {member.id!r} joined for {member.channel!r}, not for "
                     f"{topic_name!r}: a group belongs to one channel; join with an empty id for "
                     "another"
                 )
-            share = self._sync(member)
-            # A reset, or a rebalance after its timeout, may have taken its partitions.
-            member.joined, member.generation = share.generation, share.has
+            member.join()
             ids = self._live_members(member)
             leader = ids[0] if ids else member.id
             metadata = getattr(protocol, "metadata", None)
             return JoinGroupResponse(
-                generation_id=share.generation,
+                generation_id=member.joined,
                 group_protocol=in_bytes(getattr(protocol, "protocol_name", b""), "protocol"),
                 leader_id=leader.encode(),
                 member_id=member.id.encode(),
                 members={each.encode(): metadata for each in ids} if leader == member.id else {},
             )
 
-        attach = None if id_ else lambda: self._attach(name, topic_name)
-        return _response(joined, JoinGroupResponse, name, id_, attach, member_id=id_.encode())
+        attach = None if id_ else functools.partial(self._attach, name, topic_name)
+        return self._answer(joined, JoinGroupResponse, name, id_, attach, member_id=id_.encode())
 
     def sync(
         self, group: Any, generation: Any, member_id: Any, assignment: Iterable[Any]
@@ -274,32 +327,23 @@ class GroupRequests:
         def synced(member: JoinedMember) -> SyncGroupResponse:
             if generation != member.joined:
                 raise _stale(member, generation)
-            share = self._sync(member, take=True)
-            if not share.taken or share.generation != generation:
-                raise _rejoin("the membership has changed since it joined")
-            member.generation, member.started = generation, True
-            member.partitions, member.pending = share.partitions, share.pending
-            member.known = share.positions
-            pairs = [(member.channel.encode(), list(share.partitions))]
+            pairs = [(member.channel.encode(), list(member.take()))]
             return SyncGroupResponse(member_assignment=MemberAssignment(pairs))
 
-        return _response(synced, SyncGroupResponse, group, member_id)
+        return self._answer(synced, SyncGroupResponse, group, member_id)
 
     def heartbeat(self, group: Any, generation: Any, member_id: Any) -> HeartbeatResponse:
         """Send a heartbeat; the response says whether to join again."""
         checked_generation(generation)
 
         def sent(member: JoinedMember) -> HeartbeatResponse:
-            current = self._send_heartbeat(member)
+            member.heartbeat_now()
             if generation not in (member.generation, member.joined):
                 raise _stale(member, generation)
-            if current != member.joined:
-                raise _rejoin("the membership has changed")
-            if member.pending and self._sync(member).pending != member.pending:
-                raise _rejoin("partitions of another member are free")
+            member.require_current()
             return HeartbeatResponse()
 
-        return _response(sent, HeartbeatResponse, group, member_id)
+        return self._answer(sent, HeartbeatResponse, group, member_id)
 
     def leave(self, group: Any, member_id: Any) -> LeaveGroupResponse:
         """Leave the group."""
@@ -308,7 +352,48 @@ class GroupRequests:
             self._detach(member)
             return LeaveGroupResponse()
 
-        return _response(left, LeaveGroupResponse, group, member_id)
+        return self._answer(left, LeaveGroupResponse, group, member_id)
+
+    def _answer(
+        self,
+        call: Callable[[JoinedMember], R],
+        kind: type[R],
+        group: Any,
+        id_: Any,
+        attach: Callable[[], JoinedMember] | None = None,
+        **fields: Any,
+    ) -> R:
+        """Return the result of `call` for the member, or a refusal; forget an unknown member."""
+        name, id_ = in_text(group, "group"), in_text(id_, "member")
+        try:
+            member = joined_member(id_, name) if attach is None else attach()
+            with member.lock:
+                member.calls, member.timeout_s = self._calls, self._handler.timeout_s
+                try:
+                    return call(member)
+                except BaseException:
+                    if attach is not None:
+                        # Its id is lost, and until its timeout it would hold partitions.
+                        with contextlib.suppress(SluicewayError):
+                            self._detach(member)
+                    raise
+        except SluicewayError as error:
+            refusal = group_refusal(error)
+        if isinstance(refusal, UnknownMemberId) and group_state().member(id_, name):
+            group_state().members.pop(id_, None)
+        return kind(refusal.ERROR_CODE, reason=str(refusal), **fields)
+
+    def _attach(self, group: str, topic: str) -> JoinedMember:
+        connection = self._handler.connection(topic, fresh=True)
+        member = JoinedMember(
+            connection, group, calls=self._calls, timeout_s=self._handler.timeout_s
+        )
+        group_state().members[member.id] = member
+        return member
+
+    def _detach(self, member: JoinedMember) -> None:
+        member.detach()
+        group_state().members.pop(member.id, None)
 
     def _groups(self, channel: str) -> Iterator[bytes]:
         report = self._handler.control.status(channel)
@@ -318,87 +403,11 @@ class GroupRequests:
         found, _ = self._calls.endpoints(channel)
         return [each for each in found or () if each.role == "reader" and each.lives and each.group]
 
-    def _attach(self, group: str, topic: str) -> JoinedMember:
-        connection = self._handler.connection(topic, fresh=True)
-        id_, session = uuid.uuid4().hex, uuid.uuid4().hex
-        attached = self._calls.attach(
-            connection.channel_name,
-            uid=connection.channel_uid,
-            instance=id_,
-            session=session,
-            role="reader",
-            membership=Membership(group=group, index=None, size=None),
-        )
-        member = group_state().members[id_] = JoinedMember(
-            id=id_,
-            channel=connection.channel_name,
-            uid=connection.channel_uid,
-            topic_id=connection.topic_id,
-            group=group,
-            epoch=attached.epoch,
-            session=session,
-            takes=attached.takes,
-        )
-        return member
-
-    def _detach(self, member: JoinedMember) -> None:
-        body = {"uid": member.uid, "epoch": member.epoch, "state": "closed"} | _positions(member)
-        self._calls.detach(member.channel, member.id, body, timeout_s=self._handler.timeout_s)
-        group_state().members.pop(member.id, None)
-
-    def _sync(self, member: JoinedMember, *, take: bool = False) -> SyncResult:
-        body: dict[str, Any] = {"uid": member.uid, "epoch": member.epoch}
-        if take:
-            body |= {"take": member.joined, "has": member.generation}
-        try:
-            return self._calls.sync(member.channel, member.id, body)
-        except StaleGeneration:
-            # A heartbeat revives a lost member.
-            self._send_heartbeat(member)
-        return self._calls.sync(member.channel, member.id, body)
-
-    def _send_heartbeat(self, member: JoinedMember) -> int | None:
-        """Send a heartbeat, and return the group's generation."""
-        member.heartbeats += 1
-        state = "started" if member.started else "opened"
-        report = {"id": member.id, "epoch": member.epoch, "state": state, **_positions(member)}
-        response = self._calls.heartbeat(
-            member.session, member.heartbeats, [report], timeout_s=self._handler.timeout_s
-        )
-        result = response.results.get(member.id)
-        if result is None or result.status in ("fenced", "gone"):
-            why = "the gateway removed it" if result is None else result.reason or result.status
-            raise _unknown(member.id, member.group, why)
-        if result.status != "ok":
-            raise UnknownError(result.reason or result.status)
-        return result.generation
-
     def _live_members(self, member: JoinedMember) -> list[str]:
         """Return the ids of the live members, in the order in which they joined."""
         found, _ = self._calls.endpoints(member.channel, group=member.group)
         readers = [each for each in found or () if each.role == "reader" and each.lives]
         return [each.id for each in sorted(readers, key=lambda each: each.index)]
-
-
-def _response(
-    call: Callable[[JoinedMember], R],
-    kind: type[R],
-    group: Any,
-    id_: Any,
-    attach: Callable[[], JoinedMember] | None = None,
-    **fields: Any,
-) -> R:
-    """Return the result of `call` for the member, or a refusal; forget an unknown member."""
-    name, id_ = in_text(group, "group"), in_text(id_, "member")
-    try:
-        member = joined_member(id_, name) if attach is None else attach()
-        with member.lock:
-            return call(member)
-    except SluicewayError as error:
-        refusal = group_refusal(error)
-    if isinstance(refusal, UnknownMemberId) and group_state().member(id_, name):
-        group_state().members.pop(id_, None)
-    return kind(refusal.ERROR_CODE, reason=str(refusal), **fields)
 
 
 def joined_member(id_: str, group: str) -> JoinedMember:
@@ -407,14 +416,6 @@ def joined_member(id_: str, group: str) -> JoinedMember:
     if found is None:
         raise _unknown(id_, group, "it did not join in this process, or has left")
     return found
-
-
-def _positions(member: JoinedMember) -> dict[str, Any]:
-    if "positions" not in member.takes:
-        return {}
-    fetched = group_state().fetched(member.topic_id)
-    places = {str(p): [fetched[p], 0] for p in member.partitions if p in fetched}
-    return {"positions": places} if places else {}
 
 
 def _unknown(id_: str, group: str, why: str) -> UnknownMemberId:

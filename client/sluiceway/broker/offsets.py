@@ -25,7 +25,6 @@ from sluiceway.broker.protocol import (
     in_bytes,
     in_text,
 )
-from sluiceway.endpoint.committer import StandaloneCommitter
 from sluiceway.errors import OptionError, SluicewayError
 from sluiceway.rest.endpoints import Position
 
@@ -76,7 +75,8 @@ class OffsetRequests:
             try:
                 connection = self.handler.locate(topic, each.partition_id)
                 if topic not in known:
-                    known[topic] = group_state().committer(connection, name).fetch(self._calls)
+                    committer = group_state().committer(connection, name)
+                    known[topic] = committer.fetch(calls=self._calls)
                 at = known[topic].get(each.partition_id)
                 metadata = (at.metadata or "").encode() if at else b""
                 response = OffsetFetchPartitionResponse(at.offset if at else -1, metadata, 0)
@@ -98,15 +98,13 @@ class OffsetRequests:
         refusals: dict[int, ProtocolClientError],
     ) -> None:
         """Commit the valid offsets of one channel, all or none; put others into `refusals`."""
-        committer: JoinedMember | StandaloneCommitter
         if id_ or generation >= 0:
-            committer = _committing_member(topic, group, generation, id_)
-            topic_id, known = committer.topic_id, committer.known
+            member = _committing_member(topic, group, generation, id_)
+            topic_id, committer = member.topic_id, member.commits
         else:
             connection = self.handler.connection(topic)
-            committer = group_state().committer(connection, group)
-            topic_id, known = connection.topic_id, committer.known(self._calls)
-        fetched = group_state().fetched(topic_id)
+            topic_id, committer = connection.topic_id, group_state().committer(connection, group)
+        fetched, known = group_state().fetched(topic_id), committer.known(calls=self._calls)
         positions = {}
         for partition, each in requested.items():
             at = known.get(partition)
@@ -117,7 +115,7 @@ class OffsetRequests:
             except ProtocolClientError as refusal:
                 refusals[partition] = refusal
         if positions:
-            committer.commit(self._calls, positions)
+            committer.commit(None, lambda: positions, calls=self._calls)
 
     def _check(self, topic: bytes, request: Any, furthest: int) -> None:
         """Raise the refusal of a commit past `furthest` or of an invalid offset."""

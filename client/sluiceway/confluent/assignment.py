@@ -16,16 +16,17 @@ from confluent_kafka import (
     Message,
 )
 
-from sluiceway.confluent.background import Steps, WakeupEvent, left_s
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, error_event, refused
 from sluiceway.confluent.fetcher import MessageFetcher
-from sluiceway.confluent.members import ChannelMember, ManualConsumer, SubscribedConsumer
+from sluiceway.confluent.members import ChannelMember
 from sluiceway.confluent.partition_offsets import Partition, by_channel
+from sluiceway.confluent.waiting import WakeupEvent, left_s
 from sluiceway.errors import ChannelNotFound, EndpointClosed, GatewayUnavailable, SluicewayError
 from sluiceway.ledger.visibility import visibility_of
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import Position
+from sluiceway.runtime.steps import Steps
 
 __all__ = ["Assignment", "leave_all"]
 
@@ -133,13 +134,13 @@ class Assignment:
     @property
     def manual_partitions(self) -> list[Partition]:
         """The partitions that the caller assigned."""
-        manual = {name for name, each in self.members.items() if isinstance(each, ManualConsumer)}
+        manual = {name for name, member in self.members.items() if member.share is None}
         return [each for each in self.fetcher.starts if each[0] in manual]
 
     @property
-    def group_members(self) -> list[SubscribedConsumer]:
+    def group_members(self) -> list[ChannelMember]:
         """The memberships of groups."""
-        return [each for each in self.members.values() if isinstance(each, SubscribedConsumer)]
+        return [member for member in self.members.values() if member.share is not None]
 
     def join(self) -> Steps[list[tuple[str, SluicewayError]]]:
         """Join subscribed channels; return new failures. `outage` is None if the gateway answers.
@@ -190,7 +191,7 @@ class Assignment:
                 raise refused(INVALID_ARG, f"{given} is not a start offset")
             elif committed is not None:
                 starts[partition] = committed
-            elif isinstance(member, SubscribedConsumer) and number >= member.initial_total:
+            elif member.share is not None and number >= member.initial_total:
                 # The partition was added after the member joined, so all of it is new.
                 starts[partition] = OFFSET_BEGINNING
             elif self._settings.reset in _RESET:
@@ -341,15 +342,15 @@ class Assignment:
     def _require_manual_consumer(self, channel: str, offsets: Mapping[int, int]) -> None:
         """Ensure a manual consumer of a channel with the group's committed offsets."""
         member = self.members.get(channel)
-        if not isinstance(member, ManualConsumer):
-            self._add_member(ManualConsumer(self._control, channel, self._settings.group))
+        if member is None or member.share is not None:
+            self._add_member(ChannelMember(self._settings, channel))
             return
         stored = [p for p, given in offsets.items() if given in (OFFSET_INVALID, OFFSET_STORED)]
         if stored:
             member.learn(stored)
 
-    def _join(self, channel: str) -> SubscribedConsumer:
-        member = SubscribedConsumer(self._settings, channel, wakeup=self._wakeup)
+    def _join(self, channel: str) -> ChannelMember:
+        member = ChannelMember(self._settings, channel, wakeup=self._wakeup)
         if self._closed:
             # `close` did not wait for it.
             member.handle.detach()

@@ -2,16 +2,16 @@
 
 import collections
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from confluent_kafka import KafkaError, TopicPartition
 
 from sluiceway.confluent.errors import FAIL, kafka_error
 from sluiceway.confluent.partition_offsets import Partition, by_channel
+from sluiceway.confluent.waiting import WakeupEvent
 from sluiceway.errors import GatewayUnavailable, SluicewayError
 from sluiceway.rest.endpoints import Position
-from sluiceway.runtime.threads import Signal
+from sluiceway.runtime.threads import Background, Signal
 
 __all__ = ["AsyncCommitter", "committed_partitions"]
 
@@ -20,89 +20,82 @@ LOGGER = logging.getLogger("sluiceway.confluent")
 _SLICE_S = 0.2
 """A signal right before a thread blocks does not wake it."""
 
+Offsets = dict[Partition, Position]
 Report = tuple[KafkaError | None, list[TopicPartition]]
 
 
 class AsyncCommitter:
-    """Commits with `commit`, for the offsets of one channel; its calls never overlap.
+    """Commits in the background by `commit`, which commits the offsets of one channel.
 
-    A thread runs while there are requests. Waiting requests are committed together, with the
-    highest offset of each partition. Every request gets its own report; polls, which `wakeup`
-    wakes, deliver `reports`.
+    Waiting requests are committed together, with the highest offset of each partition. Every
+    request gets its own report; polls, which `wakeup` wakes, deliver `reports`.
     """
 
     def __init__(
-        self, commit: Callable[[str, Mapping[int, Position]], None], *, wakeup: Signal
+        self, commit: Callable[[str, Mapping[int, Position]], None], *, wakeup: WakeupEvent
     ) -> None:
         self._commit_channel = commit
         self._wakeup = wakeup
-        self._lock = threading.Lock()
-        self._queue_lock = threading.Lock()
-        self._waiting: list[dict[Partition, Position]] = []
-        self._flushes: list[Signal] = []
-        self.idle = True
-        """True while no commit waits or runs."""
+        self._background = Background()
+        # Requests, and signals of the threads that wait for those before them.
+        self._waiting: collections.deque[Offsets | Signal] = collections.deque()
         self.reports: collections.deque[Report] = collections.deque()
+
+    @property
+    def idle(self) -> bool:
+        """True while no commit waits or runs."""
+        return not self._waiting
 
     def commit(self, offsets: Mapping[Partition, Position]) -> dict[str, SluicewayError]:
         """Commit, and return the failures by channel."""
         failures: dict[str, SluicewayError] = {}
-        with self._lock:
-            for channel, own in by_channel(offsets).items():
-                try:
-                    self._commit_channel(channel, own)
-                except SluicewayError as error:
-                    failures[channel] = error
+        for channel, own in by_channel(offsets).items():
+            try:
+                self._commit_channel(channel, own)
+            except SluicewayError as error:
+                failures[channel] = error
         return failures
 
     def submit(self, offsets: Mapping[Partition, Position]) -> None:
         """Commit in the background, and report."""
-        with self._queue_lock:
-            self._waiting.append(dict(offsets))
-            if self.idle:
-                # The thread ends with its work: a waiting one would keep an abandoned consumer
-                # alive.
-                threading.Thread(target=self._run, name="sluiceway-commit", daemon=True).start()
-                self.idle = False
+        self._waiting.append(dict(offsets))
+        self._background.run(self._commit_waiting)
 
     def flush(self) -> None:
-        """Wait until no commit is waiting or running."""
-        idle = Signal()
-        with self._queue_lock:
-            if self.idle:
-                return
-            self._flushes.append(idle)
-        while not idle.wait(_SLICE_S):
-            pass
+        """Wait until no earlier commit is waiting or running."""
+        done = Signal()
+        self._waiting.append(done)
+        while not done.wait(0):
+            # Again: an interrupt, or a lack of threads, may have prevented it.
+            self._background.run(self._commit_waiting)
+            done.wait(_SLICE_S)
 
-    def _run(self) -> None:
-        while True:
-            with self._queue_lock:
-                requests, self._waiting = self._waiting, []
-                if not requests:
-                    self.idle = True
-                    while self._flushes:
-                        self._flushes.pop().set()
-                    return
-            try:
-                self._commit_together(requests)
-            except Exception as error:
-                # Without this thread, `flush` would wait forever.
-                LOGGER.exception("commits failed")
-                failure = KafkaError(FAIL, repr(error))
-                for each in requests:
-                    self._report(each, dict.fromkeys((channel for channel, _ in each), failure))
+    def _commit_waiting(self) -> None:
+        entries = list(self._waiting)
+        requests = [entry for entry in entries if not isinstance(entry, Signal)]
+        try:
+            self._commit_together(requests)
+        except BaseException as error:
+            # Without a report, `flush` would wait forever.
+            LOGGER.exception("commits failed")
+            failure = KafkaError(FAIL, repr(error))
+            for offsets in requests:
+                self._report(offsets, {channel: failure for channel, _ in offsets})
+        for entry in entries:
+            self._waiting.popleft()
+            if isinstance(entry, Signal):
+                entry.set()
 
-    def _commit_together(self, requests: Sequence[dict[Partition, Position]]) -> None:
-        together: dict[Partition, Position] = {}
-        for each in requests:
-            together |= {key: max(at, together.get(key, at)) for key, at in each.items()}
+    def _commit_together(self, requests: Sequence[Offsets]) -> None:
+        together: Offsets = {}
+        for offsets in requests:
+            together |= {key: max(at, together.get(key, at)) for key, at in offsets.items()}
         failures = self.commit(together)
         # Commit one by one to find the request that failed, unless the gateway is unavailable.
-        unavailable = all(isinstance(each, GatewayUnavailable) for each in failures.values())
-        for each in requests:
-            own = failures if unavailable or len(requests) == 1 else self.commit(each)
-            self._report(each, {channel: kafka_error(error) for channel, error in own.items()})
+        unavailable = all(isinstance(error, GatewayUnavailable) for error in failures.values())
+        for offsets in requests:
+            own = failures if unavailable or len(requests) == 1 else self.commit(offsets)
+            self._report(offsets, {channel: kafka_error(error) for channel, error in own.items()})
 
     def _report(
         self, offsets: Mapping[Partition, Position], errors: Mapping[str, KafkaError]

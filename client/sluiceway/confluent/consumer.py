@@ -8,7 +8,6 @@ from typing import Any, Self, TypeVar, cast
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, Message, TopicPartition
 
-from sluiceway.confluent.background import left_s
 from sluiceway.confluent.committer import committed_partitions
 from sluiceway.confluent.config import consumer_settings
 from sluiceway.confluent.coordinator import ConsumerCoordinator, OnPartitions
@@ -22,7 +21,6 @@ from sluiceway.confluent.errors import (
     kafka_exceptions,
     refused,
 )
-from sluiceway.confluent.members import SubscribedConsumer
 from sluiceway.confluent.metadata import cluster_metadata
 from sluiceway.confluent.partition_offsets import (
     Partition,
@@ -31,6 +29,7 @@ from sluiceway.confluent.partition_offsets import (
     topic_partitions,
 )
 from sluiceway.confluent.transactions import GroupMetadata
+from sluiceway.confluent.waiting import left_s
 from sluiceway.rest.endpoints import Position
 from sluiceway.rest.ledger_models import PositionAdvance
 
@@ -380,7 +379,7 @@ class Consumer:
             send(None)
         for channel, positions in by_channel(wanted).items():
             member = self._assignment.members.get(channel)
-            if not isinstance(member, SubscribedConsumer):
+            if member is None or member.share is None:
                 raise refused(
                     STATE,
                     f"the partitions of {channel!r} were assigned with assign(): a transaction "

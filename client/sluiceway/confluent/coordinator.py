@@ -14,7 +14,6 @@ from confluent_kafka import OFFSET_INVALID, Message, TopicPartition
 
 from sluiceway.concurrency import FairLock, ForkGuard
 from sluiceway.confluent.assignment import Assignment, leave_all
-from sluiceway.confluent.background import StepRunner, Steps, WakeupEvent
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import (
@@ -26,10 +25,13 @@ from sluiceway.confluent.errors import (
     refused,
     require_same_process,
 )
-from sluiceway.confluent.members import ChannelMember, ManualConsumer, SubscribedConsumer
+from sluiceway.confluent.members import ChannelMember
 from sluiceway.confluent.partition_offsets import Partition, topic_partitions
+from sluiceway.confluent.waiting import WakeupEvent
+from sluiceway.endpoint.assignment import PartitionAssignment
 from sluiceway.errors import Fenced, GatewayUnavailable, SluicewayError
 from sluiceway.rest.endpoints import Position
+from sluiceway.runtime.steps import StepRunner, Steps
 from sluiceway.runtime.threads import Signal
 
 __all__ = ["ConsumerCoordinator", "OnPartitions"]
@@ -61,7 +63,7 @@ class ConsumerCoordinator:
         self.assignment = Assignment(settings, wakeup=self.wakeup)
         members = self.assignment.members
         self.committer = AsyncCommitter(self.assignment.commit, wakeup=self.wakeup)
-        self._steps = StepRunner(wakeup=self.wakeup)
+        self._steps = StepRunner(notify=self.wakeup.set)
         self._outage = False
         self._calling = 0
         self._called = Signal()
@@ -79,7 +81,8 @@ class ConsumerCoordinator:
         """True during a rebalance, before which polled messages must be returned."""
         if self._steps.active:
             return True
-        return any(each.share.rebalance_due for each in self.assignment.group_members)
+        shares = [member.share for member in self.assignment.members.values()]
+        return any(share is not None and share.rebalance_due for share in shares)
 
     def serve(self, wait_s: float) -> None:
         """Commit, run callbacks and rebalance as due; wait `wait_s` at most, and briefly."""
@@ -157,8 +160,7 @@ class ConsumerCoordinator:
 
     def unassign_manually(self, deadline_s: float | None = None) -> None:
         """Stop reading the partitions that the caller assigned."""
-        members = self.assignment.members.values()
-        if any(isinstance(each, ManualConsumer) for each in members):
+        if any(member.share is None for member in self.assignment.members.values()):
             self.assign_manually({}, deadline_s=deadline_s)
 
     def consumed(self, partitions: Collection[Partition]) -> dict[Partition, Position]:
@@ -219,48 +221,48 @@ class ConsumerCoordinator:
         for name, error in (yield from assignment.join()):
             self.events.append(error_event(name, kafka_error(error)))
         for member in list(assignment.members.values()):
+            share = member.share
             try:
-                if isinstance(member, SubscribedConsumer):
+                if share is not None:
                     member.handle.check()
                 member.require_topic(self._settings.kafka)
             except SluicewayError as error:
                 yield from self._lose(member, error)
                 continue
-            if isinstance(member, SubscribedConsumer):
+            if share is not None:
+                release = functools.partial(self._release, member, share)
+                take = functools.partial(self._take, member)
                 try:
-                    yield from self._follow(member)
+                    yield from share.follow(member.held, release, take)
                 except Fenced as error:
                     # Before a heartbeat has noticed it.
                     yield from self._lose(member, error)
 
-    def _follow(self, member: SubscribedConsumer) -> Steps[None]:
-        """Apply the gateway's assignment."""
-        share, assignment = member.share, self.assignment
-        if share.rebalance_due:
-            lost = yield share.find_revoked
-            callback = "lost" if share.forfeited else "revoke"
-            failure = yield from self._revoke(
-                member, [p for p in lost if p in member.held], callback
-            )
-            share.drop(lost)
-            yield share.accept
-            if failure is not None:
-                raise failure
-        new = [p for p in share.partitions if p not in member.held]
-        if new:
-            member.learn(new)
-            partitions = dict.fromkeys(((member.channel, p) for p in new), OFFSET_INVALID)
-            starts, events = assignment.starts(partitions)
-            # Before the callback, so that all partitions are assigned when it returns.
-            starts = yield functools.partial(assignment.resolve, starts)
-            try:
-                self._call("assign", partitions, assigning=True)
-            finally:
-                # Also if `on_assign` raises, as in librdkafka.
-                started = assignment.started
-                assignment.add({each: at for each, at in starts.items() if each not in started})
-                member.held = tuple(sorted({*member.held, *new}))
-                self.events.extend(e for e in events if (e.topic(), e.partition()) not in started)
+    def _release(
+        self, member: ChannelMember, share: PartitionAssignment, revoked: Collection[int]
+    ) -> Steps[BaseException | None]:
+        """Release partitions that the gateway has revoked; return the callback's exception."""
+        held = [p for p in revoked if p in member.held]
+        failure = yield from self._revoke(member, held, "lost" if share.forfeited else "revoke")
+        share.drop(revoked)
+        return failure
+
+    def _take(self, member: ChannelMember, added: Collection[int]) -> Steps[None]:
+        """Read partitions that the gateway has assigned, from where `on_assign` starts them."""
+        assignment = self.assignment
+        member.learn(added)
+        partitions = dict.fromkeys(((member.channel, p) for p in added), OFFSET_INVALID)
+        starts, events = assignment.starts(partitions)
+        # Before the callback, so that all partitions are assigned when it returns.
+        starts = yield functools.partial(assignment.resolve, starts)
+        try:
+            self._call("assign", partitions, assigning=True)
+        finally:
+            # Also if `on_assign` raises, as in librdkafka.
+            started = assignment.started
+            assignment.add({each: at for each, at in starts.items() if each not in started})
+            member.held = tuple(sorted({*member.held, *added}))
+            self.events.extend(e for e in events if (e.topic(), e.partition()) not in started)
 
     def _revoke(
         self, member: ChannelMember, lost: Collection[int], callback: str
@@ -297,7 +299,7 @@ class ConsumerCoordinator:
         if failure is not None:
             raise failure
 
-    def _leave(self, member: SubscribedConsumer) -> Steps[None]:
+    def _leave(self, member: ChannelMember) -> Steps[None]:
         """Leave a group after commits and callback."""
         failure = yield from self._revoke(member, member.held, "revoke")
         yield from self._detach(member)
@@ -328,7 +330,7 @@ class ConsumerCoordinator:
 
     def _detach_idle(self) -> Steps[None]:
         for each in self.assignment.idle():
-            if isinstance(each, ManualConsumer):
+            if each.share is None:
                 yield from self._detach(each)
 
     def _flush(self) -> Steps[None]:

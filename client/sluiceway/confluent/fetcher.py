@@ -18,7 +18,6 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaError, Message
 
 from sluiceway.concurrency import FairLock
-from sluiceway.confluent.background import left_s
 from sluiceway.confluent.errors import (
     AUTO_OFFSET_RESET,
     PARTITION_EOF,
@@ -29,6 +28,7 @@ from sluiceway.confluent.errors import (
     refused,
 )
 from sluiceway.confluent.partition_offsets import Partition, by_channel
+from sluiceway.confluent.waiting import left_s
 from sluiceway.errors import SluicewayError
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import PartitionStream, open_stream

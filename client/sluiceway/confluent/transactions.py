@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from sluiceway.confluent.background import left_s
 from sluiceway.confluent.channel_producer import ChannelProducer
 from sluiceway.confluent.config import ProducerSettings
 from sluiceway.confluent.errors import FENCED, INVALID_ARG, STATE, TIMED_OUT, kafka_error, refused
 from sluiceway.confluent.local_queue import PendingMessage
 from sluiceway.confluent.partition_offsets import partitions_of
 from sluiceway.confluent.sender import MessageSender
+from sluiceway.confluent.waiting import left_s
 from sluiceway.errors import CommitUnknown, Conflict, SluicewayError, SluicewayTimeout
 from sluiceway.rest.ledger_models import PositionAdvance
 

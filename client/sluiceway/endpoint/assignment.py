@@ -1,33 +1,61 @@
-"""Partition assignment: the changing partitions of a dynamic group's member."""
+"""Partition assignment: the changing partitions of a dynamic group's member, and its rebalances."""
 
 import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+from sluiceway.endpoint.committer import AttachedMember
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import StopCondition
 from sluiceway.errors import GatewayUnavailable, StaleGeneration
 from sluiceway.rest.endpoints import HeartbeatResult, Position, SyncResult
+from sluiceway.runtime.steps import Steps
 from sluiceway.runtime.threads import Signal
 
-__all__ = ["PartitionAssignment", "StopAtAssignmentEnd"]
+__all__ = ["PartitionAssignment", "StopAtAssignmentEnd", "sync"]
 
 LOGGER = logging.getLogger("sluiceway.endpoint.assignment")
+
+Release = Callable[[tuple[int, ...]], Steps[BaseException | None]]
+"""Calls back, commits, drops revoked partitions from the assignment, and stops reading them.
+
+A returned exception is raised once they are released; a raised one makes another rebalance due.
+"""
+Take = Callable[[tuple[int, ...]], Steps[None]]
+"""Starts to read new partitions, and calls back."""
+
+
+def sync(member: AttachedMember, offer: SyncResult | None = None) -> SyncResult:
+    """Request the assignment of a dynamic group's member, or take the offered one.
+
+    Raises GatewayError.
+    """
+    body: dict[str, object] = {"uid": member.uid, "epoch": member.attached.epoch}
+    if offer is not None:
+        body |= {"take": offer.generation, "has": offer.has}
+    try:
+        return member.calls.sync(member.channel, member.id, body)
+    except StaleGeneration:
+        # The member was lost, and no heartbeat has revived it yet.
+        member.heartbeat_now()
+    return member.calls.sync(member.channel, member.id, body)
 
 
 class PartitionAssignment:
     """The partitions of one member; heartbeat results announce changes.
 
-    A rebalance is `find_revoked`, then `drop` of the revoked partitions once the reader has
-    stopped reading them, then `accept`. `partitions` are assigned now, `pending` once their current
-    member has released them. `positions` are the group's committed positions as of `accept`,
-    `total` is the channel's number of partitions. `forfeited`: the member was lost, took too long
-    to release partitions, or its group was reset, so all its partitions are revoked and cannot be
-    committed.
+    A rebalance is `follow`, whose steps run in the thread that reads. `partitions` are assigned
+    now, `pending` once their current member has released them. `positions` are the group's
+    committed positions as of the last rebalance, `total` is the channel's number of partitions.
+    `forfeited`: the member was lost, took too long to release partitions, or its group was reset,
+    so all its partitions are revoked and cannot be committed.
     """
 
-    def __init__(self, handle: EndpointHandle) -> None:
+    def __init__(
+        self, handle: EndpointHandle, *, notify: Callable[[], object] = lambda: None
+    ) -> None:
+        """Observe a member's heartbeats; `notify` is called after each one."""
         self._handle = handle
         self.partitions: tuple[int, ...] = ()
         self.pending: tuple[int, ...] = ()
@@ -44,6 +72,7 @@ class PartitionAssignment:
         def on_result(result: HeartbeatResult) -> None:
             if (method := on_heartbeat()) is not None:
                 method(result)
+                notify()
 
         # A weak reference, or its endpoint would keep an abandoned reader alive.
         handle.on_result = on_result
@@ -79,16 +108,43 @@ class PartitionAssignment:
 
     def join(self) -> None:
         """Take a new member's first partitions. Raises GatewayError."""
-        offer = self._sync(None)
+        offer = sync(self._handle)
         self.total = offer.total
-        self._update(self._sync(offer))
+        self._update(sync(self._handle, offer))
 
-    def find_revoked(self) -> tuple[int, ...]:
+    def follow(self, held: Collection[int], release: Release, take: Take) -> Steps[None]:
+        """Release revoked partitions of those `held`, then take new ones.
+
+        `release` gets the revoked partitions, also if there are none, while the member may still
+        commit them. Raises GatewayError.
+        """
+        revoked: tuple[int, ...] = ()
+        if self.rebalance_due:
+            revoked = yield self._find_revoked
+            try:
+                failure = yield from release(revoked)
+            except BaseException:
+                # The callback was called, so only the partitions are left to drop.
+                self.request_rebalance()
+                raise
+            yield self._accept
+            if failure is not None:
+                raise failure
+        kept = {p for p in held if p not in revoked}
+        added = tuple(p for p in self.partitions if p not in kept)
+        if added:
+            yield from take(added)
+
+    def drop(self, revoked: Collection[int]) -> None:
+        """Remove partitions."""
+        self.partitions = tuple(p for p in self.partitions if p not in revoked)
+
+    def _find_revoked(self) -> tuple[int, ...]:
         """Request the assignment and return the revoked partitions; none in an outage."""
         self._heartbeat.clear()
         self._offer = None
         try:
-            self._offer = offer = self._sync(None)
+            self._offer = offer = sync(self._handle)
         except GatewayUnavailable as error:
             LOGGER.warning("the assignment of %s stays unchanged: %s", self._handle.name, error)
             return ()
@@ -103,17 +159,13 @@ class PartitionAssignment:
         kept = set(offer.held) & set(offer.partitions)
         return tuple(p for p in self.partitions if p not in kept)
 
-    def drop(self, revoked: tuple[int, ...]) -> None:
-        """Remove partitions."""
-        self.partitions = tuple(p for p in self.partitions if p not in revoked)
-
-    def accept(self) -> None:
+    def _accept(self) -> None:
         """Take the assignment that was requested last, unless the group has changed again."""
         offer, self._offer = self._offer, None
         if offer is None:
             return
         try:
-            self._update(offer if offer.taken else self._sync(offer))
+            self._update(offer if offer.taken else sync(self._handle, offer))
         except GatewayUnavailable as error:
             LOGGER.warning("%s has not taken its new assignment: %s", self._handle.name, error)
 
@@ -138,18 +190,6 @@ class PartitionAssignment:
         self._announced_generation = max(self._announced_generation or 0, taken.generation)
         self.partitions, self.pending = taken.partitions, taken.pending
         self.positions = taken.positions
-
-    def _sync(self, offer: SyncResult | None) -> SyncResult:
-        handle = self._handle
-        body: dict[str, object] = {"uid": handle.uid, "epoch": handle.attached.epoch}
-        if offer is not None:
-            body |= {"take": offer.generation, "has": offer.has}
-        try:
-            return handle.calls.sync(handle.channel, handle.id, body)
-        except StaleGeneration:
-            # The member was lost, and no heartbeat has revived it yet.
-            handle.heartbeat_now()
-        return handle.calls.sync(handle.channel, handle.id, body)
 
 
 class StopAtAssignmentEnd(StopCondition):

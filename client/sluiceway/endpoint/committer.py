@@ -1,47 +1,88 @@
-"""Offset committers: store positions with the gateway, as a member of a group or without one."""
+"""Offset committer: stores positions with the gateway, as a member of a group or without one."""
 
 import threading
 from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
 
-from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import CommitBeyondRead, Fenced, GatewayError, GatewayUnavailable, OptionError
-from sluiceway.rest.endpoints import EndpointCalls, Position
+from sluiceway.rest.endpoints import AttachResult, EndpointCalls, Position
+from sluiceway.rest.groups import Membership
 from sluiceway.rest.ledger_models import PositionAdvance
 
-__all__ = ["OffsetCommitter", "StandaloneCommitter"]
+__all__ = ["AttachedMember", "OffsetCommitter"]
+
+
+class AttachedMember(Protocol):
+    """A member of a group: an EndpointHandle, or a member whose program sends the heartbeats."""
+
+    id: str
+    channel: str
+    uid: str
+    membership: Membership | None
+    attached: AttachResult
+    calls: EndpointCalls
+
+    def check(self) -> None:
+        """Raise Fenced or EndpointClosed for a member that has to stop."""
+
+    def fence(self, error: Fenced) -> None:
+        """Record that another instance has taken its place."""
+
+    def heartbeat_now(self) -> None:
+        """Send a heartbeat at once, which revives a lost member."""
 
 
 class OffsetCommitter:
-    """Commits the positions of one reader for its group.
+    """Commits the positions of one consumer for its group, as a member of it or without joining.
 
-    Commits carry a sequence number, so a delayed commit cannot overwrite a newer one. A commit
-    without a response may or may not have been stored; the next one first requests the stored
-    positions, because a transaction names those that it replaces.
+    Commits of a member carry a sequence number, so a delayed commit cannot overwrite a newer one.
+    Without membership, each commit names the positions that it replaces: if two consumers read the
+    same partition by mistake, the second one's commit is a Conflict `position_moved` instead of
+    overwriting the first. A commit without a response may or may not have been stored; the next
+    one first requests the stored positions.
 
     For facades: `assign` and `revoke` follow the assignment, `track_consumed` raises the limit
-    up to which positions may be committed, `commit` and `committed` need a group.
+    up to which positions may be committed, `commit` and `committed` need a group. Without
+    membership, the committed positions are requested by `fetch`, or by the first commit.
 
     Thread-safe. Commits are sent one after the other, because positions must not go back. Nothing
     else waits for a commit: reading continues during an outage of the gateway.
     """
 
-    def __init__(self, handle: EndpointHandle | None, *, topic_id: str | None) -> None:
-        self._handle = handle
-        self._topic_id = topic_id
+    def __init__(
+        self,
+        channel: str,
+        group: str | None,
+        *,
+        uid: str,
+        topic_id: str | None,
+        member: AttachedMember | None = None,
+        calls: EndpointCalls | None = None,
+    ) -> None:
+        """Commit as `member`, or else by `calls`, which each call may replace.
+
+        `uid` is the channel's. Without a `group`, commits are refused.
+        """
+        self._channel, self._group = channel, group
+        self._uid, self._topic_id = uid, topic_id
+        self._member = member
+        self._calls = calls if member is None else member.calls
         self._sequence = 0
         self.revoked_uncommitted = False
         """True after the removal of a partition with returned records that were not committed.
 
         Each commit clears it, and so does `rewind`.
         """
-        self._committed = {} if handle is None else dict(handle.attached.positions)
+        self._committed = {} if member is None else dict(member.attached.positions)
+        # Without membership, the stored positions are unknown until they are requested.
+        self._unseen = member is None
         self._consumed: dict[int, Position] = {}
         # By partition, the position of the first record returned since the last commit.
         self._uncommitted_from: dict[int, Position] = {}
-        # Partitions with a commit that has no response.
-        self._doubtful: set[int] = set()
+        # The positions of a commit without a response.
+        self._doubtful: dict[int, Position] = {}
         self._commit_lock = threading.Lock()
-        # Guards the two maps for a few instructions; taken after `_commit_lock`.
+        # Guards the maps for a few instructions; taken after `_commit_lock`.
         self._lock = threading.RLock()
 
     def track_consumed(self, positions: Mapping[int, Position]) -> None:
@@ -67,9 +108,9 @@ class OffsetCommitter:
     def assign(self, start: Mapping[int, Position], committed: Mapping[int, Position]) -> None:
         """Add partitions with their start positions and committed positions."""
         with self._lock:
-            self._consumed.update(start)
-            self._uncommitted_from.update(start)
-            self._committed.update(committed)
+            self.track_consumed(start)
+            self._uncommitted_from |= start
+            self._committed |= committed
 
     def revoke(
         self, partitions: Collection[int], consumed: Mapping[int, Position] | None = None
@@ -90,43 +131,49 @@ class OffsetCommitter:
     def commit(
         self,
         positions: Mapping[int, Position | int] | None,
-        consumed: Callable[[], Mapping[int, Position]],
+        consumed: Callable[[], Mapping[int, Position]] = dict,
+        *,
+        calls: EndpointCalls | None = None,
     ) -> None:
         """Commit `positions`, all or none; None commits the positions that `consumed` returns.
 
         `consumed` is called once earlier commits are done. Raises CommitBeyondRead, Conflict,
         Fenced, StaleGeneration, GatewayUnavailable, and OptionError for a reader without a group.
         """
-        handle, group = self._require_group()
+        used = self._calls_or(calls)
 
         def send(advance: PositionAdvance | None) -> None:
             if advance is None:
                 return
-            body = {
-                "uid": handle.uid,
-                "id": handle.id,
+            body: dict[str, object] = {"uid": advance.uid, "topic_id": advance.topic_id}
+            if advance.endpoint is None:
+                before = {p: at for p, at in advance.before.items() if at is not None}
+                used.advance(
+                    advance.channel, advance.group, body, positions=advance.after, before=before
+                )
+                return
+            body |= {
+                "id": advance.endpoint,
                 "epoch": advance.epoch,
                 "generation": advance.generation,
-                "topic_id": self._topic_id,
                 "number": advance.number,
             }
-            handle.calls.commit(handle.channel, group, body, positions=advance.after)
+            used.commit(advance.channel, advance.group, body, positions=advance.after)
 
-        self.commit_with(send, consumed, positions)
+        self.commit_with(send, consumed, positions, calls=used)
 
     def commit_with(
         self,
         send: Callable[[PositionAdvance | None], None],
         consumed: Callable[[], Mapping[int, Position]],
         positions: Mapping[int, Position | int] | None = None,
+        *,
+        calls: EndpointCalls | None = None,
     ) -> None:
         """Like `commit`, by the caller's `send`, which gets None if nothing moved."""
-        handle, group = self._require_group()
+        group, member = self._require_group(), self._member
         with self._commit_lock:
-            if self._doubtful:
-                stored = self.committed()
-                self.mark_committed({p: stored[p] for p in self._doubtful & stored.keys()})
-                self._doubtful.clear()
+            self._resolve(self._calls_or(calls))
             current = consumed()
             with self._lock:
                 self.track_consumed(current)
@@ -139,26 +186,29 @@ class OffsetCommitter:
                 return
             self._sequence += 1
             advance = PositionAdvance(
-                channel=handle.channel,
-                uid=handle.uid,
+                channel=self._channel,
+                uid=self._uid,
                 topic_id=self._topic_id,
                 group=group,
-                endpoint=handle.id,
-                epoch=handle.attached.epoch,
-                generation=handle.attached.generation,
+                endpoint=None if member is None else member.id,
+                epoch=0 if member is None else member.attached.epoch,
+                generation=0 if member is None else member.attached.generation,
                 number=self._sequence,
                 before={p: before[p] for p in changed},
                 after=changed,
             )
             # Until there is a response: the request may be interrupted after it was sent.
-            self._doubtful.update(changed)
+            self._doubtful = changed
             try:
                 send(advance)
-            except Fenced as error:
-                handle.fence(error)
+            except GatewayError as error:
+                if not isinstance(error, GatewayUnavailable):
+                    self._doubtful = {}
+                if isinstance(error, Fenced) and member is not None:
+                    member.fence(error)
                 raise
             self.mark_committed(changed)
-            self._doubtful.clear()
+            self._doubtful = {}
 
     def mark_committed(self, positions: Mapping[int, Position]) -> None:
         """Record positions that the gateway has stored."""
@@ -169,26 +219,68 @@ class OffsetCommitter:
             self._uncommitted_from |= present
 
     def committed(self) -> dict[int, Position]:
-        """Request the committed positions of the assigned partitions."""
-        handle, group = self._require_group()
-        member = handle.membership
-        index = member.index if member is not None and member.mode == "broadcast" else None
-        found = handle.calls.committed(handle.channel, group, index=index)
-        return {p: position for p, position in found.items() if handle.owns(p)}
+        """Request the committed positions of the group."""
+        return self._stored(self._calls_or(None))
+
+    def fetch(
+        self, partitions: Collection[int] | None = None, *, calls: EndpointCalls | None = None
+    ) -> Mapping[int, Position]:
+        """Request the committed positions, and continue from those of `partitions` (None: all).
+
+        Raises GatewayError.
+        """
+        with self._commit_lock:
+            stored = self._stored(self._calls_or(calls))
+            with self._lock:
+                if partitions is None or self._unseen:
+                    self._committed, self._doubtful, self._unseen = dict(stored), {}, False
+                else:
+                    others = {p: at for p, at in self._committed.items() if p not in partitions}
+                    own = {p: at for p, at in stored.items() if p in partitions}
+                    self._committed = others | own
+            return stored
+
+    def known(self, *, calls: EndpointCalls | None = None) -> Mapping[int, Position]:
+        """Return the last seen committed positions; requests them if needed."""
+        with self._commit_lock:
+            self._resolve(self._calls_or(calls))
+            return dict(self._committed)
 
     def last_known(self, partition: int) -> Position | None:
         """Return a partition's last seen committed position, without a request."""
         return self._committed.get(partition)
 
-    def _require_group(self) -> tuple[EndpointHandle, str]:
-        handle = self._handle
-        if handle is None or handle.membership is None:
+    def _resolve(self, calls: EndpointCalls) -> None:
+        """Request the stored positions if they are unknown, or a commit had no response."""
+        if self._unseen:
+            self._committed, self._unseen = self._stored(calls), False
+        elif self._doubtful:
+            # Take only positions of the doubtful commit: those that others moved stay unknown.
+            stored = self._stored(calls)
+            self.mark_committed({p: at for p, at in self._doubtful.items() if stored.get(p) == at})
+            self._doubtful = {}
+
+    def _stored(self, calls: EndpointCalls) -> dict[int, Position]:
+        group = self._require_group()
+        place = None if self._member is None else self._member.membership
+        index = place.index if place is not None and place.mode == "broadcast" else None
+        return calls.committed(self._channel, group, index=index)
+
+    def _calls_or(self, calls: EndpointCalls | None) -> EndpointCalls:
+        self._require_group()
+        used = calls or self._calls
+        assert used is not None  # noqa: S101 - given here or to the constructor
+        return used
+
+    def _require_group(self) -> str:
+        if self._group is None:
             raise OptionError(
                 "a reader without a group commits nothing: open it with channel.reader(group=…), "
                 "or store reader.position() with your results and pass it as start"
             )
-        handle.check()
-        return handle, handle.membership.group
+        if self._member is not None:
+            self._member.check()
+        return self._group
 
     def _checked(self, positions: Mapping[int, Position | int]) -> dict[int, Position]:
         checked = {}
@@ -201,82 +293,13 @@ class OffsetCommitter:
             position = Position.of(given)
             if position > self._consumed[partition]:
                 raise CommitBeyondRead(
-                    f"partition {partition}: {position} is past the returned records, which end "
-                    f"at {self._consumed[partition]}; nothing was committed"
+                    f"partition {partition}: {_text(position)} is past the returned records, "
+                    f"which end at {_text(self._consumed[partition])}; nothing was committed"
                 )
             checked[partition] = position
         return checked
 
 
-class StandaloneCommitter:
-    """Commits a group's offsets for consumers that assign partitions themselves.
-
-    Each commit names the offsets that it replaces. If two consumers read the same partition by
-    mistake, the second one's commit is a Conflict `position_moved` instead of overwriting the
-    first. After a commit without a response, the next one first requests the stored offsets.
-
-    Thread-safe; one commit is made at a time.
-    """
-
-    def __init__(self, channel: str, group: str, *, uid: str, topic_id: str | None) -> None:
-        self._channel = channel
-        self._group = group
-        self._body = {"uid": uid, "topic_id": topic_id}
-        self._lock = threading.RLock()
-        self._known: dict[int, Position] | None = None
-        self._doubtful: dict[int, Position] = {}
-
-    def fetch(
-        self, calls: EndpointCalls, partitions: Collection[int] | None = None
-    ) -> Mapping[int, Position]:
-        """Request the committed offsets, and continue from those of `partitions` (None: all).
-
-        Raises GatewayError.
-        """
-        stored = calls.committed(self._channel, self._group, index=None)
-        with self._lock:
-            if partitions is None or self._known is None:
-                self._known, self._doubtful = stored, {}
-            else:
-                kept = {p: at for p, at in self._known.items() if p not in partitions}
-                self._known = kept | {p: at for p, at in stored.items() if p in partitions}
-        return stored
-
-    def known(self, calls: EndpointCalls) -> Mapping[int, Position]:
-        """Return the last seen committed offsets; requests them if needed."""
-        with self._lock:
-            if self._known is None:
-                self.fetch(calls)
-            elif self._doubtful:
-                # Take only offsets of the doubtful commit: those that others moved stay unknown.
-                stored = calls.committed(self._channel, self._group, index=None)
-                counted = {p: at for p, at in self._doubtful.items() if stored.get(p) == at}
-                self._known, self._doubtful = self._known | counted, {}
-            return self._known or {}
-
-    def last_known(self, partition: int) -> Position | None:
-        """Return a partition's last seen committed offset, without a request."""
-        return (self._known or {}).get(partition)
-
-    def commit(self, calls: EndpointCalls, positions: Mapping[int, Position]) -> None:
-        """Commit positions, all or none. Raises GatewayError."""
-        with self._lock:
-            before = self.known(calls)
-            after = {p: at for p, at in positions.items() if at.replaces(before.get(p))}
-            if not after:
-                return
-            # Until there is a response: the request may be interrupted after it was sent.
-            self._doubtful = after
-            try:
-                calls.advance(
-                    self._channel,
-                    self._group,
-                    self._body,
-                    positions=after,
-                    before={p: at for p, at in before.items() if p in after},
-                )
-            except GatewayError as error:
-                if not isinstance(error, GatewayUnavailable):
-                    self._doubtful = {}
-                raise
-            self._known, self._doubtful = {**before, **after}, {}
+def _text(position: Position) -> str:
+    records = f" after {position.records} of its records" if position.records else ""
+    return f"offset {position.offset}{records}"

@@ -244,17 +244,18 @@ class CommitPage:
 
 @dataclass(frozen=True, kw_only=True)
 class PositionAdvance:
-    """A reader's positions to commit with a batch: from `before` to `after`.
+    """A reader's positions to commit, alone or with a batch: from `before` to `after`.
 
-    `channel`, `uid` and `topic_id` are those of the reader's channel. `endpoint`, `epoch`,
-    `generation` and `number` are those of an ordinary commit of the reader.
+    `channel`, `uid` and `topic_id` are those of the reader's channel. `endpoint`, `epoch` and
+    `generation` are those of the member that commits, and `number` counts its commits. Without
+    membership, `endpoint` is None.
     """
 
     channel: str
     uid: str
     topic_id: str | None
     group: str
-    endpoint: str
+    endpoint: str | None
     epoch: int
     generation: int
     number: int

@@ -11,7 +11,7 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-__all__ = ["Background", "Signal", "call", "start"]
+__all__ = ["Background", "PendingCall", "Signal", "call", "start"]
 
 LOGGER = logging.getLogger("sluiceway.runtime.threads")
 
@@ -40,38 +40,37 @@ def call(work: Callable[[], T]) -> T:
     if threading.get_ident() != threading.main_thread().ident or sys.is_finalizing():
         return work()
     context = copy_context()
-    pending = _Call(lambda: context.run(work))
+    pending = PendingCall(lambda: context.run(work))
     try:
-        start(pending.run)
+        pending.start()
     except RuntimeError:  # no more threads, or none any more as the process ends
         return work()
+    # In parts: a signal right before a thread blocks does not wake it.
+    while not pending.wait(_WAIT_S):
+        pass
     return pending.result()
 
 
-class _Call(Generic[T]):
-    """A call in another thread."""
+class PendingCall(Generic[T]):
+    """A call in another thread; `on_end` is called there at its end."""
 
-    def __init__(self, work: Callable[[], T]) -> None:
+    def __init__(self, work: Callable[[], T], on_end: Callable[[], object] | None = None) -> None:
         self._work = work
+        self._on_end = on_end
         self._outcome: list[T] = []
         self._error: BaseException | None = None
-        self._ended = threading.Lock()
-        self._ended.acquire()
+        self._ended = Signal()
 
-    def run(self) -> None:
-        try:
-            self._outcome.append(self._work())
-        except BaseException as error:
-            self._error = error
-        # The caller may have the last other reference to what it holds.
-        del self._work
-        self._ended.release()
+    def start(self) -> None:
+        """Start the call. Raises RuntimeError without a thread."""
+        start(self._run)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether it has ended, after `timeout_s` at most."""
+        return self._ended.wait(timeout_s)
 
     def result(self) -> T:
-        """Wait for the end, and return the result or raise the error."""
-        # In parts: a signal right before a thread blocks does not wake it.
-        while not self._ended.acquire(timeout=_WAIT_S):
-            pass
+        """Return the result of the ended call, or raise its error."""
         error, self._error = self._error, None
         if error is None:
             return self._outcome[0]
@@ -80,6 +79,17 @@ class _Call(Generic[T]):
         finally:
             # The traceback refers to this frame.
             del error
+
+    def _run(self) -> None:
+        try:
+            self._outcome.append(self._work())
+        except BaseException as error:
+            self._error = error
+        # The caller may have the last other reference to what it holds.
+        del self._work
+        self._ended.set()
+        if self._on_end is not None:
+            self._on_end()
 
 
 class Background:
@@ -95,24 +105,23 @@ class Background:
     def run(self, task: _Task) -> None:
         """Run a task after the current one, in the place of one that has not begun."""
         self._next.append(task)
-        if self._running.acquire(blocking=False):
-            try:
-                start(self._run)
-            except RuntimeError as error:
-                self._running.release()
-                LOGGER.warning("work in the background waits: %s", error)
+        if self._running.locked():
+            return
+        try:
+            start(self._run)
+        except RuntimeError as error:
+            LOGGER.warning("work in the background waits: %s", error)
 
     def _run(self) -> None:
-        while True:
+        # The lock is taken here, because an interrupt may hit the caller of `run` at any step. A
+        # task that was added before the release found it taken.
+        while self._next and self._running.acquire(blocking=False):
             while self._next:
                 try:
                     self._next.popleft()()
                 except BaseException:  # also a callback's SystemExit: the next task must run
                     LOGGER.exception("work in the background failed")
             self._running.release()
-            # A task that was added before the release found it running.
-            if not self._next or not self._running.acquire(blocking=False):
-                return
 
 
 class Signal:

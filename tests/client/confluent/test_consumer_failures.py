@@ -23,18 +23,16 @@ from confluent_facade import (
     poll_messages,
     poll_until,
 )
-from faults import at_call, failing_call, interrupted_at_call
+from faults import at_call, interrupted_at_call
 from relay import Relay
 from sluiceway.confluent import Consumer, TopicPartition
-from sluiceway.confluent.background import StepRunner, Steps, WakeupEvent
 from sluiceway.confluent.committer import AsyncCommitter
-from sluiceway.confluent.members import ManualConsumer
+from sluiceway.confluent.waiting import WakeupEvent
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import Fenced, GatewayUnavailable
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import EndpointCalls, Position
 from sluiceway.rest.transport import Transport
-from sluiceway.runtime.threads import Signal
 from waiting import until
 
 EARLIEST = {"auto.offset.reset": "earliest"}
@@ -254,40 +252,6 @@ def test_assigning_again_starts_at_the_committed_offset(consumer: New, name: str
     assert [place.offset for place in mine.commit(asynchronous=False)] == [10]
 
 
-@pytest.mark.long
-def test_a_commit_without_an_answer_is_resolved_by_the_next_one(
-    site: Facade, name: str, relay: Relay
-) -> None:
-    control = Control(Transport(relay.url, timeout_s=5), grace_s=5)
-    manual = ManualConsumer(control, name, "doubtful")
-    manual.track_consumed({0: 8})
-    relay.closes_at_response = True
-    with pytest.raises(GatewayUnavailable):
-        manual.commit({0: Position(offset=3)})
-    channel = site.gateway.channel(name)
-    until(lambda: channel.committed("doubtful"))
-    relay.closes_at_response = False
-    manual.commit({0: Position(offset=8)})
-    assert channel.committed("doubtful")[0].offset == 8
-    until(lambda: manual.handle.session.interruption is None)
-    manual.handle.detach()
-    control.close()
-
-
-def test_an_interrupted_commit_is_resolved_by_the_next_one(
-    site: Facade, name: str, relay: Relay
-) -> None:
-    control = Control(Transport(relay.url, timeout_s=5), grace_s=5)
-    manual = ManualConsumer(control, name, "interrupted")
-    manual.track_consumed({0: 8})
-    with failing_call(EndpointCalls, "advance", KeyboardInterrupt(), arrives=True):
-        manual.commit({0: Position(offset=3)})
-    manual.commit({0: Position(offset=8)})
-    assert site.gateway.channel(name).committed("interrupted")[0].offset == 8
-    manual.handle.detach()
-    control.close()
-
-
 def test_waiting_commits_fail_together_while_the_gateway_is_unavailable() -> None:
     began, calls = threading.Event(), []
 
@@ -320,18 +284,6 @@ def test_an_unexpected_failure_of_a_commit_is_reported_and_commits_continue() ->
         until(lambda: committer.idle)
     (first, _), (second, _) = committer.reports
     assert (first and first.code(), second) == (KafkaError._FAIL, None)
-
-
-def test_a_wakeup_during_postponing_is_not_lost() -> None:
-    wakeup = WakeupEvent()
-    threads = [threading.Thread(target=wakeup.set) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-        wakeup.postpone(time.monotonic() + 60)
-        # A poll checks the first, and waits for the second.
-        assert wakeup.is_set() == (wakeup.due_s == 0) or thread.is_alive()
-        thread.join()
-        assert wakeup.is_set() == (wakeup.due_s == 0)
 
 
 @pytest.mark.long
@@ -433,16 +385,3 @@ def test_a_forked_process_gets_errors_and_closes_nothing(site: Facade, name: str
     channel = site.gateway.channel(name)
     assert channel.committed("forks")[0].offset == 1
     assert {endpoint.state for endpoint in channel.endpoints()} == {"closed"}
-
-
-def test_steps_whose_request_an_interrupt_prevented_begin_again() -> None:
-    runner, results = StepRunner(wakeup=Signal()), []
-
-    def steps() -> Steps[None]:
-        results.append((yield lambda: "response"))
-
-    with failing_call(threading.Thread, "start", KeyboardInterrupt(), arrives=False):
-        runner.advance(steps, 1.0)
-    assert not runner.active
-    until(lambda: results or runner.advance(steps, 1.0))
-    assert results == ["response"]
