@@ -4,6 +4,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal, Self, TypeVar
 
 from sluiceway import offsets
@@ -11,9 +12,10 @@ from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import OnLostWriter
 from sluiceway.endpoint.waiting import WaitedState, missing_endpoints, wait_for_endpoints
 from sluiceway.errors import ChannelNotFound, OptionError
-from sluiceway.group_reader import OnPartitions, open_reader
+from sluiceway.group_reader import DynamicGroupReader, OnPartitions
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import Key, Partitioner
+from sluiceway.ledger.visibility import visibility_of
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.channels import (
     MIN_INTERVAL_S,
@@ -422,28 +424,58 @@ class Channel:
                 f"the topic of the channel {self.name!r} existed before it, so its writers are "
                 "unknown: give until='now' or until=None (never)"
             )
-        times = {"timeout_s": timeout_s, "close_timeout_s": close_timeout_s}
-        return open_reader(
-            self._control,
-            connect=lambda: self._connection("read"),
-            attach=lambda: self._attach("reader", member, patience_s=patience_s, **times),
-            patience_s=patience_s,
-            schema=self._schema,
-            member=member,
-            until=until,
-            partitions=partitions,
-            snapshot=snapshot,
-            on_assign=on_assign,
-            on_revoke=on_revoke,
-            start=start,
-            on_corrupt=on_corrupt,
-            timeout_s=timeout_s,
-            config=config,
-            writers=writers,
-            on_lost_writer=on_lost_writer,
-            open_timeout_s=open_timeout_s,
-            share_connection=share_connection,
-        )
+        open_as: Callable[..., ChannelReader] = ChannelReader
+        if member is not None and member.dynamic:
+            open_as = partial(DynamicGroupReader, on_assign=on_assign, on_revoke=on_revoke)
+        elif on_assign is not None or on_revoke is not None:
+            raise OptionError("on_assign and on_revoke need a dynamic group: give dynamic=True")
+        if member is not None and partitions is not None:
+            raise OptionError("partitions and group exclude each other: a group assigns them")
+        if snapshot is not None:
+            until = _until_of_snapshot(until, member)
+        handle = None
+        if until == "finished" or member is not None:
+            times = {"timeout_s": timeout_s, "close_timeout_s": close_timeout_s}
+            handle = self._attach("reader", member, patience_s=patience_s, **times)
+        elif patience_s is not None:
+            raise OptionError(
+                "patience_s needs an attached reader: give a group or until='finished'"
+            )
+        connect = partial(self._connection, "read")
+        try:
+            connection = connect() if handle is None else handle.attached.connection
+            visibility = visibility_of(
+                self._control.ledger,
+                connection,
+                grace_s=self._control.grace_s,
+                snapshot=snapshot,
+                present=handle is None and until == "now",
+            )
+            if handle is None and visibility and visibility.partitions > connection.partitions:
+                # The channel has grown meanwhile.
+                connection = connect()
+            if self._schema is not None:
+                connection = connection.for_reading(self._schema)
+            return open_as(
+                connection,
+                until=until,
+                start=start,
+                partitions=partitions,
+                on_corrupt=on_corrupt,
+                timeout_s=timeout_s,
+                config=config,
+                refresh=connect,
+                handle=handle,
+                writers=writers,
+                on_lost_writer=on_lost_writer,
+                open_timeout_s=open_timeout_s,
+                share_connection=share_connection,
+                visibility=visibility,
+            )
+        except BaseException as error:
+            if handle is not None:
+                handle.fail(error)
+            raise
 
     def __repr__(self) -> str:
         return f"<Channel {self.name!r} {self.uid[:8]} {self.format} {self.status.phase}>"
@@ -462,3 +494,15 @@ class Channel:
         connection = self._control.connection(self.name, access)
         self._state.check_uid(connection.channel_uid)
         return connection
+
+
+def _until_of_snapshot(until: offsets.Until, member: Membership | None) -> offsets.Until:
+    """Return the stop condition of a reader of a snapshot: the snapshot's end."""
+    if member is not None:
+        raise OptionError(
+            "snapshot and group exclude each other: a snapshot is read from its start to its end, "
+            "a group continues at its committed positions"
+        )
+    if until not in ("finished", "now"):
+        raise OptionError(f"until is {until!r}, but a snapshot has its own end: omit until")
+    return "now"

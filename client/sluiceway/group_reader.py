@@ -1,28 +1,22 @@
-"""Opening of readers, and DynamicGroupReader, whose partitions change."""
+"""DynamicGroupReader: a reader whose partitions change."""
 
 import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import datetime
-from functools import partial
 from typing import Any
 
 from sluiceway import offsets
 from sluiceway.endpoint.assignment import PartitionAssignment, StopAtAssignmentEnd
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import StopCondition
-from sluiceway.errors import OptionError, StaleGeneration
-from sluiceway.ledger.visibility import visibility_of
+from sluiceway.errors import StaleGeneration
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import Position
-from sluiceway.rest.groups import Membership
 from sluiceway.rest.models import Connection
 from sluiceway.runtime.steps import Steps, run_steps
-from sluiceway.schema import Schema
 
-__all__ = ["DynamicGroupReader", "OnPartitions", "open_reader"]
+__all__ = ["DynamicGroupReader", "OnPartitions"]
 
 LOGGER = logging.getLogger("sluiceway.group_reader")
 
@@ -220,81 +214,3 @@ class DynamicGroupReader(ChannelReader):
         self._fetcher.reclaim()
         if revoked and self._on_revoke is not None:
             self._on_revoke(revoked)
-
-
-def open_reader(
-    control: Control,
-    *,
-    connect: Callable[[], Connection],
-    attach: Callable[[], EndpointHandle],
-    patience_s: float | None,
-    schema: Schema | None,
-    member: Membership | None,
-    until: offsets.Until,
-    partitions: Sequence[int] | None,
-    snapshot: int | datetime | None,
-    on_assign: OnPartitions | None,
-    on_revoke: OnPartitions | None,
-    **options: Any,
-) -> ChannelReader:
-    """Open a reader; `options` are ChannelReader's.
-
-    A member of a group, and a reader until="finished", is attached as an endpoint.
-    A reader that cannot be opened is reported to the gateway as failed. Raises OptionError and the
-    errors of ChannelReader.
-    """
-    open_as: Callable[..., ChannelReader] = ChannelReader
-    if member is not None and member.dynamic:
-        open_as = partial(DynamicGroupReader, on_assign=on_assign, on_revoke=on_revoke)
-    elif on_assign is not None or on_revoke is not None:
-        raise OptionError("on_assign and on_revoke need a dynamic group: give dynamic=True")
-    if member is not None and partitions is not None:
-        raise OptionError("partitions and group exclude each other: a group assigns them")
-    if snapshot is not None:
-        until = _until_of_snapshot(until, member)
-    handle, connection = None, None
-    if until == "finished" or member is not None:
-        handle = attach()
-        connection = handle.attached.connection
-    elif patience_s is not None:
-        raise OptionError("patience_s needs an attached reader: give a group or until='finished'")
-    try:
-        if connection is None:
-            connection = connect()
-        visibility = visibility_of(
-            control.ledger,
-            connection,
-            grace_s=control.grace_s,
-            snapshot=snapshot,
-            present=handle is None and until == "now",
-        )
-        if handle is None and visibility and visibility.partitions > connection.partitions:
-            # The channel has grown meanwhile.
-            connection = connect()
-        if schema is not None:
-            connection = connection.for_reading(schema)
-        return open_as(
-            connection,
-            until=until,
-            partitions=partitions,
-            refresh=connect,
-            handle=handle,
-            visibility=visibility,
-            **options,
-        )
-    except BaseException as error:
-        if handle is not None:
-            handle.fail(error)
-        raise
-
-
-def _until_of_snapshot(until: offsets.Until, member: Membership | None) -> offsets.Until:
-    """Return the stop condition of a reader of a snapshot: the snapshot's end."""
-    if member is not None:
-        raise OptionError(
-            "snapshot and group exclude each other: a snapshot is read from its start to its end, "
-            "a group continues at its committed positions"
-        )
-    if until not in ("finished", "now"):
-        raise OptionError(f"until is {until!r}, but a snapshot has its own end: omit until")
-    return "now"

@@ -79,10 +79,14 @@ class FetchedPartition:
 
 
 class Source:
-    """Partitions of one channel that are fetched together. Not thread-safe."""
+    """Partitions of one channel that are fetched together. Not thread-safe.
 
-    def __init__(self, stream: PartitionStream) -> None:
+    Those of an exactly-once channel have a `visibility`, and end at its committed messages.
+    """
+
+    def __init__(self, stream: PartitionStream, visibility: Visibility | None) -> None:
         self._stream = stream
+        self._visibility = visibility
         self._partitions: dict[int, FetchedPartition] = {}
         # Whether the stream has the partitions, and continues after their buffers. False after an
         # exception in between; the next `assign` then begins with none.
@@ -91,8 +95,10 @@ class Source:
     def assign(self, offsets: Mapping[int, int]) -> Mapping[int, FetchedPartition]:
         """Fetch these partitions from these offsets; return their buffers.
 
-        Raises SluicewayError.
+        If all committed messages were taken, requests new commits. Partitions without such an
+        offset, and all if the gateway refuses that request, are refused. Raises SluicewayError.
         """
+        refusal = self._refresh(offsets)
         if not self._in_step:
             self._stream.assign({})
             self._partitions = {}
@@ -105,11 +111,13 @@ class Source:
                 buffer.skip_to(offset)
             else:
                 buffer = moved[number] = FetchedPartition(number, offset, offset)
+            buffer.refusal = buffer.refusal or refusal
             buffers[number] = buffer
         self._drop(moved)
         if moved:
             self._stream.add({number: buffer.next for number, buffer in moved.items()})
             self._partitions |= moved
+        self._update_ends(buffers.values())
         self._in_step = True
         return buffers
 
@@ -130,7 +138,23 @@ class Source:
     def poll(self, timeout_s: float) -> bool:
         """Buffer the messages of any partition that arrive in time; return whether some did."""
         self._in_step = False
-        arrived = self._poll(min(_SLICE_S, max(0.0, timeout_s)))
+        try:
+            polled = self._stream.poll(_MAX_MESSAGES, min(_SLICE_S, max(0.0, timeout_s)))
+            for message in polled.messages:
+                self._partitions[message.partition()].add(message)
+            for number, offset in polled.next.items():
+                self._partitions[number].next = offset
+                self._partitions[number].at_end = number in polled.at_end
+            for number in polled.out_of_range:
+                self._check_range(self._partitions[number])
+            arrived = bool(polled.next or polled.out_of_range)
+        except SluicewayError as error:
+            lost = isinstance(error, RecordsLost)
+            refusal = UnknownError(str(error)) if lost else topic_refusal(error)
+            for partition in self._partitions.values():
+                partition.refusal = refusal
+            arrived = True
+        self._update_ends(self._partitions.values())
         self._in_step = True
         return arrived
 
@@ -142,24 +166,29 @@ class Source:
         """Disconnect from Kafka."""
         self._stream.close()
 
-    def _poll(self, wait_s: float) -> bool:
-        """Buffer messages that arrive in time; return whether some did."""
+    def _refresh(self, offsets: Mapping[int, int]) -> ProtocolClientError | None:
+        """Request new commits if all known ones were taken; return the gateway's refusal."""
+        visibility = self._visibility
+        if visibility is None or all(
+            offset < visibility.runs.stable_of(number) for number, offset in offsets.items()
+        ):
+            return None
         try:
-            polled = self._stream.poll(_MAX_MESSAGES, wait_s)
-            for message in polled.messages:
-                self._partitions[message.partition()].add(message)
-            for number, offset in polled.next.items():
-                self._partitions[number].next = offset
-                self._partitions[number].at_end = number in polled.at_end
-            for number in polled.out_of_range:
-                self._check_range(self._partitions[number])
+            visibility.refresh()
         except SluicewayError as error:
-            lost = isinstance(error, RecordsLost)
-            refusal = UnknownError(str(error)) if lost else topic_refusal(error)
-            for partition in self._partitions.values():
-                partition.refusal = refusal
-            return True
-        return bool(polled.next or polled.out_of_range)
+            return topic_refusal(error)
+        return None
+
+    def _update_ends(self, partitions: Iterable[FetchedPartition]) -> None:
+        """Compare the partitions of an exactly-once channel with the end of its commits."""
+        if self._visibility is None:
+            return
+        for partition in partitions:
+            stable = self._visibility.runs.stable_of(partition.number)
+            partition.at_end = partition.next >= stable
+            if partition.next > stable and partition.refusal is None:
+                begin = self._stream.begins([partition.number])[partition.number]
+                partition.refusal = _out_of_range(partition.next, begin, stable)
 
     def _check_range(self, partition: FetchedPartition) -> None:
         """Refuse the partition if its next offset is out of range."""
@@ -170,7 +199,7 @@ class Source:
             self._stream.drop([partition.number])
             self._stream.add({partition.number: partition.next})
             return
-        partition.refusal = out_of_range(partition.next, marks.begin, marks.end)
+        partition.refusal = _out_of_range(partition.next, marks.begin, marks.end)
 
     def _drop(self, numbers: Iterable[int]) -> None:
         dropped = [n for n in numbers if self._partitions.pop(n, None) is not None]
@@ -178,60 +207,19 @@ class Source:
             self._stream.drop(dropped)
 
 
-class CommittedSource(Source):
-    """The committed messages of one exactly-once channel."""
-
-    def __init__(self, stream: CommittedStream, visibility: Visibility) -> None:
-        super().__init__(stream)
-        self._visibility = visibility
-
-    def assign(self, offsets: Mapping[int, int]) -> Mapping[int, FetchedPartition]:
-        """Fetch these partitions from these offsets; return their buffers.
-
-        Requests new commits if all committed messages were taken; if the gateway refuses that,
-        refuses the partitions. Raises SocketDisconnectedError.
-        """
-        stable_of = self._visibility.runs.stable_of
-        refusal = None
-        if any(offset >= stable_of(number) for number, offset in offsets.items()):
-            try:
-                self._visibility.refresh()
-            except SluicewayError as error:
-                refusal = topic_refusal(error)
-        buffers = super().assign(offsets)
-        for partition in buffers.values():
-            number = partition.number
-            if refusal is not None:
-                partition.refusal = refusal
-            elif partition.next > stable_of(number):
-                begin = self._stream.begins([number])[number]
-                partition.refusal = out_of_range(partition.next, begin, stable_of(number))
-        self._update_ends()
-        return buffers
-
-    def _poll(self, wait_s: float) -> bool:
-        arrived = super()._poll(wait_s)
-        self._update_ends()
-        return arrived
-
-    def _update_ends(self) -> None:
-        for partition in self._partitions.values():
-            partition.at_end = partition.next >= self._visibility.runs.stable_of(partition.number)
-
-
 def open_source(
     connection: Connection, visibility: Visibility | None, *, timeout_s: float
 ) -> Source:
     """Connect to a channel's topic; an exactly-once one has a `visibility`."""
     timeout_s = max(_LEAST_TIMEOUT_S, timeout_s)
+    stream: PartitionStream
     stream = open_stream(connection, None, timeout_s=timeout_s, consumers=SHARED_CONSUMERS)
-    if visibility is None:
-        return Source(stream)
-    return CommittedSource(CommittedStream(stream, visibility), visibility)
+    if visibility is not None:
+        stream = CommittedStream(stream, visibility)
+    return Source(stream, visibility)
 
 
-def out_of_range(offset: int, begin: int, end: int) -> OffsetOutOfRangeError:
-    """Return the refusal of an offset."""
+def _out_of_range(offset: int, begin: int, end: int) -> OffsetOutOfRangeError:
     return OffsetOutOfRangeError(
         f"the partition has no offset {offset}: its range is {begin} to {end}"
     )

@@ -46,7 +46,6 @@ __all__ = [
     "JoinedMember",
     "ListGroupsResponse",
     "group_state",
-    "joined_member",
 ]
 
 _PROTOCOL_TYPE = b"consumer"
@@ -216,19 +215,20 @@ class GroupState:
         self._fetched: dict[str | None, dict[int, int]] = {}
         self._committers: dict[tuple[str, str | None, str], OffsetCommitter] = {}
 
-    def member(self, id_: str, group: str) -> JoinedMember | None:
-        """Return the group's member with this id."""
-        found = self.members.get(id_)
-        return found if found is not None and found.group == group else None
+    def member(self, id_: str, group: str) -> JoinedMember:
+        """Return the group's member that this process joined. Raises UnknownMemberId."""
+        member = self.members.get(id_)
+        if member is None or member.group != group:
+            raise _unknown(id_, group, "it did not join in this process, or has left")
+        return member
 
     def committer(self, connection: Connection, group: str) -> OffsetCommitter:
         """Return the committer for a group that this process did not join."""
         uid, topic_id = connection.channel_uid, connection.topic_id
-        with self._lock:
-            return self._committers.setdefault(
-                (uid, topic_id, group),
-                OffsetCommitter(connection.channel_name, group, uid=uid, topic_id=topic_id),
-            )
+        key = (uid, topic_id, group)
+        return self._committers.get(key) or self._committers.setdefault(
+            key, OffsetCommitter(connection.channel_name, group, uid=uid, topic_id=topic_id)
+        )
 
     def add_fetched(self, topic_id: str | None, partition: int, offset: int) -> None:
         """Allow commits up to an offset: the messages before it were fetched."""
@@ -365,22 +365,22 @@ class GroupRequests:
     ) -> R:
         """Return the result of `call` for the member, or a refusal; forget an unknown member."""
         name, id_ = in_text(group, "group"), in_text(id_, "member")
+        member: JoinedMember | None = None
         try:
-            member = joined_member(id_, name) if attach is None else attach()
+            member = group_state().member(id_, name) if attach is None else attach()
             with member.lock:
                 member.calls, member.timeout_s = self._calls, self._handler.timeout_s
-                try:
-                    return call(member)
-                except BaseException:
-                    if attach is not None:
-                        # Its id is lost, and until its timeout it would hold partitions.
-                        with contextlib.suppress(SluicewayError):
-                            self._detach(member)
-                    raise
-        except SluicewayError as error:
+                return call(member)
+        except BaseException as error:
+            if member is not None and attach is not None:
+                # Its id is lost, and until its timeout it would hold partitions.
+                with contextlib.suppress(SluicewayError):
+                    self._detach(member)
+            if not isinstance(error, SluicewayError):
+                raise
             refusal = group_refusal(error)
-        if isinstance(refusal, UnknownMemberId) and group_state().member(id_, name):
-            group_state().members.pop(id_, None)
+        if member is not None and isinstance(refusal, UnknownMemberId):
+            group_state().members.pop(member.id, None)
         return kind(refusal.ERROR_CODE, reason=str(refusal), **fields)
 
     def _attach(self, group: str, topic: str) -> JoinedMember:
@@ -408,14 +408,6 @@ class GroupRequests:
         found, _ = self._calls.endpoints(member.channel, group=member.group)
         readers = [each for each in found or () if each.role == "reader" and each.lives]
         return [each.id for each in sorted(readers, key=lambda each: each.index)]
-
-
-def joined_member(id_: str, group: str) -> JoinedMember:
-    """Return the member that this process joined. Raises UnknownMemberId."""
-    found = group_state().member(id_, group)
-    if found is None:
-        raise _unknown(id_, group, "it did not join in this process, or has left")
-    return found
 
 
 def _unknown(id_: str, group: str, why: str) -> UnknownMemberId:

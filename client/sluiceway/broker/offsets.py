@@ -13,7 +13,7 @@ from sluiceway.broker.exceptions import (
     UnknownTopicOrPartition,
     group_refusal,
 )
-from sluiceway.broker.groups import JoinedMember, group_state, joined_member
+from sluiceway.broker.groups import JoinedMember, group_state
 from sluiceway.broker.protocol import (
     ByName,
     OffsetCommitPartitionResponse,
@@ -153,7 +153,7 @@ def _metadata(request: Any) -> str | None:
 
 def _committing_member(topic: bytes, group: str, generation: int, id_: str) -> JoinedMember:
     """Return the member that may commit in this generation. Raises ProtocolClientError."""
-    member = joined_member(id_, group)
+    member = group_state().member(id_, group)
     if topic != member.channel.encode():
         raise UnknownTopicOrPartition(
             f"the member {member.id!r} joined the group for {member.channel!r} only"

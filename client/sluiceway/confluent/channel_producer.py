@@ -34,6 +34,7 @@ from sluiceway.errors import (
 from sluiceway.kafka.errors import run_callbacks
 from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
 from sluiceway.rest.ledger_models import PositionAdvance
+from sluiceway.runtime.threads import Background
 
 __all__ = ["BatchCommits", "ChannelProducer", "reason_of"]
 
@@ -71,8 +72,9 @@ class ChannelProducer(WriterEndpoint):
         # While a call has the turn, other threads neither open nor end batches, nor produce.
         self.turn: object | None = None
         self.failure: SluicewayError | None = None
-        # Whether the channel's existence is certain, or requested at the moment.
+        # Whether the channel is certain to exist, or not to.
         self._existence_checked = False
+        self._checking, self._discovering = Background(), Background()
         self.timer = threading.Timer(0, lambda: None)
         """The timed commit of the last batch."""
         self._calls = calls
@@ -136,22 +138,18 @@ class ChannelProducer(WriterEndpoint):
 
         Its own refresh of metadata takes minutes. Without a response, the next call tries again.
         """
-        before = self._discovered
-        if total <= before:
-            return
 
         def discover() -> None:
+            if total <= self._discovered:
+                return
             try:
                 producer.list_topics(self.topic, timeout=_METADATA_TIMEOUT_S)
+                self._discovered = total
             except KafkaException as error:
                 LOGGER.info("added partitions are used later: %s", error)
-                self._discovered = before
 
-        self._discovered = total
-        try:
-            threading.Thread(target=discover, name="sluiceway-metadata", daemon=True).start()
-        except RuntimeError:  # no more threads
-            self._discovered = before
+        if total > self._discovered:
+            self._discovering.run(discover)
 
     def check_existence(self, on_deletion: Callable[[TopicGone], None]) -> None:
         """Call `on_deletion` in another thread if the channel was deleted.
@@ -159,23 +157,20 @@ class ChannelProducer(WriterEndpoint):
         Then the gateway has no record of the endpoint. Without a response, the next call requests
         the channel again.
         """
-        if self._existence_checked or not self._is_unknown():
-            return
 
         def check() -> None:
+            if self._existence_checked:
+                return
             try:
                 error = self._deletion()
-            except SluicewayError as failure:
-                self._existence_checked = not failure.retriable
-            else:
+                self._existence_checked = True
                 if error is not None:
                     on_deletion(error)
+            except SluicewayError as failure:
+                self._existence_checked = not failure.retriable
 
-        self._existence_checked = True
-        try:
-            threading.Thread(target=check, name="sluiceway-existence", daemon=True).start()
-        except RuntimeError:  # no more threads
-            self._existence_checked = False
+        if not self._existence_checked and self._is_unknown():
+            self._checking.run(check)
 
     def _is_unknown(self) -> bool:
         """Return True if the gateway did not know the endpoint at the last heartbeat."""

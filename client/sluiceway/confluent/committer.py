@@ -8,7 +8,6 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from sluiceway.confluent.errors import FAIL, kafka_error
 from sluiceway.confluent.partition_offsets import Partition, by_channel
-from sluiceway.confluent.waiting import WakeupEvent
 from sluiceway.errors import GatewayUnavailable, SluicewayError
 from sluiceway.rest.endpoints import Position
 from sluiceway.runtime.threads import Background, Signal
@@ -21,25 +20,24 @@ _SLICE_S = 0.2
 """A signal right before a thread blocks does not wake it."""
 
 Offsets = dict[Partition, Position]
-Report = tuple[KafkaError | None, list[TopicPartition]]
+Report = Callable[[KafkaError | None, list[TopicPartition]], object]
 
 
 class AsyncCommitter:
     """Commits in the background by `commit`, which commits the offsets of one channel.
 
-    Waiting requests are committed together, with the highest offset of each partition. Every
-    request gets its own report; polls, which `wakeup` wakes, deliver `reports`.
+    Waiting requests are committed together, with the highest offset of each partition. `report`
+    is called for every request, in the thread that commits.
     """
 
     def __init__(
-        self, commit: Callable[[str, Mapping[int, Position]], None], *, wakeup: WakeupEvent
+        self, commit: Callable[[str, Mapping[int, Position]], None], *, report: Report
     ) -> None:
         self._commit_channel = commit
-        self._wakeup = wakeup
+        self._report_request = report
         self._background = Background()
         # Requests, and signals of the threads that wait for those before them.
         self._waiting: collections.deque[Offsets | Signal] = collections.deque()
-        self.reports: collections.deque[Report] = collections.deque()
 
     @property
     def idle(self) -> bool:
@@ -63,6 +61,8 @@ class AsyncCommitter:
 
     def flush(self) -> None:
         """Wait until no earlier commit is waiting or running."""
+        if self.idle:
+            return
         done = Signal()
         self._waiting.append(done)
         while not done.wait(0):
@@ -101,8 +101,7 @@ class AsyncCommitter:
         self, offsets: Mapping[Partition, Position], errors: Mapping[str, KafkaError]
     ) -> None:
         first = next((errors[channel] for channel, _ in offsets if channel in errors), None)
-        self.reports.append((first, committed_partitions(offsets, errors)))
-        self._wakeup.set()
+        self._report_request(first, committed_partitions(offsets, errors))
 
 
 class CommittedPartition(TopicPartition):  # type: ignore[misc]

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import OFFSET_INVALID, Message, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, Message, TopicPartition
 
 from sluiceway.concurrency import FairLock, ForkGuard
 from sluiceway.confluent.assignment import Assignment, leave_all
@@ -62,7 +62,9 @@ class ConsumerCoordinator:
         self.wakeup = WakeupEvent()
         self.assignment = Assignment(settings, wakeup=self.wakeup)
         members = self.assignment.members
-        self.committer = AsyncCommitter(self.assignment.commit, wakeup=self.wakeup)
+        # Calls of `on_commit` that are due.
+        self._reports: collections.deque[Callable[[], object]] = collections.deque()
+        self.committer = AsyncCommitter(self.assignment.commit, report=self._report_commit)
         self._steps = StepRunner(notify=self.wakeup.set)
         self._outage = False
         self._calling = 0
@@ -100,9 +102,9 @@ class ConsumerCoordinator:
                     self.assignment.record_positions()
                     # In the background: polls do not wait for the gateway.
                     self.committer.submit(uncommitted)
-            self._deliver_reports()
+            self._run_callbacks(self._reports)
             self._report_outage()
-            self._run_callbacks()
+            self._run_callbacks(self.assignment.fetcher.callbacks)
             if self.closed or self.assignment.in_callback:
                 return
             self.assignment.record_positions()
@@ -133,11 +135,10 @@ class ConsumerCoordinator:
         self._require_no_callback()
         deadline_s = _leave_deadline_s() if deadline_s is None else deadline_s
         self.assignment.subscription.replace(())
-        with contextlib.ExitStack() as stack:
-            stack.callback(self.callbacks.clear)
-            # Also channels that the steps in progress add.
-            stack.callback(self._leave_all, deadline_s)
-            stack.callback(self._finish, _nothing(), deadline_s)
+        try:
+            self._finish(self._leave_all(), deadline_s)
+        finally:
+            self.callbacks.clear()
 
     def assign_manually(
         self,
@@ -189,7 +190,7 @@ class ConsumerCoordinator:
         with contextlib.ExitStack() as stack:
             stack.callback(self.assignment.close)
             stack.callback(self._end)
-            stack.callback(self._deliver_reports)
+            stack.callback(self._run_callbacks, self._reports)
             stack.callback(self._finish, self._flush(), deadline_s)
             stack.callback(self.unassign_manually, deadline_s)
             stack.callback(self.unsubscribe, deadline_s)
@@ -217,7 +218,9 @@ class ConsumerCoordinator:
         assignment = self.assignment
         for each in assignment.group_members:
             if not assignment.subscription.includes(each.channel):
-                yield from self._leave(each)
+                failure = yield from self._leave(each)
+                if failure is not None:
+                    raise failure
         for name, error in (yield from assignment.join()):
             self.events.append(error_event(name, kafka_error(error)))
         for member in list(assignment.members.values()):
@@ -299,17 +302,24 @@ class ConsumerCoordinator:
         if failure is not None:
             raise failure
 
-    def _leave(self, member: ChannelMember) -> Steps[None]:
-        """Leave a group after commits and callback."""
+    def _leave(self, member: ChannelMember) -> Steps[BaseException | None]:
+        """Leave a group after commits and callback; return the callback's exception."""
         failure = yield from self._revoke(member, member.held, "revoke")
         yield from self._detach(member)
-        if failure is not None:
-            raise failure
+        return failure
 
-    def _leave_all(self, deadline_s: float) -> None:
-        with contextlib.ExitStack() as stack:
-            for each in reversed(self.assignment.group_members):
-                stack.callback(self._finish, self._leave(each), deadline_s)
+    def _leave_all(self) -> Steps[None]:
+        """Leave all groups, and raise the first exception afterwards."""
+        first: BaseException | None = None
+        # Here, not before: the steps in progress may have added channels.
+        for member in self.assignment.group_members:
+            try:
+                failure = yield from self._leave(member)
+            except BaseException as error:
+                failure = error
+            first = first or failure
+        if first is not None:
+            raise first
 
     def _detach(self, member: ChannelMember) -> Steps[None]:
         self.assignment.forget(member)
@@ -361,10 +371,20 @@ class ConsumerCoordinator:
             return
         callback = self._settings.callbacks.get("error_cb")
         if callback is not None:
-            with self.lock.released():
-                callback(kafka_error(error))
+            self.assignment.fetcher.callbacks.append(
+                functools.partial(callback, kafka_error(error))
+            )
         else:
             LOGGER.warning("the gateway does not answer, and there is no error_cb: %s", error)
+
+    def _report_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """Let a poll call `on_commit`; called in the thread that has committed."""
+        callback = self._settings.on_commit
+        if callback is not None:
+            self._reports.append(functools.partial(callback, error, partitions))
+            self.wakeup.set()
+        elif error is not None:
+            LOGGER.warning("a commit failed, and there is no on_commit: %s", error.str())
 
     def _uncommitted(self, partitions: Collection[Partition]) -> dict[Partition, Position]:
         """Return the uncommitted offsets of these partitions."""
@@ -393,24 +413,11 @@ class ConsumerCoordinator:
             assignment.in_callback, assignment.assigning = False, frozenset()
             self._called.set()
 
-    def _run_callbacks(self) -> None:
-        """Call `error_cb`, `stats_cb` and `throttle_cb` for what Kafka's client has reported."""
-        calls = self.assignment.fetcher.callbacks
+    def _run_callbacks(self, calls: "collections.deque[Callable[[], object]]") -> None:
         while calls:
-            callback = calls.popleft()
+            call = calls.popleft()
             with self.lock.released():
-                callback()
-
-    def _deliver_reports(self) -> None:
-        """Call `on_commit` for finished commits."""
-        reports, callback = self.committer.reports, self._settings.on_commit
-        while reports:
-            error, partitions = reports.popleft()
-            if callback is not None:
-                with self.lock.released():
-                    callback(error, partitions)
-            elif error is not None:
-                LOGGER.warning("a commit failed, and there is no on_commit: %s", error.str())
+                call()
 
     def _end(self) -> None:
         """Leave the remaining channels, and close."""
@@ -426,7 +433,3 @@ class ConsumerCoordinator:
 
 def _leave_deadline_s() -> float:
     return time.monotonic() + _LEAVE_TIMEOUT_S
-
-
-def _nothing() -> Steps[None]:
-    yield from ()

@@ -61,7 +61,6 @@ class MessageSender:
         self.lock = self.deliveries.lock
         self._changed = self.deliveries.changed
         self._queue = queue
-        self._switch_lock = threading.Lock()
         self.reports_all = False
         self.by_name: dict[str, ChannelProducer] = {}
         self._attached: dict[str, ChannelProducer] = {}
@@ -410,25 +409,24 @@ class MessageSender:
 
     def _report_all(self) -> None:
         """Report all deliveries from now on, after the messages in flight."""
-        with self._switch_lock:
+        with self.lock:
+            if self._reports_delivered or self._switching:
+                return
+            self._switching = True
+            self.by_name.clear()
+        try:
+            before = self.deliveries.producers[-1]
+            self._wait_until_empty(before)
             with self.lock:
-                if self._reports_delivered:
-                    return
-                self._switching = True
-                self.by_name.clear()
-            try:
-                before = self.deliveries.producers[-1]
-                self._wait_until_empty(before)
-                with self.lock:
-                    self._create(reports_all=True)
-                    for channel in self._attached.values():
-                        self._connect(channel)
-                # Another thread may have been in `produce` meanwhile.
-                self._wait_until_empty(before)
-            finally:
-                with self.lock:
-                    self._switching = False
-                    self._changed.notify_all()
+                self._create(reports_all=True)
+                for channel in self._attached.values():
+                    self._connect(channel)
+            # Another thread may have been in `produce` meanwhile.
+            self._wait_until_empty(before)
+        finally:
+            with self.lock:
+                self._switching = False
+                self._changed.notify_all()
 
     def _wait_until_empty(self, producer: Any) -> None:
         with self.lock:

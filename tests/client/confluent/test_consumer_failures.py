@@ -27,7 +27,6 @@ from faults import at_call, interrupted_at_call
 from relay import Relay
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.confluent.committer import AsyncCommitter
-from sluiceway.confluent.waiting import WakeupEvent
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import Fenced, GatewayUnavailable
 from sluiceway.rest.channels import Control
@@ -260,14 +259,15 @@ def test_waiting_commits_fail_together_while_the_gateway_is_unavailable() -> Non
         began.wait(20)
         raise GatewayUnavailable("nobody there")
 
-    committer = AsyncCommitter(away, wakeup=WakeupEvent())
+    reports: list[KafkaError | None] = []
+    committer = AsyncCommitter(away, report=lambda error, _: reports.append(error))
     for number in range(100):
         committer.submit({("c", 0): Position(offset=number)})
     began.set()
     committer.flush()
     assert len(calls) <= 2
-    assert {error and error.code() for error, _ in committer.reports} == {KafkaError._TRANSPORT}
-    assert len(committer.reports) == 100
+    assert {error and error.code() for error in reports} == {KafkaError._TRANSPORT}
+    assert len(reports) == 100
 
 
 def test_an_unexpected_failure_of_a_commit_is_reported_and_commits_continue() -> None:
@@ -278,11 +278,12 @@ def test_an_unexpected_failure_of_a_commit_is_reported_and_commits_continue() ->
         if len(kept) == 1:
             raise ZeroDivisionError
 
-    committer = AsyncCommitter(keep, wakeup=WakeupEvent())
+    reports: list[KafkaError | None] = []
+    committer = AsyncCommitter(keep, report=lambda error, _: reports.append(error))
     for _ in range(2):
         committer.submit({("c", 0): Position(offset=1)})
         until(lambda: committer.idle)
-    (first, _), (second, _) = committer.reports
+    first, second = reports
     assert (first and first.code(), second) == (KafkaError._FAIL, None)
 
 

@@ -17,7 +17,6 @@ import pytest
 
 from faults import OF_FUNCTIONS, interrupted_at_call, no_threads
 from sluiceway.confluent.committer import AsyncCommitter
-from sluiceway.confluent.waiting import WakeupEvent
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.visibility import CommittedRuns
 from sluiceway.rest.endpoints import Position
@@ -369,7 +368,7 @@ class Committing:
     def __init__(self) -> None:
         self._committed: list[object] = []
         self._committer = AsyncCommitter(
-            lambda _channel, positions: self._committed.append(positions), wakeup=WakeupEvent()
+            lambda _channel, positions: self._committed.append(positions), report=lambda *_: None
         )
 
     def work(self) -> None:
