@@ -1,5 +1,6 @@
 """Steps of a thread that must not wait: their requests run in other threads."""
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Generator
@@ -22,9 +23,17 @@ _FRESH_S: Final = 0.05
 """The longest wait for a request that was started by this call."""
 
 
-def run_steps(steps: Steps[R]) -> R:
-    """Run steps and their requests in the calling thread; return the result."""
-    return _finish(steps, lambda request: _answer(steps, request))
+def run_steps(
+    steps: Steps[R], respond: Callable[[Request], object] = lambda request: request()
+) -> R:
+    """Run steps in the calling thread, by default with their requests; return the result."""
+    try:
+        request = next(steps)
+        while True:
+            request = _resume(steps, functools.partial(respond, request))
+    except StopIteration as end:
+        result: R = end.value
+        return result
 
 
 class StepRunner:
@@ -70,7 +79,7 @@ class StepRunner:
         except GatewayUnavailable as error:
             LOGGER.warning("a rebalance was abandoned: %s", error)
         finally:
-            result = _finish(steps, lambda request: _resume(steps, _started(request), deadline_s))
+            result = run_steps(steps, lambda request: _response(_started(request), deadline_s))
         return result
 
     def _continue(self, deadline_s: float = 0.0) -> bool:
@@ -79,7 +88,10 @@ class StepRunner:
         if steps is None:
             return False
         try:
-            request = next(steps) if pending is None else _resume(steps, pending, deadline_s)
+            if pending is None:
+                request = next(steps)
+            else:
+                request = _resume(steps, functools.partial(_response, pending, deadline_s))
             # Steps whose request an interrupt prevents would get None as its result.
             self._pending = _started(request, self._notify)
         except StopIteration:
@@ -91,23 +103,13 @@ class StepRunner:
         return True
 
 
-def _finish(steps: Steps[R], answer: Callable[[Request], Request]) -> R:
-    """Run steps to their end; `answer` responds to a request, and returns the next one."""
+def _resume(steps: Steps[Any], respond: Request) -> Request:
+    """Send the response to a request, or its error, into the steps; return their next request."""
     try:
-        request = next(steps)
-        while True:
-            request = answer(request)
-    except StopIteration as end:
-        result: R = end.value
-        return result
-
-
-def _answer(steps: Steps[Any], request: Request) -> Request:
-    try:
-        result = request()
+        response = respond()
     except BaseException as error:
         return steps.throw(error)
-    return steps.send(result)
+    return steps.send(response)
 
 
 def _started(request: Request, notify: Callable[[], object] | None = None) -> PendingCall[object]:
@@ -116,13 +118,8 @@ def _started(request: Request, notify: Callable[[], object] | None = None) -> Pe
     return pending
 
 
-def _resume(steps: Steps[Any], pending: PendingCall[object], deadline_s: float) -> Request:
-    """Send the result or the error of a request into the steps; return their next request.
-
-    Without a response by `deadline_s` (monotonic), the steps get GatewayUnavailable.
-    """
+def _response(pending: PendingCall[object], deadline_s: float) -> object:
+    """Return the response to a request. Raises GatewayUnavailable without one by the deadline."""
     if pending.wait(deadline_s - time.monotonic()):
-        return _answer(steps, pending.result)
-    return steps.throw(
-        GatewayUnavailable("the gateway has not answered in time. Check that it is running")
-    )
+        return pending.result()
+    raise GatewayUnavailable("the gateway has not answered in time. Check that it is running")
