@@ -135,34 +135,24 @@ class ConsumerCoordinator:
         self._require_no_callback()
         deadline_s = _leave_deadline_s() if deadline_s is None else deadline_s
         self.assignment.subscription.replace(())
-        try:
-            self._finish(self._leave_all(), deadline_s)
-        finally:
-            self.callbacks.clear()
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.callbacks.clear)
+            # Also channels that the steps in progress add.
+            stack.callback(self._leave_all, deadline_s)
+            stack.callback(self._finish, self._flush(), deadline_s)
 
     def assign_manually(
-        self,
-        offsets: Mapping[Partition, int],
-        keep: Collection[Partition] = (),
-        deadline_s: float | None = None,
+        self, offsets: Mapping[Partition, int], keep: Collection[Partition] = ()
     ) -> None:
         """Read the caller's partitions and those to keep, and no others."""
         if self.assignment.subscription:
             raise refused(CONFLICT, "channels are subscribed: call unsubscribe() first")
-        deadline_s = _leave_deadline_s() if deadline_s is None else deadline_s
-        removed = [each for each in self.assignment.manual_partitions if each not in keep]
-        self._finish(self._commit_uncommitted(removed), deadline_s)
-        with kafka_exceptions():
-            self.events.extend(self.assignment.assign_manually(offsets, keep))
-        for partition in removed:
-            self.stored.pop(partition, None)
-        self._finish(self._detach_idle(), deadline_s)
-        self.wakeup.set()
+        self._finish(self._assign(offsets, keep), _leave_deadline_s())
 
     def unassign_manually(self, deadline_s: float | None = None) -> None:
         """Stop reading the partitions that the caller assigned."""
         if any(member.share is None for member in self.assignment.members.values()):
-            self.assign_manually({}, deadline_s=deadline_s)
+            self._finish(self._assign({}), deadline_s or _leave_deadline_s())
 
     def consumed(self, partitions: Collection[Partition]) -> dict[Partition, Position]:
         """Return the positions that a commit without arguments would commit."""
@@ -218,9 +208,7 @@ class ConsumerCoordinator:
         assignment = self.assignment
         for each in assignment.group_members:
             if not assignment.subscription.includes(each.channel):
-                failure = yield from self._leave(each)
-                if failure is not None:
-                    raise failure
+                yield from self._leave(each)
         for name, error in (yield from assignment.join()):
             self.events.append(error_event(name, kafka_error(error)))
         for member in list(assignment.members.values()):
@@ -302,24 +290,18 @@ class ConsumerCoordinator:
         if failure is not None:
             raise failure
 
-    def _leave(self, member: ChannelMember) -> Steps[BaseException | None]:
-        """Leave a group after commits and callback; return the callback's exception."""
+    def _leave(self, member: ChannelMember) -> Steps[None]:
+        """Leave a group after commits and callback."""
         failure = yield from self._revoke(member, member.held, "revoke")
         yield from self._detach(member)
-        return failure
+        if failure is not None:
+            raise failure
 
-    def _leave_all(self) -> Steps[None]:
-        """Leave all groups, and raise the first exception afterwards."""
-        first: BaseException | None = None
-        # Here, not before: the steps in progress may have added channels.
-        for member in self.assignment.group_members:
-            try:
-                failure = yield from self._leave(member)
-            except BaseException as error:
-                failure = error
-            first = first or failure
-        if first is not None:
-            raise first
+    def _leave_all(self, deadline_s: float) -> None:
+        """Leave all groups, also after an exception or an interrupt of one of them."""
+        with contextlib.ExitStack() as stack:
+            for member in reversed(self.assignment.group_members):
+                stack.callback(self._finish, self._leave(member), deadline_s)
 
     def _detach(self, member: ChannelMember) -> Steps[None]:
         self.assignment.forget(member)
@@ -338,10 +320,19 @@ class ConsumerCoordinator:
                 error,
             )
 
-    def _detach_idle(self) -> Steps[None]:
-        for each in self.assignment.idle():
-            if each.share is None:
-                yield from self._detach(each)
+    def _assign(
+        self, offsets: Mapping[Partition, int], keep: Collection[Partition] = ()
+    ) -> Steps[None]:
+        """Assign partitions after commits of removed ones; close endpoints without partitions."""
+        removed = [each for each in self.assignment.manual_partitions if each not in keep]
+        yield from self._commit_uncommitted(removed)
+        self.events.extend(self.assignment.assign_manually(offsets, keep))
+        for partition in removed:
+            self.stored.pop(partition, None)
+        for member in self.assignment.idle():
+            if member.share is None:
+                yield from self._detach(member)
+        self.wakeup.set()
 
     def _flush(self) -> Steps[None]:
         """Wait for pending commits."""

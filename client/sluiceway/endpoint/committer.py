@@ -301,5 +301,5 @@ class OffsetCommitter:
 
 
 def _text(position: Position) -> str:
-    records = f" after {position.records} of its records" if position.records else ""
-    return f"offset {position.offset}{records}"
+    record = f", record {position.records}" if position.records else ""
+    return f"offset {position.offset}{record}"
