@@ -310,7 +310,7 @@ class GroupRequests:
                 group_protocol=in_bytes(getattr(protocol, "protocol_name", b""), "protocol"),
                 leader_id=leader.encode(),
                 member_id=member.id.encode(),
-                members={each.encode(): metadata for each in ids} if leader == member.id else {},
+                members={id_.encode(): metadata for id_ in ids} if leader == member.id else {},
             )
 
         attach = None if id_ else functools.partial(self._attach, name, topic_name)

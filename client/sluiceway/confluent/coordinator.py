@@ -251,9 +251,11 @@ class ConsumerCoordinator:
         finally:
             # Also if `on_assign` raises, as in librdkafka.
             started = assignment.started
-            assignment.add({each: at for each, at in starts.items() if each not in started})
+            assignment.add({p: at for p, at in starts.items() if p not in started})
             member.held = tuple(sorted({*member.held, *added}))
-            self.events.extend(e for e in events if (e.topic(), e.partition()) not in started)
+            self.events.extend(
+                event for event in events if (event.topic(), event.partition()) not in started
+            )
 
     def _revoke(
         self, member: ChannelMember, lost: Collection[int], callback: str
@@ -324,7 +326,7 @@ class ConsumerCoordinator:
         self, offsets: Mapping[Partition, int], keep: Collection[Partition] = ()
     ) -> Steps[None]:
         """Assign partitions after commits of removed ones; close endpoints without partitions."""
-        removed = [each for each in self.assignment.manual_partitions if each not in keep]
+        removed = [p for p in self.assignment.manual_partitions if p not in keep]
         yield from self._commit_uncommitted(removed)
         self.events.extend(self.assignment.assign_manually(offsets, keep))
         for partition in removed:

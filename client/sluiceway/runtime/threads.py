@@ -6,7 +6,6 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Generic, TypeVar
@@ -144,8 +143,10 @@ class Signal:
 
     def set(self) -> None:
         """Wake all threads that wait, until it is cleared."""
-        with suppress(RuntimeError):  # set already
+        try:  # noqa: SIM105 - `suppress` would take a tenth of the time of `call`
             self._unset.release()
+        except RuntimeError:  # set already
+            pass
         if self.listener is not None:
             self.listener()
 
