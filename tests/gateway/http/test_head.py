@@ -51,7 +51,12 @@ def test_every_path_that_takes_get_takes_head(rig: Rig, paths: list[str]) -> Non
         status, headers, body = request(rig, "GET", path)
         assert body, path
         assert status != 405
-        assert request(rig, "HEAD", path) == (status, headers, b""), path
+        of_head = request(rig, "HEAD", path)
+        if status == 503:
+            # The text says what librdkafka has met, which may differ from one to the next.
+            assert int(headers.pop("content-length")) == len(body)
+            assert of_head[1].pop("content-length") != "0"
+        assert of_head == (status, headers, b""), path
 
 
 def test_the_head_of_the_metrics_has_no_body(rig: Rig) -> None:
