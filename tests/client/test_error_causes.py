@@ -6,7 +6,6 @@ import pickle
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -204,9 +203,8 @@ def test_the_cause_of_a_corrupt_message_is_its_offset() -> None:
 
 
 def test_the_cause_of_an_incompatible_schema_is_the_message() -> None:
-    message: Any = SimpleNamespace(partition=lambda: 1, offset=lambda: 5)
     reason = "it has the channel's schema 7, which this reader's schema cannot read"
-    error = corrupt_error("c", message, Corrupt(index=0, reason=reason, skippable=False))
+    error = corrupt_error("c", 1, 5, Corrupt(index=0, reason=reason, skippable=False))
     assert cause_of(error) == f"SchemaMismatch: {error}"
     assert cause_of(SchemaMismatch(f"the schema has no field {SECRET!r}")) == "SchemaMismatch"
 

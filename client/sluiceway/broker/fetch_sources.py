@@ -140,7 +140,7 @@ class Source:
         self._in_step = False
         try:
             polled = self._stream.poll(_MAX_MESSAGES, min(_SLICE_S, max(0.0, timeout_s)))
-            for message in polled.messages:
+            for message in polled.items:
                 self._partitions[message.partition()].add(message)
             for number, offset in polled.next.items():
                 self._partitions[number].next = offset
@@ -212,8 +212,13 @@ def open_source(
 ) -> Source:
     """Connect to a channel's topic; an exactly-once one has a `visibility`."""
     timeout_s = max(_LEAST_TIMEOUT_S, timeout_s)
-    stream: PartitionStream
-    stream = open_stream(connection, None, timeout_s=timeout_s, consumers=SHARED_CONSUMERS)
+    stream: PartitionStream = open_stream(
+        connection,
+        None,
+        timeout_s=timeout_s,
+        consumers=SHARED_CONSUMERS,
+        whole_messages=True,
+    )
     if visibility is not None:
         stream = CommittedStream(stream, visibility)
     return Source(stream, visibility)

@@ -13,7 +13,6 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Message
 
 from sluiceway.codecs.arrow import ArrowCodec
 from sluiceway.codecs.avro import AvroCodec
@@ -316,10 +315,9 @@ def decoder_for(
 
 
 def corrupt_error(
-    channel: str, message: Message, corrupt: Corrupt
+    channel: str, partition: int, offset: int, corrupt: Corrupt
 ) -> CorruptMessage | SchemaMismatch:
     """Return the exception for a message without records."""
-    partition, offset = message.partition(), message.offset()
     if corrupt.skippable:
         return CorruptMessage(
             channel=channel, partition=partition, offset=offset, reason=corrupt.reason

@@ -140,7 +140,11 @@ class MessageFetcher:
         with self._lock, kafka_exceptions():
             stream: PartitionStream
             stream = source = open_stream(
-                connection, self._config, timeout_s=_TIMEOUT_S, consumers=self._consumers
+                connection,
+                self._config,
+                timeout_s=_TIMEOUT_S,
+                consumers=self._consumers,
+                whole_messages=True,
             )
             if visibility is not None:
                 stream = CommittedStream(source, visibility)
@@ -334,10 +338,10 @@ class MessageFetcher:
         try:
             with self._stream_change(channel):
                 polled = channel.stream.poll(_MAX_MESSAGES, 0.0)
-                messages = polled.messages
+                messages = polled.items
                 # One call a message, without bytecode.
                 collections.deque(map(Message.set_topic, messages, repeat(channel.name)), maxlen=0)
-                last = dict(zip(map(Message.partition, messages), messages, strict=True))
+                last = {chunk.partition: chunk.items[-1] for chunk in polled.chunks}
                 if self._eof:
                     messages += [
                         error_event(

@@ -4,10 +4,10 @@ import bisect
 import operator
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Final
 
 import pyarrow as pa
-from confluent_kafka import Message
 
 from sluiceway.codecs import Corrupt, Decoded
 from sluiceway.errors import OptionError
@@ -23,6 +23,8 @@ _MAX_ROWS: Final = 8192
 class CompletedFetch:
     """Decoded messages of several partitions, in the order in which they were fetched.
 
+    `chunks` are the partitions and offsets of consecutive messages of one partition.
+
     Records are returned from the front, one by one or in batches; `advance` moves the positions
     accordingly. With `skip`, corrupt messages are skipped; messages with an unreadable schema never
     are. Otherwise the fetch stops before the first undecodable message, `failed`, and continues
@@ -33,7 +35,7 @@ class CompletedFetch:
 
     def __init__(
         self,
-        messages: Sequence[Message],
+        chunks: Sequence[tuple[int, Sequence[int]]],
         decoded: Decoded,
         positions: Mapping[int, Position],
         *,
@@ -42,7 +44,9 @@ class CompletedFetch:
         skipped = [each for each in decoded.corrupt if skip and each.skippable]
         self._skipped = [each.index for each in skipped]
         self._failures = deque(each for each in decoded.corrupt if not (skip and each.skippable))
-        self._messages = messages
+        self._chunks = [chunk for chunk in chunks if chunk[1]]
+        # The index of the first message of each chunk, and the number of all messages.
+        self._starts = [*accumulate((len(offsets) for _, offsets in self._chunks), initial=0)]
         self._counts = decoded.counts
         self._records_done: dict[int, int] = {}
         batches = self._resumed(decoded.batches, positions)
@@ -82,11 +86,11 @@ class CompletedFetch:
         return bisect.bisect_left(self._skipped, self._limit)
 
     @property
-    def failed(self) -> tuple[Message, Corrupt] | None:
-        """The message that the fetch stops before, and the reason; None if there is none."""
+    def failed(self) -> tuple[int, int, Corrupt] | None:
+        """Partition and offset of the message before which the fetch stops, and the reason."""
         if not self._failures:
             return None
-        return self._messages[self._limit], self._failures[0]
+        return *self._place(self._limit), self._failures[0]
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Return an iterator over some of the remaining records; each counts when it is taken."""
@@ -124,8 +128,8 @@ class CompletedFetch:
         """
         if not self._failures or self._advanced_messages < self._limit:
             return False
-        message = self._messages[self._limit]
-        if positions != {message.partition(): Position(offset=message.offset() + 1)}:
+        partition, offset = self._place(self._limit)
+        if positions != {partition: Position(offset=offset + 1)}:
             return False
         self._failures.popleft()
         self._advanced_messages += 1
@@ -136,7 +140,7 @@ class CompletedFetch:
         """Move `positions` past the returned records, or past the first of them."""
         if returned_records is None:
             returned_records = self.returned_records
-        messages, counts = self._messages, self._counts
+        counts = self._counts
         start = index = self._advanced_messages
         rows = self._advanced_rows
         if counts is None:
@@ -145,20 +149,32 @@ class CompletedFetch:
             while index < self._limit and rows + counts[index] <= returned_records:
                 rows += counts[index]
                 index += 1
-        advanced = messages[start:index]
-        last = dict(zip(map(Message.partition, advanced), advanced, strict=True))
-        for partition, message in last.items():
-            positions[partition] = Position(offset=message.offset() + 1)
+        number = self._chunk_of(start)
+        while start < index:
+            partition, offsets = self._chunks[number]
+            first, number = self._starts[number], number + 1
+            start = min(index, self._starts[number])
+            positions[partition] = Position(offset=offsets[start - first - 1] + 1)
         if rows < returned_records:
-            message = messages[index]
+            partition, offset = self._place(index)
             done = self._records_done.get(index, 0) + returned_records - rows
-            positions[message.partition()] = Position(offset=message.offset(), records=done)
+            positions[partition] = Position(offset=offset, records=done)
         self._advanced_messages, self._advanced_rows = index, rows
+
+    def _chunk_of(self, index: int) -> int:
+        """Return the number of the chunk with a message."""
+        return bisect.bisect_right(self._starts, index) - 1
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """Return the partition and offset of a message."""
+        number = self._chunk_of(index)
+        partition, offsets = self._chunks[number]
+        return partition, offsets[index - self._starts[number]]
 
     def _extend(self) -> None:
         """Extend the available records up to the next failed message."""
         before, counts = self._limit, self._counts
-        self._limit = self._failures[0].index if self._failures else len(self._messages)
+        self._limit = self._failures[0].index if self._failures else self._starts[-1]
         self._rows += self._limit - before if counts is None else sum(counts[before : self._limit])
 
     def _next_rows(self, limit: int) -> pa.RecordBatch:
@@ -173,16 +189,16 @@ class CompletedFetch:
     ) -> list[pa.RecordBatch]:
         """Remove records that a position within a message counts as done."""
         inside = {p: position for p, position in positions.items() if position.records}
-        for index, message in enumerate(self._messages if inside else ()):
-            position = inside.pop(message.partition(), None)
-            if position is None or message.offset() != position.offset:
+        for (partition, offsets), index in zip(self._chunks, self._starts, strict=False):
+            position = inside.pop(partition, None)
+            if position is None or offsets[0] != position.offset:
                 continue
-            counts = self._counts or [1] * len(self._messages)
+            counts = self._counts or [1] * self._starts[-1]
             if any(each.index == index for each in self._failures):
                 continue
             if position.records > counts[index]:
                 raise OptionError(
-                    f"partition {message.partition()}: the position {position.offset} with "
+                    f"partition {partition}: the position {position.offset} with "
                     f"{position.records} records done is past its message, which holds "
                     f"{counts[index]}. Seek to a position returned by a reader"
                 )

@@ -3,12 +3,12 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import filterfalse
+from itertools import chain
 from typing import Any, Final, Protocol, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException
 
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
@@ -21,7 +21,7 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.config import MaskedProperties, consumer_config
 from sluiceway.kafka.errors import is_gone, is_unavailable, translate_error
-from sluiceway.kafka.io_thread import SHARED_CONSUMERS, Consumers, MessageQueue
+from sluiceway.kafka.io_thread import SHARED_CONSUMERS, Chunk, Consumers, MessageQueue
 from sluiceway.kafka.topic import EARLIEST, LATEST, TopicIdentity
 from sluiceway.rest.models import Connection
 from sluiceway.runtime.threads import Signal, call
@@ -56,17 +56,22 @@ class Watermarks:
 
 @dataclass(frozen=True, kw_only=True)
 class FetchedMessages:
-    """The result of one `poll`.
+    """The result of one `poll`: messages in the order in which they arrived.
 
     `next` has the next offset of each partition with messages, and of those that are at their end:
     there it is past transaction markers and other control records. `out_of_range` are partitions
     whose offset does not exist: they return no more messages until they are assigned again.
     """
 
-    messages: list[Message]
+    chunks: Sequence[Chunk]
     next: Mapping[int, int]
     at_end: Collection[int] = ()
     out_of_range: Collection[int] = ()
+
+    @property
+    def items(self) -> list[Any]:
+        """The values of all messages, or the messages; see `Chunk`."""
+        return [*chain.from_iterable(chunk.items for chunk in self.chunks)]
 
 
 class PartitionStream(Protocol):
@@ -156,9 +161,9 @@ class PartitionStream(Protocol):
 class MessageStream(PartitionStream):
     """Messages of one topic's partitions, assigned by hand and without a consumer group.
 
-    The caller keeps the offsets. Streams of the same `consumers` share a Kafka client.
-    Offsets are listed by the admin client of the process: a consumer's own connections are busy
-    waiting for messages.
+    The caller keeps the offsets. Streams of the same `consumers` share a Kafka client. `poll`
+    returns the messages' values, or `whole_messages`. Offsets are listed by the admin client of the
+    process: a consumer's own connections are busy waiting for messages.
     """
 
     def __init__(
@@ -168,6 +173,7 @@ class MessageStream(PartitionStream):
         *,
         timeout_s: float,
         consumers: Consumers | None = None,
+        whole_messages: bool = False,
     ) -> None:
         self._topic = connection.topic_name
         self._timeout_s = timeout_s
@@ -183,7 +189,11 @@ class MessageStream(PartitionStream):
         consumers = consumers or Consumers()
         self._pool = consumers.pool(properties)
         self._queue = MessageQueue(
-            self._topic, connection.topic_id, connection.partitions, consumers.arrived
+            self._topic,
+            connection.topic_id,
+            connection.partitions,
+            consumers.arrived,
+            whole_messages=whole_messages,
         )
         abandon = self._fork_guard.finalize(self, self._queue.abandon)
         abandon.atexit = False
@@ -259,19 +269,14 @@ class MessageStream(PartitionStream):
         chunks = self._queue.take(limit, wait_s)
         if not chunks and (error := self._queue.take_failure()) is not None:
             raise self._failure(error) if isinstance(error, KafkaError) else self._unexpected(error)
-        messages: list[Message] = []
         next_: dict[int, int] = {}
         at_end: set[int] = set()
         out_of_range: set[int] = set()
         for chunk in chunks:
-            received = [*filterfalse(Message.error, chunk.items)]
-            if received:
-                messages += received
-                next_[chunk.partition] = received[-1].offset() + 1
+            if chunk.offsets:
+                next_[chunk.partition] = chunk.offsets[-1] + 1
                 at_end.discard(chunk.partition)
-            if len(received) == len(chunk.items):
-                continue
-            for event in filter(Message.error, chunk.items):
+            for event in chunk.events:
                 error = event.error()
                 if error.code() == KafkaError._PARTITION_EOF:
                     if event.offset() >= next_.get(chunk.partition, 0):
@@ -285,8 +290,9 @@ class MessageStream(PartitionStream):
         if failure is not None and not next_ and not out_of_range:
             raise failure
         self._pending_failure = failure
+        received = [chunk for chunk in chunks if chunk.offsets]
         return FetchedMessages(
-            messages=messages, next=next_, at_end=at_end, out_of_range=out_of_range
+            chunks=received, next=next_, at_end=at_end, out_of_range=out_of_range
         )
 
     def verify(self, *, timeout_s: float | None = None, max_age_s: float = 0.0) -> None:
@@ -453,6 +459,7 @@ def open_stream(
     timeout_s: float,
     grouped: bool = False,
     consumers: Consumers | None = None,
+    whole_messages: bool = False,
 ) -> MessageStream:
     """Open a reader's stream, by default with a consumer of its own. Raises OptionError.
 
@@ -471,4 +478,10 @@ def open_stream(
     elif grouped:
         # A thousand waiting members send two requests a second each instead of ten.
         tuning = MaskedProperties({"fetch.wait.max.ms": 500})
-    return MessageStream(connection, tuning.over(own), timeout_s=timeout_s, consumers=consumers)
+    return MessageStream(
+        connection,
+        tuning.over(own),
+        timeout_s=timeout_s,
+        consumers=consumers,
+        whole_messages=whole_messages,
+    )

@@ -4,6 +4,7 @@ import itertools
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -395,16 +396,20 @@ class Fetcher:
 
     def _accept(self, fetched: FetchedMessages) -> None:
         """Decode fetched messages and advance the next offsets."""
-        messages, ends = fetched.messages, self._ends
+        ends = self._ends
         if ends is not None and any(offset > ends[p] for p, offset in fetched.next.items()):
-            messages = [each for each in messages if each.offset() < ends[each.partition()]]
+            before_ends = [chunk.part(0, ends[chunk.partition]) for chunk in fetched.chunks]
+            fetched = replace(fetched, chunks=before_ends)
         completed: CompletedFetch | None = None
         failure: SluicewayError | None = None
-        if messages:
+        if values := fetched.items:
             try:
-                decoded = self._decoder.decode([message.value() for message in messages])
+                decoded = self._decoder.decode(values)
                 completed = CompletedFetch(
-                    messages, decoded, self._positions, skip=self._skip_corrupt
+                    [(chunk.partition, chunk.offsets) for chunk in fetched.chunks],
+                    decoded,
+                    self._positions,
+                    skip=self._skip_corrupt,
                 )
             except SluicewayError as error:
                 failure = error

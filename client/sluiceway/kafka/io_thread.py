@@ -5,12 +5,13 @@ import math
 import threading
 import time
 import weakref
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Final, TypeAlias
+from dataclasses import dataclass, replace
+from itertools import filterfalse, groupby
+from typing import Any, Final, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -45,18 +46,41 @@ _POLL_S = 0.1
 _SHORTEST_POLL_S = 0.002
 _RETRY_S = 1.0
 _METADATA_TIMEOUT_S = 5.0
-_OF_A_PARTITION = frozenset({KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET})
+_AT_END = KafkaError._PARTITION_EOF
+_OF_A_PARTITION = frozenset({_AT_END, KafkaError._AUTO_OFFSET_RESET})
 _Partition: TypeAlias = tuple[str, int]
 """A topic's name, and the number of its partition."""
 
 
-@dataclass
+@dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Consecutive messages and events of one partition, and their memory in bytes."""
+    """Messages of one partition in the order of their offsets, then events of the partition.
+
+    `items` are the values of the messages, or whole messages; `size` is their memory in bytes.
+    """
 
     partition: int
-    items: list[Message]
-    size: int
+    offsets: Sequence[int]
+    items: list[Any]
+    events: Sequence[Message] = ()
+    size: int = 0
+
+    def part(self, first: int, end: int) -> "Chunk":
+        """Return the messages with offsets from `first` up to, not including, `end`."""
+        return self._slice(bisect_left(self.offsets, first), bisect_left(self.offsets, end))
+
+    def divide(self, count: int) -> "tuple[Chunk, Chunk]":
+        """Return the first messages, at most this number, and the rest with the events."""
+        rest = self._slice(count, len(self.items))
+        return self._slice(0, count), replace(rest, events=self.events)
+
+    def _slice(self, start: int, stop: int) -> "Chunk":
+        return Chunk(
+            partition=self.partition,
+            offsets=self.offsets[start:stop],
+            items=self.items[start:stop],
+            size=self.size * max(0, stop - start) // max(1, len(self.items)),
+        )
 
 
 class MessageQueue:
@@ -65,15 +89,23 @@ class MessageQueue:
     The thread appends, the stream takes; one of its calls at a time. The consumer's lock guards
     the other fields. `next` has the offset after the last queued message of each partition, and
     `known_ends` its end as of the last fetch. `paused`: the stream is too slow, so its partitions
-    are unassigned. `arrived` is set when messages have arrived; queues may share it.
+    are unassigned. `arrived` is set when messages have arrived; queues may share it. Without
+    `whole_messages`, only the values of messages are kept: the garbage collector visits messages.
     """
 
     def __init__(
-        self, topic: str, topic_id: str | None, partitions: int, arrived: Signal | None = None
+        self,
+        topic: str,
+        topic_id: str | None,
+        partitions: int,
+        arrived: Signal | None = None,
+        *,
+        whole_messages: bool = False,
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.partitions = partitions
+        self._whole_messages = whole_messages
         self.arrived = arrived or Signal()
         self.consumer: ConsumerThread | None = None
         self.next: dict[int, int] = {}
@@ -104,14 +136,12 @@ class MessageQueue:
         """The offset of the next message to take, for each assigned partition."""
         positions = dict(self.next)
         for chunk in reversed(self._chunks):
-            for message in chunk.items:
-                if message.error() is None:
-                    positions[chunk.partition] = message.offset()
-                    break
+            if chunk.offsets:
+                positions[chunk.partition] = chunk.offsets[0]
         return positions
 
     def take(self, limit: int, wait_s: float) -> list[Chunk]:
-        """Remove and return up to `limit` messages and events, as soon as there are some.
+        """Remove and return up to `limit` messages, and events, as soon as there are some.
 
         An interrupt may lose some of them: assign their partitions again.
         """
@@ -124,10 +154,7 @@ class MessageQueue:
         while self._chunks and limit > 0:
             chunk = self._chunks[0]
             if len(chunk.items) > limit:
-                items, chunk.items = chunk.items[:limit], chunk.items[limit:]
-                size = chunk.size * limit // (limit + len(chunk.items))
-                chunk.size -= size
-                chunk = Chunk(partition=chunk.partition, items=items, size=size)
+                chunk, self._chunks[0] = chunk.divide(limit)
             else:
                 self._chunks.popleft()
             taken.append(chunk)
@@ -144,10 +171,20 @@ class MessageQueue:
     def put(self, partition: int, items: list[Message], known_end: int) -> None:
         """Append messages and events of a partition; only the thread of the consumer."""
         self.known_ends[partition] = max(-1, known_end)
-        size = _size(items)
-        self.next[partition] = max(self.next[partition], _after(items))
-        self._put_bytes += size
-        self._chunks.append(Chunk(partition=partition, items=items, size=size))
+        messages = [*filterfalse(Message.error, items)]
+        events = [] if len(messages) == len(items) else [*filter(Message.error, items)]
+        ends = [event.offset() for event in events if event.error().code() == _AT_END]
+        chunk = Chunk(
+            partition=partition,
+            offsets=_offsets(messages),
+            items=messages if self._whole_messages else [*map(Message.value, messages)],
+            events=events,
+            size=_size(items),
+        )
+        after = chunk.offsets[-1] + 1 if messages else 0
+        self.next[partition] = max(self.next[partition], after, *ends)
+        self._put_bytes += chunk.size
+        self._chunks.append(chunk)
         self.arrived.set()
 
     def fail(self, failure: KafkaError | Exception) -> None:
@@ -181,15 +218,12 @@ def _size(items: list[Message]) -> int:
     return (sum(map(len, sample)) // len(sample) + _MESSAGE_BYTES) * len(items)
 
 
-def _after(items: list[Message]) -> int:
-    """Return the offset after these messages; 0 if none of them has one."""
-    for item in reversed(items):
-        error = item.error()
-        if error is None:
-            return int(item.offset() or 0) + 1
-        if error.code() == KafkaError._PARTITION_EOF:
-            return int(item.offset() or 0)
-    return 0
+def _offsets(messages: list[Message]) -> Sequence[int]:
+    """Return the offsets of messages of one partition: a range if none is left out."""
+    if not messages:
+        return ()
+    first, end = messages[0].offset(), messages[-1].offset() + 1
+    return range(first, end) if end - first == len(messages) else [*map(Message.offset, messages)]
 
 
 class ConsumerThread:
@@ -351,11 +385,15 @@ class ConsumerThread:
         """Put available messages into their queues; wait for one. Also runs callbacks."""
         polled = self._consumer.consume(1, wait_s)
         if polled:
-            limit = max(1, min(_POLL_MESSAGES, _POLL_BYTES // _size(polled)))
             with gc_paused():
-                polled += self._consumer.consume(limit, 0)
-            with self._lock:
-                self._deliver(polled)
+                self._poll_others(polled)
+
+    def _poll_others(self, first: list[Message]) -> None:
+        """Put this message or event and all others that are available into their queues."""
+        limit = max(1, min(_POLL_MESSAGES, _POLL_BYTES // _size(first)))
+        polled = first + self._consumer.consume(limit, 0)
+        with self._lock:
+            self._deliver(polled)
 
     def _begin_again(self) -> None:
         """Have everything assigned again: changes may be half made, and polled messages lost."""
@@ -426,7 +464,7 @@ class ConsumerThread:
         topics = groupby(polled, Message.topic) if len(self._topics) > 1 else [(None, polled)]
         for _, of_topic in topics:
             for partition, same in groupby(map(Message.partition, of_topic)):
-                end = first + sum(1 for _ in same)
+                end = first + len([*same])
                 yield (polled[first].topic(), partition), polled[first:end]
                 first = end
 

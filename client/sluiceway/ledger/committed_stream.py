@@ -1,16 +1,16 @@
 """Committed stream: the visible messages of an exactly-once channel."""
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
-
-from confluent_kafka import Message
+from itertools import zip_longest
 
 from sluiceway.errors import RecordsLost, SluicewayError, SluicewayTimeout
 from sluiceway.kafka.consumer import FetchedMessages, MessageStream, Watermarks
+from sluiceway.kafka.io_thread import Chunk
 from sluiceway.kafka.topic import EARLIEST, LATEST
 from sluiceway.ledger.visibility import Visibility
+from sluiceway.rest.ledger_models import Interval
 from sluiceway.runtime.threads import Signal
 
 __all__ = ["CommittedStream"]
@@ -109,7 +109,7 @@ class CommittedStream:
             self._visibility.wait(self._number, wait_s if everything else 0.0)
         self._resume()
         if not self._fetched:
-            return self._with_ends(FetchedMessages(messages=[], next={}))
+            return self._with_ends(FetchedMessages(chunks=[], next={}))
         polled = self._stream.poll(limit, max(0.0, deadline_s - time.monotonic()))
         before = dict(self._next)
         try:
@@ -242,13 +242,14 @@ class CommittedStream:
 
     def _visible(self, polled: FetchedMessages) -> FetchedMessages:
         """Drop invisible messages, and stop fetching partitions at `stable`."""
-        visible: list[Message] = []
+        visible: list[Chunk] = []
         lost: dict[int, int] = {}
         reached: set[int] = set()
-        for partition, messages in _by_partition(polled.messages):
+        for chunk in polled.chunks:
+            partition = chunk.partition
             if partition in self._next and partition not in self._waiting | lost.keys():
                 reached.add(partition)
-                missing = self._take(partition, messages, visible)
+                missing = self._take(chunk, visible)
                 if missing is not None:
                     lost[partition] = missing
         for partition in polled.at_end:
@@ -268,31 +269,23 @@ class CommittedStream:
             self._advance(partition)
         next_ = {partition: self._next[partition] for partition in reached}
         out_of_range = {*polled.out_of_range, *gone}
-        return FetchedMessages(messages=visible, next=next_, out_of_range=out_of_range)
+        return FetchedMessages(chunks=visible, next=next_, out_of_range=out_of_range)
 
-    def _take(self, partition: int, messages: list[Message], visible: list[Message]) -> int | None:
-        """Append the visible ones of consecutive messages; return the first lost offset."""
-        runs, stable = self._visibility.runs, self._stable[partition]
-        first, last = messages[0].offset(), messages[-1].offset()
-        if first == self._next[partition] and last - first + 1 == len(messages):
-            end = min(last + 1, stable)
-            for run in runs.between(partition, first, end):
-                visible += messages[run.first - first : run.end - first]
-            self._next[partition] = end
-            return None
-        for message in messages:
-            offset = message.offset()
-            if offset < self._next[partition]:
-                continue
-            missing = self._before(partition, offset)
+    def _take(self, chunk: Chunk, visible: list[Chunk]) -> int | None:
+        """Append the visible messages; return the first lost offset."""
+        partition = chunk.partition
+        end = min(chunk.offsets[-1] + 1, self._stable[partition])
+        for run in self._visibility.runs.between(partition, self._next[partition], end):
+            part = chunk.part(run.first, run.end)
+            missing = _first_missing(run, part.offsets)
             if missing is not None:
+                part = part.part(run.first, missing)
+            if part.offsets:
+                visible.append(part)
+            if missing is not None:
+                self._next[partition] = missing
                 return missing
-            if offset >= stable:
-                self._next[partition] = stable
-                return None
-            if runs.visible(partition, offset):
-                visible.append(message)
-            self._next[partition] = offset + 1
+        self._next[partition] = max(self._next[partition], end)
         return None
 
     def _before(self, partition: int, offset: int) -> int | None:
@@ -342,10 +335,9 @@ class CommittedStream:
             self._stream.add({partition: target})
 
 
-def _by_partition(messages: list[Message]) -> Iterator[tuple[int, list[Message]]]:
-    """Divide messages into pieces of one partition each, in their order."""
-    first = 0
-    for partition, same in groupby(map(Message.partition, messages)):
-        end = first + sum(1 for _ in same)
-        yield partition, messages[first:end]
-        first = end
+def _first_missing(run: Interval, offsets: Sequence[int]) -> int | None:
+    """Return the first offset of a run that is not one of `offsets`, its sorted part; or None."""
+    if len(offsets) == run.end - run.first:
+        return None
+    pairs = zip_longest(range(run.first, run.end), offsets)
+    return next(expected for expected, offset in pairs if expected != offset)

@@ -186,7 +186,7 @@ class RangeFetcher:
             taken = stream.poll(_CHUNK_MESSAGES, _WAIT_S)
             self._advance(taken)
             if self._next > before:
-                messages = taken.messages
+                messages = taken.items
                 if self._next > offsets.end:
                     messages = [each for each in messages if each.offset() < offsets.end]
                 if messages:
@@ -328,7 +328,11 @@ def read_split(
     properties = MaskedProperties(connection.kafka).over(config)
     key = (connection.topic_name, connection.topic_id, properties)
     timeout_s = _request_timeout_s(options)
-    with STREAMS.borrow(key, lambda: MessageStream(connection, config, timeout_s=timeout_s)) as own:
+
+    def stream_of_messages() -> MessageStream:
+        return MessageStream(connection, config, timeout_s=timeout_s, whole_messages=True)
+
+    with STREAMS.borrow(key, stream_of_messages) as own:
         stream: PartitionStream = own
         if split.visible is not None:
             runs = ShippedRuns(connection, split.offsets, split.visible)
@@ -350,7 +354,7 @@ def _handle_corrupt(
     first = next((each for each in corrupt if not (skip and each.skippable)), corrupt[0])
     message = messages[first.index]
     if not (skip and first.skippable):
-        raise corrupt_error(channel, message, first)
+        raise corrupt_error(channel, message.partition(), message.offset(), first)
     LOGGER.warning(
         "channel %r, partition %d: %d corrupt messages skipped, the first at offset %d: %s",
         channel,

@@ -111,7 +111,7 @@ def test_a_late_error_for_an_earlier_offset_repeats_no_messages(
     reader = consumer(**{"auto.offset.reset": "earliest"})
     reader.assign([at(channel.name, 0, 1)])
     assert offsets(poll_messages(reader, 2)) == {0: [1, 2]}
-    late = FetchedMessages(messages=[], next={}, out_of_range={0})
+    late = FetchedMessages(chunks=[], next={}, out_of_range={0})
     with monkeypatch.context() as patched:
         # Kafka's response to a request from before a seek cannot be timed.
         patched.setattr(CommittedStream, "poll", lambda *_: late)

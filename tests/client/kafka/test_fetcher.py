@@ -117,7 +117,7 @@ class Interrupted(MessageStream):
 
     def poll(self, limit: int, wait_s: float) -> FetchedMessages:
         fetched = super().poll(limit, wait_s)
-        if fetched.messages and self.interrupts:
+        if fetched.chunks and self.interrupts:
             self.interrupts -= 1
             raise KeyboardInterrupt
         return fetched

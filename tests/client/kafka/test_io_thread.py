@@ -241,14 +241,14 @@ def test_a_stream_keeps_its_messages_when_it_moves_to_another_consumer(
         offsets: dict[int, list[int]] = {0: [], 1: []}
 
         def are_read() -> bool:
-            for message in one.poll(100, 1).messages:
-                offsets[message.partition()].append(message.offset())
+            for chunk in one.poll(100, 1).chunks:
+                offsets[chunk.partition].extend(chunk.offsets)
             return all(map(len, offsets.values()))
 
         until(are_read)
         assert offsets == {0: [*range(10)], 1: [*range(10)]}
         assert len(clients) == 2
-        until(lambda: [m.offset() for m in two.poll(100, 1).messages] == [*range(5, 10)])
+        until(lambda: [[*chunk.offsets] for chunk in two.poll(100, 1).chunks] == [[*range(5, 10)]])
 
 
 def test_an_interrupted_change_is_not_made_after_a_later_one(
@@ -281,7 +281,7 @@ def test_an_interrupted_change_is_not_made_after_a_later_one(
             pool.submit(proceed.set)
             stream.assign({0: 60})
             dropping.result(60)
-        assert until(lambda: stream.poll(100, 1).messages)[0].offset() == 60
+        assert until(lambda: stream.poll(100, 1).chunks)[0].offsets[0] == 60
         assert len(clients) == 1
 
 
@@ -327,7 +327,7 @@ def test_a_failed_change_is_raised_and_made_again(
         write(connection, 10, partition=partition)
     with closing(MessageStream(connection, timeout_s=30)) as stream:
         stream.assign({0: 0, 1: 0})
-        until(lambda: stream.poll(100, 1).messages)
+        until(lambda: stream.poll(100, 1).chunks)
         (client,) = clients
         change = getattr(client, name)
 
@@ -338,12 +338,12 @@ def test_a_failed_change_is_raised_and_made_again(
         setattr(client, name, fail)
         stream.assign({1: 5})
         with pytest.raises(KafkaFailure, match="_STATE"):
-            until(lambda: stream.poll(100, 1).messages)
+            until(lambda: stream.poll(100, 1).chunks)
         places: list[tuple[int, int]] = []
 
         def are_read() -> bool:
-            messages = stream.poll(100, 1).messages
-            places.extend((message.partition(), message.offset()) for message in messages)
+            for chunk in stream.poll(100, 1).chunks:
+                places.extend((chunk.partition, offset) for offset in chunk.offsets)
             return len(places) >= 5
 
         until(are_read)
