@@ -76,6 +76,8 @@ class Codec(Protocol):
 
 def require_short(values: pa.ChunkedArray, limit_bytes: int) -> None:
     """Raise RecordTooLarge for the first of the values of one record that is too long."""
+    if values.nbytes <= limit_bytes:
+        return
     lengths = pc.binary_length(values)
     if (pc.max(lengths).as_py() or 0) > limit_bytes:
         index = pc.index(pc.greater(lengths, limit_bytes), value=True).as_py()

@@ -196,6 +196,8 @@ class IdempotentProducer:
                 return last, KafkaError(KafkaError._UNKNOWN_PARTITION)
         except KafkaException as error:
             return last, error.args[0]
+        if messages.values.nbytes <= self._queue_bytes:
+            return None
         longest: int = pc.max(pc.binary_length(messages.values)).as_py() or 0
         if longest > self._queue_bytes:
             reason = f"a message of {longest:,} bytes is larger than queue.buffering.max.kbytes"
