@@ -21,11 +21,10 @@ from sluiceway.endpoint.stop_condition import (
 from sluiceway.endpoint.waiting import missing_endpoints
 from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTimeout
 from sluiceway.reader import ChannelReader
-from sluiceway.record_sender import PreparedRecords, RecordSender
 from sluiceway.records import copies
 from sluiceway.rest.arguments import check_seconds
 from sluiceway.rest.endpoints import Endpoint, Position
-from sluiceway.writer import ChannelWriter
+from sluiceway.writer import ChannelWriter, PreparedRecords
 
 __all__ = ["InputPort", "OutputPort"]
 
@@ -78,15 +77,15 @@ class OutputPort(ClosesOnExit):
             raise
         # One of the writers with equal schemas validates for all of them, which have its index.
         self._prepare: list[Callable[[Any], PreparedRecords]] = []
-        self._targets: list[tuple[str, RecordSender, int]] = []
+        self._targets: list[tuple[str, ChannelWriter, int]] = []
         known: dict[tuple[object, ...], int] = {}
         for name, writer in self._writers.items():
             connection = writer.connection
             rows = (writer.schema, connection.format, connection.max_message_bytes)
             if rows not in known:
                 known[rows] = len(self._prepare)
-                self._prepare.append(writer.sender.prepare)
-            self._targets.append((name, writer.sender, known[rows]))
+                self._prepare.append(writer.prepare)
+            self._targets.append((name, writer, known[rows]))
 
     @property
     def writers(self) -> Mapping[str, ChannelWriter]:
@@ -133,9 +132,9 @@ class OutputPort(ClosesOnExit):
             prepared.append(prepare(records))  # noqa: PERF401
         written = 0
         errors: dict[str, SluicewayError] = {}
-        for name, sender, validator in self._targets:
+        for name, writer, validator in self._targets:
             try:
-                written = sender.write_prepared(prepared[validator])
+                written = writer.write_prepared(prepared[validator])
             except SluicewayError as error:
                 errors[name] = error
         if errors:

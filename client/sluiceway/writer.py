@@ -2,30 +2,59 @@
 
 import contextlib
 import logging
+import math
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from contextvars import copy_context
+from typing import Any, NoReturn, TypeVar
 
-from sluiceway.concurrency import ForkGuard
+import pyarrow as pa
+
+from sluiceway.concurrency import FairLock, ForkGuard
 from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.waiting import wait_for_commits
-from sluiceway.errors import EndpointClosed, GatewayUnavailable, KafkaFailure, OptionError
+from sluiceway.errors import (
+    CommitUnknown,
+    DeliveryFailed,
+    EndpointClosed,
+    Fenced,
+    GatewayUnavailable,
+    KafkaFailure,
+    OptionError,
+    SluicewayError,
+)
+from sluiceway.kafka.accumulator import certain_row_bytes, record_accumulator
 from sluiceway.kafka.config import MaskedProperties
+from sluiceway.kafka.messages import Messages
 from sluiceway.kafka.partitioner import Key, Partitioner, partitioning
+from sluiceway.kafka.producer import IdempotentProducer
+from sluiceway.kafka.topic import TopicIdentity
+from sluiceway.ledger.intervals import DeliveredIntervals
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.ledger.writer_batches import WriterBatches
-from sluiceway.record_sender import RecordSender
-from sluiceway.records import to_batches
+from sluiceway.records import import_pandas, to_batches
+from sluiceway.records.row_buffer import FULL, RowBuffer, Rows
 from sluiceway.rest.arguments import check_seconds
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.models import Connection
+from sluiceway.runtime.threads import call, start
 from sluiceway.schema import Schema
 from sluiceway.tracing import ActiveSpan, channel_span
 
-__all__ = ["ChannelWriter"]
+__all__ = ["ChannelWriter", "PreparedRecords"]
 
 LOGGER = logging.getLogger("sluiceway.writer")
+
+T = TypeVar("T")
+
+_GROWTH_RETRY_S = 1.0
+_LINGER_S = 0.005
+"""The time that single records wait for others, if some were produced within this time before."""
+
+PreparedRecords = Rows | list[pa.RecordBatch]
+"""Validated records of one write."""
 
 
 class ChannelWriter(ChannelEndpoint):
@@ -61,8 +90,12 @@ class ChannelWriter(ChannelEndpoint):
     next call raises EndpointClosed, because records since the last `flush` may not be written.
 
     Thread-safe: writes are sent one after the other, in the order of the calls. `close` waits for
-    the current write; later ones raise EndpointClosed. `sender` validates and sends in two steps,
-    for ports and facades.
+    the current write; later ones raise EndpointClosed.
+
+    Ports and facades validate by `prepare`, and send by `write_prepared`. What `WriterBatches` uses
+    is public as well. `turn` is held to accumulate, send, or close; delivery reports do not take
+    it. After `failure` nothing more is accepted. It is `failed_unnoticed` until a call has raised
+    the failure of a background thread, or that of an interrupted call.
     """
 
     def __init__(
@@ -86,6 +119,7 @@ class ChannelWriter(ChannelEndpoint):
         nothing else can fail, and required for an exactly_once channel. Raises OptionError,
         TopicGone, KafkaUnavailable, and the errors of `attach`.
         """
+        import_pandas()
         config = MaskedProperties(config or {})
         if type(batch_records) is not int or batch_records < 1:
             raise OptionError(f"batch_records is {batch_records!r}; it takes a number from 1")
@@ -100,31 +134,53 @@ class ChannelWriter(ChannelEndpoint):
             )
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
-        self._timeout_s = timeout_s
-        self.sender = RecordSender(
-            connection,
-            self.schema,
-            partitioning(
-                self.schema,
-                connection.partitions,
-                key=key,
-                partitioner=partitioner,
-                partition=partition,
-            ),
-            # A caller's function runs within the record's own `write`, and may refuse the record.
-            row_by_row=not callable(key) and partitioner is None,
-            batch_records=batch_records,
-            delivery_timeout_s=delivery_timeout_s,
-            timeout_s=timeout_s,
-            config=config,
-        )
+        super().__init__(None)
+        self.turn = FairLock()
+        self.failure: SluicewayError | None = None
+        self.failed_unnoticed = False
+        self.closed = False
         self._close_failure: BaseException | None = None
         self._ends: Mapping[int, int] | None = None
-        super().__init__(None if attach is None else attach())
-        self.sender.handle = self._handle
-        if exactly_once:
+        self._timeout_s = timeout_s
+        self._partitioning = partitioning(
+            self.schema,
+            connection.partitions,
+            key=key,
+            partitioner=partitioner,
+            partition=partition,
+        )
+        self._accumulator = record_accumulator(
+            connection, self.schema, self._partitioning, batch_records=batch_records
+        )
+        # A caller's function runs within the record's own `write`, and may refuse the record.
+        self._row_by_row = not callable(key) and partitioner is None
+        self._rows = RowBuffer(
+            self.schema, max_row_bytes=certain_row_bytes(connection, self.schema)
+        )
+        # The trace of the oldest row's write, to which the requests for waiting rows belong.
+        self._oldest_context = copy_context()
+        self._lingering = False
+        self._rows_sent_s = -math.inf
+        self._batch_records = 0
+        # The number of delivered records whose topic was certainly the channel's.
+        self._confirmed_records = 0
+        self._growth_due_s = 0.0
+        self._identity = TopicIdentity(connection, config)
+        self._identity.verify(timeout_s=timeout_s)
+        intervals = DeliveredIntervals.of(connection)
+        self.producer = IdempotentProducer(
+            connection,
+            config,
+            connect_timeout_s=timeout_s,
+            delivery_timeout_s=delivery_timeout_s,
+            on_delivery=None if intervals is None else intervals.add,
+        )
+        self._batches: WriterBatches | None = None
+        if attach is not None:
+            self._handle = attach()
+        if intervals is not None:
             with self.handle.reporting_failure():
-                self.sender.batches = self._create_batches(commit_every_s)
+                self._batches = self._create_batches(intervals, commit_every_s)
         ForkGuard().finalize(self, _warn_if_open, weakref.ref(self))
 
     def write(self, records: Any) -> int:
@@ -137,19 +193,48 @@ class ChannelWriter(ChannelEndpoint):
         DeliveryFailed when Kafka refused a message of this or an earlier write; the writer cannot
         be used after that.
         """
-        sender = self.sender
-        few = sender.prepare_few(records)
+        few = self._prepare_few(records)
         if few is not None:
             # They only join a buffer, which takes less time than a span.
-            return sender.write_prepared(few)
+            return self.write_prepared(few)
         with self._span("send", kind="send") as span:
-            count = sender.write_prepared(to_batches(records, self.schema))
+            count = self.write_prepared(to_batches(records, self.schema))
             span.set("sluiceway.records", count)
+        return count
+
+    def prepare(self, records: Any) -> PreparedRecords:
+        """Validate records for `write_prepared`. Raises RecordError, SchemaError, OptionError."""
+        rows = self._prepare_few(records)
+        return to_batches(records, self.schema) if rows is None else rows
+
+    def write_prepared(self, prepared: PreparedRecords) -> int:
+        """Write the result of `prepare`, and return the number of records.
+
+        It may come from another writer with the same schema, format and message size.
+        """
+        if not isinstance(prepared, Rows):
+            return self._write_batches(prepared)
+        if not self._row_by_row:
+            return self._write_batches(self._rows.to_batches(prepared.values))
+        count = len(prepared.values)
+        buffered = self._rows.add(prepared)
+        if not buffered:
+            with self.turn:
+                self.require_open()
+        elif buffered >= FULL:
+            self._send_rows_now()
+        else:
+            if buffered == count:
+                self._oldest_context = copy_context()
+            if not self._lingering:
+                self._linger()
         return count
 
     def start_round_robin_at(self, partition: int) -> None:
         """Send the next record without a key to this partition; the first is random by default."""
-        self.sender.start_round_robin_at(partition)
+        with self.turn:
+            self._send_rows()
+            self._partitioning.start_round_robin_at(partition)
 
     def flush(self) -> None:
         """Return when Kafka has acknowledged every record of all writes.
@@ -160,7 +245,17 @@ class ChannelWriter(ChannelEndpoint):
         `batch` that was not begun by a `with` statement, as by an ExitStack.
         """
         with self._span("flush"):
-            self.sender.flush()
+            self.require_open()
+            self._as_a_whole(self._send_all)
+            if self._batches is not None:
+                with self.turn:
+                    # Also while it is committed: a batch ends with its writes.
+                    self.require_open()
+                    self._batches.flush()
+                return
+            # Other threads may write during this step; the second step makes them wait.
+            self.producer.flush_briefly()
+            self.deliver()
 
     def batch(
         self, key: str, *, owner: str | None = None
@@ -191,12 +286,12 @@ class ChannelWriter(ChannelEndpoint):
     @property
     def batches(self) -> WriterBatches:
         """The writer's batches, for facades and transactions. Raises OptionError without any."""
-        if self.sender.batches is None:
+        if self._batches is None:
             raise OptionError(
                 f"the channel {self.connection.channel_name!r} has the delivery at_least_once, "
                 'which has no batches: create a channel with delivery="exactly_once"'
             )
-        return self.sender.batches
+        return self._batches
 
     def wait_acknowledged(self, groups: Sequence[str], *, timeout_s: float = 60.0) -> None:
         """Flush, and return when these reading groups have committed past the written records.
@@ -207,21 +302,19 @@ class ChannelWriter(ChannelEndpoint):
         missing messages by group and partition, and OptionError within a `batch` or transaction,
         whose records nobody can read before its end.
         """
-        if self.sender.batches is not None:
-            self.sender.batches.require_ended("wait for acknowledgements")
+        if self._batches is not None:
+            self._batches.require_ended("wait for acknowledgements")
         self.flush()
         handle = self._handle
         if handle is None:
             raise OptionError(
                 "a writer of a Connection alone has no gateway: open it with channel.writer()"
             )
-        if self.sender.batches is not None:
-            ends = dict(self.sender.batches.ends)
+        if self._batches is not None:
+            ends = dict(self._batches.ends)
         else:
-            written_to = range(self.sender.partitions)
-            ends = self.sender.nonempty_ends(
-                [*filter(self.sender.producer.may_have_written_to, written_to)]
-            )
+            partitions = range(self._partitioning.partitions)
+            ends = self._nonempty_ends([*filter(self.producer.may_have_written_to, partitions)])
         wait_for_commits(
             handle.calls,
             handle.channel,
@@ -234,8 +327,9 @@ class ChannelWriter(ChannelEndpoint):
 
     def end_offsets(self) -> dict[int, int]:
         """Return the offset after the last message of each partition."""
-        self.sender.require_open()
-        return self.sender.identity.ends(range(self.sender.partitions), timeout_s=self._timeout_s)
+        self.require_open()
+        partitions = range(self._partitioning.partitions)
+        return self._identity.ends(partitions, timeout_s=self._timeout_s)
 
     def close(self) -> None:
         """Flush, report the end offsets, and detach. May be repeated.
@@ -255,25 +349,87 @@ class ChannelWriter(ChannelEndpoint):
 
     def is_unfinished(self, error: BaseException | None) -> bool:
         """Whether `error` left a block of this writer, which aborted its batch."""
-        batches = self.sender.batches
+        batches = self._batches
         return error is not None and batches is not None and batches.was_left_by(error)
 
     def abort(self, error: BaseException) -> None:
         """Discard unsent records, and report to the gateway that `error` ended this writer."""
-        if not self.sender.closed:
-            self.sender.closed = True
-            self.sender.close_rows()
-            self.sender.producer.discard()
+        if not self.closed:
+            self.closed = True
+            self._rows.close()
+            self.producer.discard()
             self._end_batches(error)
         elif self._handle is not None and self._handle.is_open:
             # A reported failure is final, so a failed `close` cannot be retried.
             self._close_failure = error
-        self._fail(error)
+        self._report_failure(error)
 
     @property
     def accepted_records(self) -> int:
         """The number of records of the writes so far, acknowledged or not."""
-        return self.sender.accepted_records
+        return self._batch_records + self._rows.added
+
+    def use_partitions(self, total: int) -> None:
+        """Send records without a key to added partitions too, once Kafka's client has them.
+
+        `total` is the channel's number of partitions. Call it with the turn held.
+        """
+        partitioning = self._partitioning
+        if total <= partitioning.partitions or not partitioning.follows_growth:
+            return
+        if time.monotonic() < self._growth_due_s:
+            return
+        try:
+            known = min(total, self.producer.discover_partitions())
+        except KafkaFailure as error:
+            # The partitions at hand are used on; a later write tries again.
+            LOGGER.info("added partitions are used later: %s", error)
+            return
+        finally:
+            # After the request, which may take longer than the pause.
+            self._growth_due_s = time.monotonic() + _GROWTH_RETRY_S
+        if known > partitioning.partitions:
+            partitioning.grow(known)
+
+    def send_accumulated(self) -> None:
+        """Produce the accumulated records."""
+        self._send_rows(accumulated=True)
+
+    def deliver(self) -> None:
+        """Wait until everything is acknowledged, in the channel's topic."""
+        try:
+            with self.turn:
+                self.producer.flush(self._require_endpoint)
+                delivered = self.producer.accepted_records
+            # A topic that was created again acknowledges like the old one.
+            if delivered != self._confirmed_records and self._identity.confirm_delivery(
+                timeout_s=self._timeout_s
+            ):
+                self._confirmed_records = delivered
+        except KafkaFailure as error:
+            self._fail(error)
+            raise
+
+    def discard_accumulated(self) -> None:
+        """Discard records that are not produced yet."""
+        self._rows.drain()
+        self._accumulator.drain()
+
+    def require_open(self) -> None:
+        """Raise unless the writer may be used."""
+        if self.failure is not None:
+            if self.failed_unnoticed or isinstance(self.failure, CommitUnknown):
+                self.failed_unnoticed = False
+                raise self._with_unsent(self.failure)
+            raise EndpointClosed(
+                f"this writer failed, so it cannot be used any more: {self.failure}"
+            ) from self.failure
+        if self._batches is not None:
+            self._batches.end_abandoned()
+        if self.closed:
+            raise EndpointClosed("this writer is closed; open a new one with channel.writer()")
+        if self._handle is not None:
+            self._handle.check()
 
     def _span(
         self, operation: str, *, kind: str | None = None
@@ -283,15 +439,208 @@ class ChannelWriter(ChannelEndpoint):
             operation, connection.channel_name, kind=kind, topic=connection.topic_name
         )
 
+    def _prepare_few(self, records: Any) -> Rows | None:
+        """Like `prepare` for a few records of common types; return None for others."""
+        self.require_open()
+        return self._rows.check(records) if self._row_by_row else None
+
+    def _write_batches(self, batches: Sequence[pa.RecordBatch]) -> int:
+        def write() -> int:
+            self.require_open()
+            self._send_rows()
+            self._follow_growth()
+            messages = self._accumulator.add(batches)
+            try:
+                count: int = sum(batch.num_rows for batch in batches)
+                self._batch_records += count
+                self._send(messages)
+            except BaseException as error:
+                self._fail_interrupted(error)
+                raise
+            self._record_cycle()
+            return count
+
+        return self._as_a_whole(write)
+
+    def _send_rows_now(self) -> None:
+        def send() -> None:
+            # If another thread has closed the writer meanwhile, it has sent these rows.
+            if not self.closed:
+                self.require_open()
+                self._send_rows()
+
+        self._as_a_whole(send)
+
+    def _send_all(self) -> None:
+        self.require_open()
+        self.send_accumulated()
+
+    def _as_a_whole(self, work: Callable[[], T]) -> T:
+        """Run `work` with the turn, in a thread where no signal handler runs.
+
+        An interrupt, such as `sys.exit()` in a handler of SIGTERM, ends the wait for it. The work
+        then goes on to its end, or is left out if it has not begun: nobody who takes the turn after
+        the interrupt sees a part of it.
+        """
+        interrupted = failed = False
+
+        def run() -> T:
+            nonlocal failed
+            with self.turn:
+                if interrupted:
+                    raise EndpointClosed("an interrupt came before these records were sent")
+                try:
+                    return work()
+                except SluicewayError:
+                    if self.failure is not None:
+                        # The interrupted caller does not get it.
+                        self.failed_unnoticed = failed = True
+                    raise
+
+        try:
+            return run() if self.turn.held else call(run)
+        except BaseException as error:
+            interrupted = True
+            if failed and isinstance(error, SluicewayError):
+                self.failed_unnoticed = False
+            raise
+
+    def _linger(self) -> None:
+        """Send the buffered rows a moment later, in another thread."""
+        try:
+            start(self._send_lingering)
+        except RuntimeError:  # no more threads
+            self._send_rows_now()
+
+    def _send_lingering(self) -> None:
+        # Set by the thread that clears it: an interrupt before its start leaves nothing behind.
+        self._lingering = True
+        after_pause = True
+        while (wait_s := self._rows_sent_s + _LINGER_S - time.monotonic()) > 0:
+            # Rows that were added after the last send have not waited as long.
+            after_pause = False
+            time.sleep(wait_s)
+        self._oldest_context.copy().run(self._send_waiting, after_pause)
+
+    def _send_waiting(self, after_pause: bool) -> None:
+        with self.turn:
+            self._lingering = False
+            if self.failure is not None:
+                return
+            alone = after_pause and not self.producer.missing
+            try:
+                self.require_open()
+                self._send_rows()
+            except SluicewayError:
+                # The next call raises it, if only `close`.
+                self.failed_unnoticed = self.failure is not None
+            except Exception:
+                # The next call raises that the writer has failed, with this error as the cause.
+                LOGGER.exception("records of a writer were not sent in the background")
+        if alone:
+            # Kafka's client would wait for others.
+            self.producer.flush_briefly()
+
+    def _send_rows(self, *, accumulated: bool = False) -> None:
+        """Send the buffered rows, before anything that is written after them.
+
+        `accumulated`: then also the accumulated records, which do not fill a message yet.
+        """
+        try:
+            rows = self._rows.drain()
+            if rows:
+                self._rows_sent_s = time.monotonic()
+                self._follow_growth()
+                self._send(self._accumulator.add(rows))
+                self._record_cycle()
+            if accumulated:
+                self._send(self._accumulator.drain())
+        except BaseException as error:
+            self._fail_interrupted(error)
+            raise
+
+    def _follow_growth(self) -> None:
+        """Use the partitions of the last heartbeat; batches use those with which they opened."""
+        if self._handle is not None and self._batches is None:
+            self.use_partitions(self._handle.partitions)
+
+    def _record_cycle(self) -> None:
+        if self._handle is not None:
+            self._handle.record_cycle(self.accepted_records)
+
+    def _send(self, messages: Messages) -> None:
+        if not len(messages):
+            return
+        if self._batches is not None and not self._batches.admit(messages.records):
+            return
+        if self._handle is not None and self._handle.pristine:
+            self._handle.pristine = False
+        self.producer.send(messages)
+
+    def _require_endpoint(self) -> None:
+        """Fail once the gateway has no record of the endpoint, as of a deleted channel.
+
+        Kafka's client reports a deleted topic much later. A fenced writer's records stay.
+        """
+        if self._handle is None:
+            return
+        try:
+            self._handle.check()
+        except Fenced:
+            return
+        except SluicewayError as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: SluicewayError) -> None:
+        """Refuse further work, and abort the open batch so that it does not hold back readers."""
+        self.failure = error
+        if self._batches is not None:
+            self._batches.fail(error)
+
+    def _fail_interrupted(self, error: BaseException) -> None:
+        """Refuse further work if records of earlier writes were lost without a failure."""
+        if self.failure is not None:
+            return
+        if isinstance(error, SluicewayError):
+            self._fail(error)
+            return
+        failure = EndpointClosed(
+            f"{type(error).__name__} interrupted a writer while it sent records, so some of its "
+            "records may not be written. Open a new writer, and write again what was not flushed"
+        )
+        failure.__cause__ = error
+        self._fail(failure)
+        # The interrupt does not say that earlier writes are affected.
+        self.failed_unnoticed = True
+
+    def _with_unsent(self, failure: SluicewayError) -> SluicewayError:
+        """Return a background thread's failure that also counts the records that wait here."""
+        if self._batches is not None or not isinstance(failure, DeliveryFailed):
+            return failure
+        return DeliveryFailed(
+            partition=failure.partition,
+            reason=failure.reason,
+            written_records=failure.written_records,
+            failed_records=self.accepted_records - failure.written_records,
+        )
+
+    def _nonempty_ends(self, partitions: Sequence[int]) -> dict[int, int]:
+        """Return the end offsets of the given partitions that are not empty."""
+        if not partitions:
+            return {}
+        ends = self._identity.ends(partitions, timeout_s=self._timeout_s)
+        return {partition: end for partition, end in ends.items() if end}
+
     def _close_step(self, step: Callable[[], None]) -> None:
         """Run a step of closing, unless closing has failed for good."""
-        with self.sender.turn:
+        with self.turn:
             if self._close_failure is not None:
                 self._raise_again(self._close_failure)
             try:
                 step()
             except Exception as error:
-                unreported = isinstance(error, GatewayUnavailable) and self.sender.closed
+                unreported = isinstance(error, GatewayUnavailable) and self.closed
                 if not unreported and (self._handle is None or not self._handle.is_open):
                     self._close_failure = error
                 raise
@@ -300,7 +649,7 @@ class ChannelWriter(ChannelEndpoint):
         """Raise the failure of closing, or of an interrupted close that the writer has failed."""
         # A second interrupt may have come before the end of these.
         self._end_batches(failure)
-        self._fail(failure)
+        self._report_failure(failure)
         if isinstance(failure, Exception):
             raise failure
         raise EndpointClosed(
@@ -309,60 +658,61 @@ class ChannelWriter(ChannelEndpoint):
         ) from failure
 
     def _finish_writing(self) -> None:
-        if self.sender.closed:
+        if self.closed:
             return
-        if self.sender.batches is not None:
-            self.sender.batches.require_ended("close it")
+        if self._batches is not None:
+            self._batches.require_ended("close it")
         try:
-            self.sender.close_rows()
-            if self.sender.failure is None or self.sender.failed_unnoticed:
+            self._rows.close()
+            if self.failure is None or self.failed_unnoticed:
                 self.flush()
         except BaseException as error:
             # Also an outage: its records are lost, so no repeated call may succeed.
             self._close_failure = error
             self._end_batches(error)
-            self._fail(error)
+            self._report_failure(error)
             raise
         finally:
-            self.sender.closed = True
+            self.closed = True
         self._end_batches()
 
     def _end_batches(self, error: BaseException | None = None) -> None:
-        if self.sender.batches is not None:
-            self.sender.batches.close(error)
+        if self._batches is not None:
+            self._batches.close(error)
 
     def _detach(self) -> None:
         if self._handle is None:
             return
-        if self.sender.failure is not None:
-            self._handle.fail(self.sender.failure)
+        if self.failure is not None:
+            self._handle.fail(self.failure)
             return
         if self._ends is None and (self.accepted_records or self._handle.attached.took_over):
             # The ends may include records of other writers. They must include those of a
             # predecessor in this place.
             try:
-                self._ends = self.sender.nonempty_ends(range(self.sender.partitions))
+                self._ends = self._nonempty_ends(range(self._partitioning.partitions))
             except KafkaFailure as error:
                 if not error.retriable:
-                    self._fail(error)
+                    self._report_failure(error)
                 raise
         self._handle.detach(ends=self._ends)
 
-    def _fail(self, error: BaseException) -> None:
+    def _report_failure(self, error: BaseException) -> None:
         if self._handle is not None:
             self._handle.metrics.records = self.accepted_records
             self._handle.fail(error)
 
-    def _create_batches(self, commit_every_s: float) -> WriterBatches:
-        handle, sender = self.handle, self.sender
-        assert sender.intervals is not None  # noqa: S101 - the channel is exactly_once
+    def _create_batches(
+        self, intervals: DeliveredIntervals, commit_every_s: float
+    ) -> WriterBatches:
+        handle = self.handle
         member = handle.membership
         return WriterBatches(
-            sender,
-            sender.turn,
+            self,
+            self.turn,
             LedgerCalls(handle.calls.transport),
             self.connection,
-            sender.intervals,
+            intervals,
             writer_id=handle.id,
             place=None if member is None else f"{member.group}[{member.index}]",
             commit_every_s=commit_every_s,
@@ -372,7 +722,7 @@ class ChannelWriter(ChannelEndpoint):
 def _warn_if_open(writer: weakref.ref[ChannelWriter]) -> None:
     """Log a writer that is open when the process ends; one that is collected is gone by now."""
     found = writer()
-    if found is not None and not found.sender.closed and found.sender.failure is None:
+    if found is not None and not found.closed and found.failure is None:
         LOGGER.warning(
             "a writer of the channel %r was not closed before the process ended: records since its "
             "last flush may be missing, and readers wait until it is lost. Use `with`, or close it",

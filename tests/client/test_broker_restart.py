@@ -35,8 +35,8 @@ def test_writers_and_readers_continue_after_a_broker_restart(
 
         with kafka.another(tmp_path, port=first.port) as second:
             writer.write(readings(10, 10))
-            writer.sender.send_accumulated()
-            writer.sender.producer.flush()
+            writer.send_accumulated()
+            writer.producer.flush()
             assert [each.end_offsets() for each in askers] == [{0: 20}] * 3
             writer.flush()
             for reader in (own, sharing):

@@ -69,7 +69,7 @@ class Native(Writing):
         self.writer.flush()
 
     def meet_partitions(self) -> None:
-        self.writer.sender.producer.discover_partitions()
+        self.writer.producer.discover_partitions()
 
 
 class Facade(Writing):

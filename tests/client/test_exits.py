@@ -281,7 +281,7 @@ def test_a_write_that_was_interrupted_before_its_turn_is_left_out(
     on_signal(KeyboardInterrupt())
     held = threading.Event()
     with channel.writer() as writer, ThreadPoolExecutor() as threads:
-        turn = writer.sender.turn
+        turn = writer.turn
 
         def hold() -> None:
             with turn:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from faults import at_call
-from sluiceway import Channel, ChannelWriter, Gateway, Heartbeat, record_sender
+from sluiceway import Channel, ChannelWriter, Gateway, Heartbeat
+from sluiceway import writer as writer_module
 from sluiceway.confluent import Producer
 from sluiceway.errors import KafkaUnavailable
 from waiting import until
@@ -74,7 +75,7 @@ def test_a_slow_request_for_added_partitions_is_not_repeated_at_once(
     now_s, requests = time.monotonic(), 0
     clock = SimpleNamespace(monotonic=lambda: now_s, sleep=time.sleep)
     # The clock of a producer whose request takes long.
-    monkeypatch.setattr(record_sender, "time", clock)
+    monkeypatch.setattr(writer_module, "time", clock)
 
     def time_out() -> None:
         nonlocal now_s, requests
@@ -84,7 +85,7 @@ def test_a_slow_request_for_added_partitions_is_not_repeated_at_once(
     with channel.writer() as writer:
         channel.update(partitions=4)
         learn_of_growth(writer, 4)
-        with at_call(writer.sender.producer, "discover_partitions", time_out):
+        with at_call(writer.producer, "discover_partitions", time_out):
             for value in range(3):
                 writer.write({"v": value})
                 writer.flush()

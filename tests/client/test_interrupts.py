@@ -226,7 +226,7 @@ def test_an_unexpected_error_in_the_background_is_logged_and_raised_by_the_next_
     writer = ChannelWriter(topics.connect("avro", partitions=1))
     with at_call(RowBuffer, "drain", Mock(side_effect=MemoryError())):
         writer.write(readings(1)[0])
-        until(lambda: writer.sender.failure is not None)
+        until(lambda: writer.failure is not None)
     with pytest.raises(EndpointClosed, match="MemoryError interrupted a writer"):
         writer.close()
     until(lambda: "records of a writer were not sent in the background" in caplog.text)
@@ -239,8 +239,8 @@ def test_rows_prepared_by_another_writer_are_refused_by_their_own_call(topics: T
         ChannelWriter(connection, partitioner=lambda record, _: int(record["id"])) as other,
     ):
         with pytest.raises(OptionError, match="the partitioner returned 5 for record 1"):
-            other.sender.write_prepared(one.sender.prepare([*readings(1), *readings(1, 5)]))
-        assert other.sender.write_prepared(one.sender.prepare(readings(2))) == 2
+            other.write_prepared(one.prepare([*readings(1), *readings(1, 5)]))
+        assert other.write_prepared(one.prepare(readings(2))) == 2
     with ChannelReader(connection, until="now") as reader:
         assert sorted(record["id"] for record in reader) == [0, 1]
 

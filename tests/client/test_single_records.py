@@ -139,13 +139,13 @@ def test_a_failed_delivery_is_raised_by_a_later_write(
 def test_a_failure_in_the_background_counts_the_records_that_wait(topics: Topics) -> None:
     writer = ChannelWriter(topics.connect("avro"))
     # The thread that sends single records waits for the turn.
-    with writer.sender.turn:
+    with writer.turn:
         for record in readings(3):
             writer.write(record)
-        writer.sender.failure = DeliveryFailed(
+        writer.failure = DeliveryFailed(
             partition=0, reason="refused", written_records=0, failed_records=1
         )
-        writer.sender.failed_unnoticed = True
+        writer.failed_unnoticed = True
         with pytest.raises(DeliveryFailed, match="3 may not be") as raised:
             writer.flush()
     assert raised.value.failed_records == 3

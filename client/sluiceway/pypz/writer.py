@@ -8,10 +8,9 @@ from sluiceway.errors import InvalidRecord, OptionError
 from sluiceway.pypz.channel import ChannelBase
 from sluiceway.pypz.config import group_name, writer_properties
 from sluiceway.pypz.status import ChannelStatus
-from sluiceway.record_sender import PreparedRecords, RecordSender
 from sluiceway.rest.endpoints import Endpoint
 from sluiceway.schema import types as t
-from sluiceway.writer import ChannelWriter
+from sluiceway.writer import ChannelWriter, PreparedRecords
 
 __all__ = ["Completion", "InvalidRecordValue", "KafkaChannelWriter", "NoRecordList", "completion"]
 
@@ -129,15 +128,16 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
     ) -> None:
         super().__init__(channel_name, context, executor, **kwargs)
         self._kafka: Mapping[str, object] = {}
-        self._sender: RecordSender | None = None
-        self._records_of_earlier_senders = 0
+        # It stays the last one after it was closed.
+        self._writer: ChannelWriter | None = None
+        self._records_of_earlier_writers = 0
         self._ends: Mapping[int, int] | None = None
         self._complete: Completion | None = None
 
     def get_written_record_count(self) -> int:
         """Return the number of records written here, acknowledged or not."""
-        sent = 0 if self._sender is None else self._sender.accepted_records
-        return self._records_of_earlier_senders + sent
+        written = 0 if self._writer is None else self._writer.accepted_records
+        return self._records_of_earlier_writers + written
 
     def can_close(self) -> bool:
         """Return True: a writer may always be closed."""
@@ -191,8 +191,7 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
             # An invalid schema is reported before the channel that is not open.
             _ = self._resources.schema
             writer = self._opened()
-        sender = writer.sender
-        sender.write_prepared(self._prepared(sender, records))
+        writer.write_prepared(self._prepared(writer, records))
 
     def stop_channel(self, send_status_message: bool = True) -> None:
         """Wait until Kafka has acknowledged all records, then send the status Stopped."""
@@ -200,7 +199,7 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
             self._endpoint.flush()
         super().stop_channel(send_status_message)
 
-    def _prepared(self, sender: RecordSender, records: list[Any]) -> PreparedRecords:
+    def _prepared(self, writer: ChannelWriter, records: list[Any]) -> PreparedRecords:
         """Validate records; complete those that only pypz accepts.
 
         After the first such list, all lists are completed at once: the port's code omits fields,
@@ -208,13 +207,13 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
         """
         if self._complete is None:
             try:
-                return sender.prepare(records)
+                return writer.prepare(records)
             except InvalidRecord:
-                complete = completion(sender.schema.record)
+                complete = completion(writer.schema.record)
         else:
             complete = self._complete
         try:
-            prepared = sender.prepare(list(map(complete, records)))
+            prepared = writer.prepare(list(map(complete, records)))
         except InvalidRecord as error:
             raise InvalidRecordValue(
                 index=error.index,
@@ -249,8 +248,8 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
         except BaseException as error:
             writer.abort(error)
             raise
-        self._records_of_earlier_senders = self.get_written_record_count()
-        self._sender, self._complete = writer.sender, None
+        self._records_of_earlier_writers = self.get_written_record_count()
+        self._writer, self._complete = writer, None
         self._endpoint, self._handle, self._channel = writer, writer.handle, channel
         return True
 

@@ -94,9 +94,9 @@ def test_a_writer_commits_by_time(channel: Channel, ledger: LedgerView) -> None:
 
 def test_closing_raises_the_failure_of_a_timed_commit(channel: Channel, ledger: LedgerView) -> None:
     writer = channel.writer(commit_every_s=0.05)
-    with writer.sender.turn:
+    with writer.turn:
         writer.write(readings(10))
-        writer.sender.send_accumulated()
+        writer.send_accumulated()
         # Another instance of the same owner aborts the batch; the writer does not know.
         (opened,) = ledger.calls.commits(channel.name).open
         request = BatchRequest(
@@ -108,7 +108,7 @@ def test_closing_raises_the_failure_of_a_timed_commit(channel: Channel, ledger: 
             takeover=True,
         )
         ledger.calls.abort(request, ledger.calls.open(request).id, cause="a test")
-    until(lambda: writer.sender.failure is not None)
+    until(lambda: writer.failure is not None)
     with pytest.raises(Conflict) as raised:
         writer.close()
     assert raised.value.code == "batch_aborted"

@@ -93,7 +93,7 @@ def test_a_halted_channel_is_repaired_and_read_and_written_again(
         writer = channel.writer()
         writer.write(readings(1))
         # The batch is opened in the background, so the refusal is raised later.
-        until(lambda: writer.sender.failure is not None)
+        until(lambda: writer.failure is not None)
         with pytest.raises(Conflict, match=r"halted.*channels repair"):
             writer.close()
 
