@@ -253,16 +253,15 @@ class CommittedStream:
                 if missing is not None:
                     lost[partition] = missing
         for partition in polled.at_end:
-            end = polled.next[partition]
             if partition in self._next and partition not in self._waiting | lost.keys():
                 reached.add(partition)
-                missing = self._before(partition, end)
-                if missing is not None:
-                    lost[partition] = missing
+                # Kafka has no further messages up to this offset.
+                end = min(polled.next[partition], self._stable[partition])
+                runs = self._visibility.runs.between(partition, self._next[partition], end)
+                if runs:
+                    lost[partition] = runs[0].first
                 else:
-                    # Kafka has no further messages up to this offset.
-                    known = min(end, self._stable[partition])
-                    self._next[partition] = max(known, self._next[partition])
+                    self._next[partition] = max(end, self._next[partition])
         gone = [p for p, offset in lost.items() if self._on_lost(p, offset)]
         for partition in reached - lost.keys():
             self._suspected.pop(partition, None)
@@ -287,12 +286,6 @@ class CommittedStream:
                 return missing
         self._next[partition] = max(self._next[partition], end)
         return None
-
-    def _before(self, partition: int, offset: int) -> int | None:
-        """Return the first visible offset below `offset` that is missing, or None."""
-        bound = min(offset, self._stable[partition])
-        run = self._visibility.runs.next_run(partition, self._next[partition])
-        return run.first if run is not None and run.first < bound else None
 
     def _on_lost(self, partition: int, offset: int) -> bool:
         """Stop before a missing offset; return whether the partition is out of range."""

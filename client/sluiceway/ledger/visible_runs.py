@@ -92,11 +92,6 @@ class VisibleRuns:
             return None
         return Interval(max(offset, runs.firsts[index]), runs.ends[index])
 
-    def visible(self, partition: int, offset: int) -> bool:
-        """Whether the record at an offset is visible."""
-        found = self.next_run(partition, offset)
-        return found is not None and found.first == offset
-
     def between(self, partition: int, first: int, end: int) -> tuple[Interval, ...]:
         """Return the visible intervals from `first` up to, not including, `end`."""
         found = []
