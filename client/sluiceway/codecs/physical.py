@@ -109,15 +109,10 @@ class PhysicalForm:
     ) -> None:
         self.record = record
         self.arrow = to_arrow(record)
-        self.to_physical = self.from_physical = _unchanged
-        if [field.type for field in record.fields] != [field.type for field in logical.fields]:
-            to_logical = BatchTransform(logical, to_arrow(logical), converts, from_physical)
-            self.to_physical = BatchTransform(logical, self.arrow, converts, to_physical).apply
-            self.from_physical = to_logical.apply
-
-
-def _unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
+        self.to_physical = BatchTransform(logical, self.arrow, converts, to_physical).apply
+        self.from_physical = BatchTransform(
+            logical, to_arrow(logical), converts, from_physical
+        ).apply
 
 
 def avro_form(record: t.Record) -> PhysicalForm:

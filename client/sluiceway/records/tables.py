@@ -128,6 +128,8 @@ def with_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
     Both must have the same layout in memory, field by field.
     """
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
     relabeled = pa.record_batch(_BatchWithSchema(batch, schema))
     # The import of pyarrow 18 drops the metadata of map fields.
     return pa.RecordBatch.from_arrays(relabeled.columns, schema=schema)
