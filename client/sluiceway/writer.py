@@ -162,8 +162,6 @@ class ChannelWriter(ChannelEndpoint):
         self._lingering = False
         self._rows_sent_s = -math.inf
         self._batch_records = 0
-        # The number of delivered records whose topic was certainly the channel's.
-        self._confirmed_records = 0
         self._growth_due_s = 0.0
         self._identity = TopicIdentity(connection, config)
         self._identity.verify(timeout_s=timeout_s)
@@ -402,10 +400,7 @@ class ChannelWriter(ChannelEndpoint):
                 self.producer.flush(self._require_endpoint)
                 delivered = self.producer.accepted_records
             # A topic that was created again acknowledges like the old one.
-            if delivered != self._confirmed_records and self._identity.confirm_delivery(
-                timeout_s=self._timeout_s
-            ):
-                self._confirmed_records = delivered
+            self._identity.confirm_delivery(delivered, timeout_s=self._timeout_s)
         except KafkaFailure as error:
             self._fail(error)
             raise

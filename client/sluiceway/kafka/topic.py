@@ -114,6 +114,8 @@ class TopicIdentity:
         # It keeps the shared connection alive.
         self._shared = self._admin
         self._verified = False
+        # The number of delivered records whose topic was certainly this one.
+        self._confirmed_records = 0
 
     @property
     def _admin(self) -> _AdminConnection:
@@ -159,18 +161,21 @@ class TopicIdentity:
         """Return the topic's current number of partitions. Raises TopicGone, KafkaUnavailable."""
         return self._describe(timeout_s).partitions
 
-    def confirm_delivery(self, *, timeout_s: float) -> bool:
-        """Raise TopicGone unless messages that were delivered before this call are in the topic.
+    def confirm_delivery(self, records: int, *, timeout_s: float) -> None:
+        """Raise TopicGone unless the topic has the records that were delivered before this call.
 
-        Returns False if Kafka does not answer: the delivery counts, and its topic is not known yet.
-        A topic with delivered messages exists, but not every broker may know a new one.
+        `records` is the number of all delivered so far; without new ones there is no request. If
+        Kafka does not answer, they count, and the next call checks their topic. A topic with
+        delivered messages exists, but not every broker may know a new one.
         """
+        if records == self._confirmed_records:
+            return
         try:
             self._require_same(self._describe(timeout_s, grace_s=_PROPAGATION_S))
         except KafkaUnavailable as error:
             LOGGER.info("the topic of delivered messages is checked later: %s", error)
-            return False
-        return True
+        else:
+            self._confirmed_records = records
 
     def leaderless(self, *, timeout_s: float) -> frozenset[int]:
         """Return the partitions without a leader. Raises TopicGone and KafkaUnavailable."""

@@ -140,8 +140,6 @@ class WriterEndpoint:
     ) -> None:
         self.records = 0
         self.failures = 0
-        # The number of `records` whose topic was certainly the channel's.
-        self._confirmed_records = 0
         self._reason = ""
         self.handle = EndpointHandle(
             control,
@@ -178,11 +176,7 @@ class WriterEndpoint:
 
         Call it after the delivery reports. Without new messages there is no request.
         """
-        records = self.records
-        if records != self._confirmed_records and self.identity.confirm_delivery(
-            timeout_s=timeout_s
-        ):
-            self._confirmed_records = records
+        self.identity.confirm_delivery(self.records, timeout_s=timeout_s)
 
     def report(self) -> None:
         """Include the number of messages in heartbeats."""

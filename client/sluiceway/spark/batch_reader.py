@@ -177,7 +177,7 @@ class RangeFetcher:
         self._fail_on_data_loss = options.fail_on_data_loss
         self._next = split.offsets.start
 
-    def __iter__(self) -> Iterator[list[Message]]:
+    def __iter__(self) -> Iterator[FetchedMessages]:
         offsets, stream = self._offsets, self._stream
         stream.assign({offsets.partition: offsets.start})
         progress_s = time.monotonic()
@@ -186,11 +186,11 @@ class RangeFetcher:
             taken = stream.poll(_CHUNK_MESSAGES, _WAIT_S)
             self._advance(taken)
             if self._next > before:
-                messages = taken.items
+                chunks = taken.chunks
                 if self._next > offsets.end:
-                    messages = [each for each in messages if each.offset() < offsets.end]
-                if messages:
-                    yield messages
+                    chunks = [chunk.part(offsets.start, offsets.end) for chunk in chunks]
+                if any(chunk.offsets for chunk in chunks):
+                    yield replace(taken, chunks=chunks)
                 progress_s = time.monotonic()
             else:
                 self._check_topic(time.monotonic() - progress_s)
@@ -326,40 +326,44 @@ def read_split(
     metadata = MetadataColumns(options)
     config = consumer_properties(connection, _TUNING, options.kafka)
     properties = MaskedProperties(connection.kafka).over(config)
-    key = (connection.topic_name, connection.topic_id, properties)
+    # Without metadata columns, the values of messages are enough.
+    whole = bool(metadata)
+    key = (connection.topic_name, connection.topic_id, properties, whole)
     timeout_s = _request_timeout_s(options)
 
-    def stream_of_messages() -> MessageStream:
-        return MessageStream(connection, config, timeout_s=timeout_s, whole_messages=True)
+    def new_stream() -> MessageStream:
+        return MessageStream(connection, config, timeout_s=timeout_s, whole_messages=whole)
 
-    with STREAMS.borrow(key, stream_of_messages) as own:
+    with STREAMS.borrow(key, new_stream) as own:
         stream: PartitionStream = own
         if split.visible is not None:
             runs = ShippedRuns(connection, split.offsets, split.visible)
             stream = CommittedStream(own, runs)
-        for messages in RangeFetcher(stream, split, options):
-            decoded = decoder.decode([message.value() for message in messages])
+        for fetched in RangeFetcher(stream, split, options):
+            items = fetched.items
+            decoded = decoder.decode([*map(Message.value, items)] if whole else items)
             if decoded.corrupt:
-                _handle_corrupt(decoded.corrupt, messages, connection.channel_name, options)
+                _handle_corrupt(decoded.corrupt, fetched, connection.channel_name, options)
             batches = [transform(batch) for batch in decoded.batches]
-            for batch in metadata.append_to(batches, messages, decoded.counts):
+            for batch in metadata.append_to(batches, items, decoded.counts):
                 yield selection.apply(batch)
         stream.drop([split.offsets.partition])
 
 
 def _handle_corrupt(
-    corrupt: Sequence[Corrupt], messages: list[Message], channel: str, options: ReadOptions
+    corrupt: Sequence[Corrupt], fetched: FetchedMessages, channel: str, options: ReadOptions
 ) -> None:
     skip = options.on_corrupt == "skip"
     first = next((each for each in corrupt if not (skip and each.skippable)), corrupt[0])
-    message = messages[first.index]
+    places = [(chunk.partition, offset) for chunk in fetched.chunks for offset in chunk.offsets]
+    partition, offset = places[first.index]
     if not (skip and first.skippable):
-        raise corrupt_error(channel, message.partition(), message.offset(), first)
+        raise corrupt_error(channel, partition, offset, first)
     LOGGER.warning(
         "channel %r, partition %d: %d corrupt messages skipped, the first at offset %d: %s",
         channel,
-        message.partition(),
+        partition,
         len(corrupt),
-        message.offset(),
+        offset,
         first.reason,
     )

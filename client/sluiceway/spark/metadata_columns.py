@@ -43,6 +43,10 @@ class MetadataColumns:
         if options.include_metadata:
             self._fields.append(_METADATA_FIELD)
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._fields)
+
     def add_to(self, struct: StructType, channel: str) -> StructType:
         """Return a channel's columns and these. Raises SchemaMismatch for a duplicate name."""
         for field in self._fields:
@@ -65,10 +69,10 @@ class MetadataColumns:
     def append_to(
         self,
         batches: Sequence[pa.RecordBatch],
-        messages: Sequence[Message],
+        messages: Sequence[Any],
         counts: Sequence[int] | None,
     ) -> Iterator[pa.RecordBatch]:
-        """Append these columns to decoded batches.
+        """Append these columns to decoded batches, whose `messages` are not used without columns.
 
         `counts` has the number of records of each message; None: one each.
         """

@@ -128,7 +128,8 @@ class TaskWriter:
                     records += batch.num_rows
                 producer.send(accumulator.drain())
                 producer.flush()
-                pooled.identity.confirm_delivery(timeout_s=self._verify_timeout_s)
+                delivered = producer.accepted_records
+                pooled.identity.confirm_delivery(delivered, timeout_s=self._verify_timeout_s)
             except DeliveryFailed as error:
                 raise DeliveryFailed(
                     partition=error.partition,

@@ -157,7 +157,9 @@ def test_a_delivery_is_confirmed_although_another_broker_does_not_know_a_new_top
 
     before = clients[0].descriptions
     clients[0].instead.append(describe_at_another_broker)
-    assert identity.confirm_delivery(timeout_s=30)
+    identity.confirm_delivery(5, timeout_s=30)
+    assert clients[0].descriptions == before + 2
+    identity.confirm_delivery(5, timeout_s=30)
     assert clients[0].descriptions == before + 2
 
 
