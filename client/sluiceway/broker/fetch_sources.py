@@ -212,16 +212,16 @@ def open_source(
 ) -> Source:
     """Connect to a channel's topic; an exactly-once one has a `visibility`."""
     timeout_s = max(_LEAST_TIMEOUT_S, timeout_s)
-    stream: PartitionStream = open_stream(
+    stream = open_stream(
         connection,
         None,
         timeout_s=timeout_s,
         consumers=SHARED_CONSUMERS,
         whole_messages=True,
     )
-    if visibility is not None:
-        stream = CommittedStream(stream, visibility)
-    return Source(stream, visibility)
+    if visibility is None:
+        return Source(stream, None)
+    return Source(CommittedStream(stream, visibility), visibility)
 
 
 def _out_of_range(offset: int, begin: int, end: int) -> OffsetOutOfRangeError:
