@@ -479,6 +479,10 @@ class SharedReads(Reads):
     options: ClassVar[dict[str, Any]] = {"group": "g", "share_connection": True}
 
 
+class MemberReads(Reads):
+    options: ClassVar[dict[str, Any]] = {"group": "g", "dynamic": True}
+
+
 class Produces(Work):
     """Messages of a Producer of sluiceway.confluent, with flushes; it is closed at times."""
 
@@ -770,6 +774,7 @@ WORKS: dict[str, type[Work]] = {
     "transaction": Copies,
     "read": Reads,
     "read-shared": SharedReads,
+    "read-member": MemberReads,
     "confluent-produce": Produces,
     "confluent-produce-committed": CommittedProduces,
     "confluent-transaction": Transactions,

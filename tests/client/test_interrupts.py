@@ -9,7 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 
+import sluiceway
 from faults import (
     AS_SIGNALS,
     OF_FUNCTIONS,
@@ -28,18 +29,23 @@ from faults import (
     interrupted_at_call,
     no_threads,
 )
-from sluiceway import Channel
+from sluiceway import Channel, Endpoint
 from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import DeliveryFailed, EndpointClosed, OptionError
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.reader import ChannelReader
 from sluiceway.records.row_buffer import RowBuffer
-from sluiceway.rest.endpoints import EndpointCalls
+from sluiceway.rest.channels import Control
+from sluiceway.rest.endpoints import EndpointCalls, Role
 from sluiceway.rest.models import Connection
+from sluiceway.rest.transport import Transport
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
 from waiting import until
+
+CLIENT = str(Path(sluiceway.__file__).parent)
 
 
 def written(topics: Topics, format_: str, count: int) -> Connection:
@@ -316,6 +322,84 @@ def test_an_endpoint_whose_opening_was_interrupted_ends(channel: Channel, role: 
     del raised
 
 
+# Of connections whose request was interrupted.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("owner", "name"), [(HeartbeatSession, "wait_idle"), (EndpointCalls, "detach")]
+)
+def test_an_endpoint_whose_opening_is_interrupted_again_as_it_ends_ends(
+    channel: Channel, owner: object, name: str
+) -> None:
+    # The first interrupt comes as the member requests its partitions.
+    with interrupting(owner, name), interrupted_wait(EndpointCalls, "sync") as raised:
+        channel.reader(group="g", dynamic=True)
+    until(lambda: [endpoint.state for endpoint in channel.endpoints()] == ["error"])
+    del raised
+
+
+@pytest.mark.long
+# Of connections whose request was interrupted.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("role", ["reader", "writer"])
+def test_an_endpoint_ends_after_two_interrupts_at_any_steps_of_its_opening(
+    new_channel: Callable[..., Channel], gateway_url: str, role: Role
+) -> None:
+    channel = new_channel()
+
+    def open_endpoint() -> None:
+        EndpointHandle(
+            control,
+            channel=channel.name,
+            uid=channel.uid,
+            role=role,
+            membership=None,
+            timeout_s=60,
+            close_timeout_s=60,
+        ).detach()
+
+    with closing(Transport(gateway_url)) as transport:
+        control = Control(transport)
+        for step in itertools.count(1):
+            if not interrupted_twice(step, 1 + 5 * step % 47, open_endpoint):
+                break
+        assert step > 20
+        until(lambda: gc.collect() >= 0 and all(map(has_ended, channel.endpoints())))
+        assert channel.endpoints()
+
+
+def has_ended(endpoint: Endpoint) -> bool:
+    return endpoint.state in ("closed", "error")
+
+
+def interrupted_twice(first: int, second: int, work: Callable[[], object]) -> bool:
+    """Interrupt `work` at its n-th call, and again some lines of the client after that.
+
+    Return whether it had so many calls.
+    """
+    left = 0
+
+    def trace(frame: Any, _event: str, _argument: object) -> Any:
+        nonlocal left
+        if left and frame.f_code.co_filename.startswith(CLIENT):
+            left -= 1
+            if not left:
+                raise KeyboardInterrupt
+        return trace
+
+    def interrupt() -> None:
+        nonlocal left
+        left = second
+        raise KeyboardInterrupt
+
+    sys.settrace(trace)
+    try:
+        return interrupted_at_call(first, work, action=interrupt)
+    finally:
+        sys.settrace(None)
+
+
 def test_an_admin_client_that_is_replaced_is_destroyed_where_no_interrupt_comes(
     topics: Topics,
 ) -> None:
@@ -335,14 +419,21 @@ def test_an_admin_client_that_is_replaced_is_destroyed_where_no_interrupt_comes(
 @contextmanager
 def interrupted_wait(owner: object, name: str) -> Iterator[pytest.ExceptionInfo[KeyboardInterrupt]]:
     """Interrupt the main thread as another one calls this function; expect it from the block."""
+    with interrupting(owner, name), pytest.raises(KeyboardInterrupt) as raised:
+        yield raised
+
+
+@contextmanager
+def interrupting(owner: object, name: str) -> Iterator[None]:
+    """Interrupt the main thread as another one calls this function."""
 
     def interrupt(*_: object, **__: object) -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     try:
-        with at_call(owner, name, interrupt), pytest.raises(KeyboardInterrupt) as raised:
-            yield raised
+        with at_call(owner, name, interrupt):
+            yield
     finally:
         signal.signal(signal.SIGUSR1, before)
 

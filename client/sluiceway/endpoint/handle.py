@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from sluiceway.concurrency import ForkGuard
@@ -125,15 +126,16 @@ class EndpointHandle:
         self._answered = Signal()
         self._fork_guard = ForkGuard()
         group = None if membership is None else membership.group
-        with channel_span("attach", channel, group=group) as span:
-            span.set("sluiceway.role", role)
-            try:
+        try:
+            with channel_span("attach", channel, group=group) as span:
+                span.set("sluiceway.role", role)
                 call(lambda: self._open(timeout_s))
-            except BaseException as error:
-                # An interrupt, unless it was refused: the request goes on in another thread.
-                self._interruption = error
-                self.fail(error)
-                raise
+        except BaseException as error:
+            # An interrupt, unless it was refused: the request goes on in another thread. If a
+            # second one comes first, the endpoint ends with the last reference to it.
+            self._interruption = error
+            self.fail(error)
+            raise
 
     @property
     def payload(self) -> Mapping[str, Any] | None:
@@ -309,7 +311,7 @@ class EndpointHandle:
                     if backoff.wait():
                         continue
                     late = f"its group was open for {self._close_timeout_s:g} s: {error}"
-                    self._fail(late, ends)
+                    call(partial(self._fail, late, ends))
                     raise SluicewayTimeout(f"{self.name} was not closed: {late}") from error
                 self._end()
                 if error.code not in _GONE:
@@ -328,9 +330,12 @@ class EndpointHandle:
         self._end()
 
     def fail(self, error: BaseException) -> None:
-        """Report that an exception ended it, later if the gateway does not answer."""
+        """Report that an exception ended it, later if the gateway does not answer.
+
+        An interrupt does not end the report, but the wait for it.
+        """
         if self.is_open and not self._fork_guard.forked:
-            self._fail(cause_of(error), None)
+            call(partial(self._fail, cause_of(error), None))
 
     @contextmanager
     def reporting_failure(self) -> Iterator[None]:
@@ -352,7 +357,6 @@ class EndpointHandle:
             self.session.unregister(self)
             raise
         self.partitions = self.attached.connection.partitions
-        self.is_open = True
         self._if_abandoned = DetachRequest(
             name=self.name,
             channel=self.channel,
@@ -364,6 +368,7 @@ class EndpointHandle:
         sent = weakref.WeakMethod(self._detached_later)
         self._if_abandoned.on_sent = lambda error: (method := sent()) and method(error)
         self.session.track(self, self._if_abandoned)
+        self.is_open = True
         self.session.require_interval(self.attached.heartbeat_interval_ms)
         if self._interruption is not None:
             self.fail(self._interruption)
@@ -408,24 +413,22 @@ class EndpointHandle:
         self.calls.detach(self.channel, self.id, body, timeout_s=timeout_s)
 
     def _fail(self, cause: str, ends: Mapping[int, int] | None) -> None:
+        """Report a failure; called where no interrupt comes, or it might never be reported."""
         if ends is None and self.pristine:
             ends = {}
         # A delayed heartbeat with an earlier state would overwrite the error.
         self.is_open = False
-        is_ended = True
+        self.session.wait_idle(_FINAL_TIMEOUT_S)
         try:
-            self.session.wait_idle(_FINAL_TIMEOUT_S)
             if self._failure is None:
                 self._send_detach("error", cause=cause, ends=ends, timeout_s=_FINAL_TIMEOUT_S)
         except GatewayUnavailable as error:
             LOGGER.warning("the failure of %s is reported later: %s", self.name, error)
             self.session.detach_later(self._if_abandoned)
-            is_ended = False
+            return
         except GatewayError as error:
             LOGGER.warning("the failure of %s could not be reported: %s", self.name, error)
-        finally:
-            if is_ended:
-                self._end()
+        self._end()
 
     def _run_callbacks(self) -> None:
         """Call the users' functions with the latest counterparts."""

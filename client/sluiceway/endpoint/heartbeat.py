@@ -6,7 +6,6 @@ import threading
 import time
 import uuid
 import weakref
-from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,9 +51,9 @@ class DetachRequest:
 
     `complete`: a reader has read everything, so abandoning it is no failure; `finished_through` is
     then the highest number of the writers that it waited for. `pristine`: a writer has produced no
-    message. `end` is the report of one that was closed or failed, and `refused` whether the gateway
-    has refused it for a time. `on_sent` is called once the gateway has it, or with the error by
-    which it is refused for good.
+    message. `end` is the report of one that was closed or failed, `late` whether the session has to
+    send it, and `refused` whether the gateway has refused it for a time. `on_sent` is called once
+    the gateway has it, or with the error by which it is refused for good.
     """
 
     name: str
@@ -66,6 +65,7 @@ class DetachRequest:
     finished_through: int | None = None
     pristine: bool = False
     end: Mapping[str, Any] | None = None
+    late: bool = False
     refused: bool = False
     on_sent: Callable[[GatewayError | None], object] | None = None
 
@@ -85,63 +85,59 @@ class DetachRequest:
 class AbandonedEndpoints:
     """Endpoints of a session that ended without a report: garbage-collected, or in an outage.
 
-    Garbage collection may interrupt a thread that holds any lock, so a finalizer only queues the
-    detach request, and the session's heartbeats start `detach_all` in the background.
+    The session's heartbeats look for them, and start `detach_all` in the background. A finalizer
+    could not report them: an interrupt would end it halfway, and Python ignores that.
     """
 
     def __init__(self) -> None:
-        self._queue: deque[DetachRequest] = deque()
-        self._finalizers: dict[str, weakref.finalize[..., Any]] = {}
+        # Each endpoint until the gateway has its end.
+        self._tracked: dict[str, tuple[weakref.ref[object], DetachRequest]] = {}
+        self._fork_guard = ForkGuard()
         # Held by the thread that sends: the background, and the main one as the process ends.
         self._sending = threading.Lock()
 
     @property
     def pending(self) -> bool:
         """Whether an endpoint is tracked, or its detach request not yet sent."""
-        return bool(self._finalizers)
+        return bool(self._tracked)
 
     @property
-    def queued(self) -> bool:
-        """Whether there are detach requests to send."""
-        return bool(self._queue)
+    def due(self) -> list[DetachRequest]:
+        """The detach requests to send; none in a forked child."""
+        if self._fork_guard.forked:
+            return []
+        return [
+            request
+            for endpoint, request in list(self._tracked.values())
+            if request.late or endpoint() is None
+        ]
 
     def track(self, endpoint: object, request: DetachRequest) -> None:
-        """Queue `request`, in its state at that time, when `endpoint` is garbage-collected."""
-        finalizer = ForkGuard().finalize(endpoint, self._queue.append, request)
-        # Endpoints of a process that exits become lost by themselves.
-        finalizer.atexit = False
-        self._finalizers[request.id] = finalizer
-
-    def detach_later(self, request: DetachRequest) -> None:
-        """Queue the request of a tracked endpoint, which stays attached until it is sent."""
-        self._queue.append(request)
+        """Send `request`, in its state at that time, when `endpoint` is garbage-collected."""
+        self._tracked[request.id] = (weakref.ref(endpoint), request)
 
     def release(self, endpoint_id: str) -> None:
         """Stop tracking an endpoint, which has detached."""
-        if (finalizer := self._finalizers.pop(endpoint_id, None)) is not None:
-            finalizer.detach()
+        self._tracked.pop(endpoint_id, None)
 
     def detach_all(self, calls: EndpointCalls) -> None:
-        """Send the queued requests; keep those that the gateway cannot accept yet."""
+        """Send the requests that are due; keep those that the gateway cannot accept yet."""
         with self._sending:
-            for _ in range(len(self._queue)):
-                request = self._queue.popleft()
-                # It may have been closed again, or collected after it was queued.
-                if request.id in self._finalizers and not self._detach(request, calls):
+            for request in self.due:
+                # It may have been closed again meanwhile.
+                if request.id in self._tracked and not self._detach(request, calls):
                     return
 
     def _detach(self, request: DetachRequest, calls: EndpointCalls) -> bool:
-        """Send a request, or queue it again; False if the gateway does not answer."""
+        """Send a request; False if the gateway does not answer."""
         refusal: GatewayError | None = None
         try:
             calls.detach(request.channel, request.id, request.body, timeout_s=_DETACH_TIMEOUT_S)
         except GatewayUnavailable:
-            self._queue.append(request)
             return False
         except GatewayError as error:
             if error.code == "members_open":
                 # Index 0 of a group, which closes last.
-                self._queue.append(request)
                 return True
             if request.end is not None:
                 if not isinstance(error, (ChannelNotFound, Conflict)):
@@ -149,7 +145,6 @@ class AbandonedEndpoints:
                     level = logging.DEBUG if request.refused else logging.WARNING
                     LOGGER.log(level, "the end of %s is not reported yet: %s", request.name, error)
                     request.refused = True
-                    self._queue.append(request)
                     return True
                 LOGGER.warning("the end of %s is refused: %s", request.name, error)
             else:
@@ -165,7 +160,7 @@ class AbandonedEndpoints:
                     "close it; the gateway has the failure",
                     request.name,
                 )
-        self._finalizers.pop(request.id, None)
+        self.release(request.id)
         if request.on_sent is not None:
             request.on_sent(refusal)
         return True
@@ -274,7 +269,7 @@ class HeartbeatSession:
 
     def detach_later(self, request: DetachRequest) -> None:
         """Send the `end` of a tracked endpoint once the gateway answers, or as the process ends."""
-        self._abandoned.detach_later(request)
+        request.late = True
         atexit.unregister(_detach_at_exit)
         atexit.register(_detach_at_exit)
 
@@ -284,7 +279,7 @@ class HeartbeatSession:
         if calls is None:
             return
         self._abandoned.detach_all(calls)
-        if self._abandoned.queued:
+        if self._abandoned.due:
             LOGGER.warning(
                 "the gateway does not answer as the process ends, so it will take closed readers "
                 "and writers for lost"
@@ -404,7 +399,7 @@ class HeartbeatSession:
                     calls.close()
                     return
             try:
-                if self._abandoned.queued:
+                if self._abandoned.due:
                     self._background.run(partial(self._abandoned.detach_all, calls))
                 self.send(calls)
             except Exception:

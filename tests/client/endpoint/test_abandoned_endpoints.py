@@ -242,14 +242,14 @@ def test_an_end_that_the_gateway_does_not_accept_now_is_reported_again(
 ) -> None:
     abandoned, ended = AbandonedEndpoints(), Ended()
     abandoned.track(ended, ended.request)
-    abandoned.detach_later(ended.request)
+    ended.request.late = True
     script.problem(status, code)
     abandoned.detach_all(calls)
-    assert (abandoned.queued, ended.outcomes) == (True, [])
+    assert (abandoned.due, ended.outcomes) == ([ended.request], [])
     assert "is not reported yet" in caplog.text
     script.response(200, {})
     abandoned.detach_all(calls)
-    assert (abandoned.queued, ended.outcomes) == (False, [None])
+    assert (abandoned.due, ended.outcomes) == ([], [None])
 
 
 def test_an_end_that_the_gateway_refuses_for_good_is_an_error_of_its_endpoint(
@@ -257,7 +257,7 @@ def test_an_end_that_the_gateway_refuses_for_good_is_an_error_of_its_endpoint(
 ) -> None:
     abandoned, ended = AbandonedEndpoints(), Ended()
     abandoned.track(ended, ended.request)
-    abandoned.detach_later(ended.request)
+    ended.request.late = True
     script.problem(409, "fenced")
     abandoned.detach_all(calls)
     (refusal,) = ended.outcomes
@@ -287,7 +287,7 @@ def test_a_forked_child_does_not_report_endpoints_of_its_parent(
         try:
             del thing
             abandoned.detach_all(calls)
-            code = int(abandoned.queued)
+            code = len(abandoned.due)
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
