@@ -13,6 +13,7 @@ from sluiceway.errors import (
     Conflict,
     EndpointClosed,
     GatewayError,
+    GatewayUnavailable,
     InvalidRequest,
     ReplayMismatch,
     SluicewayError,
@@ -128,25 +129,20 @@ class WriteBatch:
         Raises Conflict `batch_key_taken` for a key of another owner, `batch_open` while another
         live instance has it, `batch_aborted` and `batch_fenced` for an instance that has to stop,
         `stale_batch` for an ordinal below a committed one, `ledger_restored` after a restore of the
-        database to a state without the `previous` commit; TopicGone for another topic, and
-        ChannelNotReady if the ledger lacks a partition.
+        database to a state without the `previous` commit; TopicGone for another topic,
+        ChannelNotReady if the ledger lacks a partition, and GatewayUnavailable, after which the
+        batch may be open: call it again, or `abort`.
         """
         request = self.request
         if self.state is BatchState.NEW:
             self._become(BatchState.OPENING)
         if self.state is BatchState.OPENING or self._missing(partitions):
-            try:
-                batch = self._calls.open(request, timeout_s=timeout_s)
-                if len({batch.topic_id, request.topic_id} - {None}) > 1:
-                    raise TopicGone(
-                        f"the topic of the channel {request.channel!r} was deleted and created "
-                        "again; open the channel again"
-                    )
-            except SluicewayError:
-                if self.state is BatchState.OPENING:
-                    self._become(BatchState.NEW)
-                raise
-            self.adopt(batch)
+            self._request(timeout_s)
+        if len({self.opened.topic_id, request.topic_id} - {None}) > 1:
+            raise TopicGone(
+                f"the topic of the channel {request.channel!r} was deleted and created again; open "
+                "the channel again"
+            )
         if missing := self._missing(partitions):
             raise ChannelNotReady(
                 f"the ledger of the channel {request.channel!r} does not have the partition "
@@ -254,7 +250,7 @@ class WriteBatch:
         try:
             if self.state is BatchState.OPENING:
                 # Otherwise it would keep the key, and hold readers back.
-                self.open(timeout_s=_ABORT_TIMEOUT_S)
+                self._request(_ABORT_TIMEOUT_S)
             self.release()
             if self.state in {BatchState.OPEN, BatchState.COMMITTING}:
                 self._abort(cause if isinstance(cause, str) else cause_of(cause), _ABORT_TIMEOUT_S)
@@ -268,6 +264,16 @@ class WriteBatch:
         if self._release is not None:
             self._release()
             self._release = None
+
+    def _request(self, timeout_s: float | None) -> None:
+        """Request the batch, which the gateway may have opened before. Raises GatewayError."""
+        try:
+            batch = self._calls.open(self.request, timeout_s=timeout_s)
+        except SluicewayError as error:
+            if self.state is BatchState.OPENING and not isinstance(error, GatewayUnavailable):
+                self._become(BatchState.NEW)
+            raise
+        self.adopt(batch)
 
     def _missing(self, partitions: int) -> set[int]:
         """Return the partitions to write to that the ledger lacks."""

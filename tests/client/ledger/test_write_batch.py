@@ -7,11 +7,13 @@ from dataclasses import asdict
 from typing import Any
 from unittest.mock import Mock
 
+import httpx
 import numpy as np
 import pytest
 
 from faults import at_call, failing_call, no_threads
 from ledger_view import LedgerView
+from relay import Relay
 from scripted_gateway import Script
 from sluiceway import Channel
 from sluiceway.codecs import codec
@@ -36,6 +38,7 @@ from sluiceway.ledger.write_batch import (
 from sluiceway.records import to_batches
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.ledger_models import Batch, BatchRequest, Interval
+from sluiceway.rest.transport import Transport
 from sluiceway.schema import Schema
 from topics import readings
 from waiting import until
@@ -169,11 +172,6 @@ def test_a_batch_that_is_not_open_is_refused(channel: Channel, ledger: LedgerVie
         batch.commit(WrittenRecords())
 
 
-def test_a_batch_of_another_topic_is_refused(channel: Channel, ledger: LedgerView) -> None:
-    with pytest.raises(TopicGone, match="created again"):
-        WriteBatch(ledger.calls, request(channel, topic_id="another")).open()
-
-
 def test_leases_are_renewed_until_the_batch_ends(channel: Channel, ledger: LedgerView) -> None:
     leases = LeaseKeeper(ledger.calls, channel.name, channel.uid, lease_ms=60_000)
     request_ = request(channel)
@@ -275,6 +273,77 @@ def test_a_batch_whose_opening_was_refused_is_not_opened_by_its_abort(script: Sc
         batch.open()
     batch.abort("it could not be opened")
     assert len(script.requests) == 1
+
+
+@pytest.fixture
+def relay(gateway_url: str) -> Iterator[Relay]:
+    """A connection to the gateway that may lose a response."""
+    with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
+        yield relay
+
+
+@pytest.fixture
+def lossy(relay: Relay) -> Iterator[LedgerCalls]:
+    """Requests through the relay, which wait a second for their response."""
+    with closing(Transport(relay.url, timeout_s=1)) as transport:
+        yield LedgerCalls(transport)
+
+
+OPENING = b'"takeover"'
+"""A field that only a request to open a batch has."""
+
+
+def test_an_opening_whose_response_was_lost_is_repeated_with_the_same_batch(
+    channel: Channel, ledger: LedgerView, relay: Relay, lossy: LedgerCalls
+) -> None:
+    batch = WriteBatch(lossy, request(channel))
+    relay.drop_at(OPENING, forward=True)
+    with pytest.raises(GatewayUnavailable):
+        batch.open()
+    (before,) = channel.commits().open
+    batch.open()
+    assert channel.commits().open == (before,)
+    batch.commit(WrittenRecords())
+    assert not channel.commits().open
+
+
+def test_a_batch_whose_opening_had_no_response_is_aborted(
+    channel: Channel, ledger: LedgerView, relay: Relay, lossy: LedgerCalls
+) -> None:
+    batch = WriteBatch(lossy, request(channel))
+    relay.drop_at(OPENING, forward=True)
+    with pytest.raises(GatewayUnavailable):
+        batch.open()
+    assert ledger.open_keys(channel) == [batch.key]
+    batch.abort("it is given up")
+    assert batch.committed is False
+    assert ledger.open_keys(channel) == []
+
+
+def test_the_next_batch_of_a_writer_ends_the_one_whose_opening_had_no_response(
+    channel: Channel, ledger: LedgerView, relay: Relay, lossy: LedgerCalls
+) -> None:
+    sequence = BatchSequence(lossy, channel.connection("write"), writer="w")
+    kept: list[WriteBatch | None] = []
+    # The abort, which requests the batch again, does not reach the gateway.
+    unavailable = Mock(side_effect=[None, GatewayUnavailable("cut off")])
+    relay.drop_at(OPENING, forward=True)
+    with at_call(LedgerCalls, "open", unavailable), pytest.raises(GatewayUnavailable):
+        sequence.open(kept.append)
+    assert ledger.open_keys(channel) == ["w-1"]
+    batch = sequence.open(kept.append)
+    assert ledger.open_keys(channel) == [batch.key]
+    batch.abort("a test")
+    sequence.leases.close()
+
+
+def test_a_batch_of_another_topic_is_aborted(channel: Channel, ledger: LedgerView) -> None:
+    batch = WriteBatch(ledger.calls, request(channel, topic_id="another"))
+    for _ in range(2):
+        with pytest.raises(TopicGone, match="created again"):
+            batch.open()
+    batch.abort("the topic is gone")
+    assert ledger.open_keys(channel) == []
 
 
 def test_an_interrupted_opening_that_cannot_be_undone_is_left_to_the_lease(script: Script) -> None:
