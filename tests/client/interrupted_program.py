@@ -25,10 +25,12 @@ from typing import Any, ClassVar, TypeVar
 import confluent_kafka
 
 import sluiceway
+from pypz_rig import AnyChannel, QuickReader, QuickWriter, StandinPort
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway
 from sluiceway.broker import Broker, Message, PartitionFetchRequest, ProduceRequest
 from sluiceway.confluent import Consumer, Producer
 from sluiceway.errors import EndpointClosed
+from sluiceway.pypz import KafkaChannelReader, KafkaChannelWriter
 from waiting import until
 
 T = TypeVar("T")
@@ -684,6 +686,7 @@ class Consumes(Work):
         if before == place:
             self.places.possible.pop()
         self.taken = False
+        self.sought = partition
         self.call(lambda: self.consumer.seek(partition))
         self.places.possible = [place]
 
@@ -697,6 +700,10 @@ class Consumes(Work):
 
     def finish(self) -> None:
         consumer = self.consumer
+        if len(self.places.possible) > 1:
+            # The last interrupt hit a seek.
+            consumer.seek(self.sought)
+            del self.places.possible[:-1]
         while self.places.certain != self.task.filled:
             self._take(consumer.consume(5000, 0.2))
         if self.committed != self.task.filled:
@@ -767,6 +774,121 @@ class BrokerCalls(Work):
         self.broker.close()
 
 
+class Ports(Work):
+    """Calls of a reader and a writer of pypz's ports, which are closed from time to time."""
+
+    units = Units()
+    reader: KafkaChannelReader | None = None
+    writer: KafkaChannelWriter | None = None
+    closing = rewinding = False
+
+    def __init__(self, task: Task, interrupts: Interrupts) -> None:
+        super().__init__(task, interrupts)
+        self.places = Places(len(task.filled))
+        self.committed = [[0] * len(task.filled)]
+        """The place that is committed; two after an interrupted commit."""
+
+    def _port(self, kind: type[AnyChannel], channel: str) -> AnyChannel:
+        schema = self.channel.schemas()[-1].definition
+        port = kind(channel, StandinPort(f"pipeline.{kind.__name__}.port", schema))
+        port.set_location(self.task.url)
+        return port
+
+    def step(self) -> None:
+        if self.random.random() < 0.5:
+            self._write()
+        else:
+            self._read()
+
+    def _write(self) -> None:
+        writer, roll = self.writer, self.random.random()
+        if writer is None:
+            self.closing = False
+            self.writer = self._port(QuickWriter, self.task.channel)
+        elif self.closing or roll < 0.05:
+            self.closing = True
+            self._close_writer(writer)
+        elif not writer.is_channel_open():
+            self.call(writer.invoke_open_channel)
+        elif roll < 0.8:
+            ids = self.units.new(self.random.randint(1, 60))
+            try:
+                self.call(lambda: writer.invoke_write_records(records_of(ids)))
+            except BaseException:
+                self.units.unknown(ids)
+                raise
+            self.units.written(ids)
+        elif writer.is_channel_started():
+            self.call(writer.stop_channel)
+            self.units.end()
+        else:
+            self.call(writer.start_channel)
+
+    def _close_writer(self, writer: KafkaChannelWriter) -> None:
+        try:
+            if not self.call(writer.invoke_close_channel):
+                return
+        except EndpointClosed:
+            self.refused += 1
+            self.units.end("loose")
+        else:
+            self.units.end()
+        self.writer = None
+
+    def _read(self) -> None:
+        reader, roll = self.reader, self.random.random()
+        if reader is None:
+            config = {"max_poll_records": 100}
+            self.reader = self._port(QuickReader, self.task.source)
+            self.reader.invoke_configure_channel(config)
+        elif not reader.is_channel_open():
+            self.places.possible = [list(place) for place in self.committed]
+            self.call(reader.invoke_open_channel)
+        elif self.rewinding or roll < 0.1:
+            self.rewinding = True
+            self.call(reader.set_initial_record_offset_auto)
+            self.rewinding = False
+            self.places.possible = [list(place) for place in self.committed]
+        elif len(self.places.possible) > 1 or roll < 0.8:
+            self._take(self.call(reader.invoke_read_records))
+        elif roll < 0.9 and sum(self.places.certain) < 500:
+            place = list(self.places.certain)
+            if place not in self.committed:
+                self.committed.append(place)
+            self.call(reader.invoke_commit_current_read_offset)
+            self.committed = [place]
+        elif roll > 0.95 and self.call(reader.invoke_close_channel):
+            self.reader = None
+
+    def _take(self, records: list[Any]) -> None:
+        self.places.take((record["part"], record["id"]) for record in records)
+
+    def finish(self) -> None:
+        if self.writer is not None:
+            writer = self.writer
+            until(lambda: self._close_writer(writer) or self.writer is None, _END_S)
+        writer = self._port(QuickWriter, self.task.channel)
+        until(writer.invoke_open_channel, _END_S)
+        ids = self.units.new(5)
+        writer.invoke_write_records(records_of(ids))
+        self.units.written(ids)
+        until(writer.invoke_close_channel, _END_S)
+        self.units.end()
+        if self.reader is not None:
+            until(self.reader.invoke_close_channel, _END_S)
+        reader = self._port(QuickReader, self.task.source)
+        until(reader.invoke_open_channel, _END_S)
+        self.places.possible = [list(place) for place in self.committed]
+        while len(self.places.possible) > 1 or self.places.certain != self.task.filled:
+            self._take(reader.invoke_read_records())
+        reader.invoke_commit_current_read_offset()
+        until(reader.invoke_close_channel, _END_S)
+        with self.gateway.channel(self.task.source).reader(
+            group=f"pipeline.{QuickReader.__name__}.port", until=None
+        ) as successor:
+            assert successor.read(1, timeout=0.5) == []
+
+
 WORKS: dict[str, type[Work]] = {
     "write": Writes,
     "write-committed": Writes,
@@ -782,6 +904,7 @@ WORKS: dict[str, type[Work]] = {
     "confluent-consume-committed": Consumes,
     "broker": BrokerCalls,
     "broker-committed": BrokerCalls,
+    "pypz": Ports,
 }
 
 
@@ -794,12 +917,16 @@ class _ErrorLog(logging.Handler):
 
 def left_over() -> list[str]:
     """Return the threads of the client, but idle workers, and of librdkafka."""
+    tasks = Path("/proc/self/task")
+    # Python keeps an entry of a thread that has ended if a finalizer ran at its very end.
     threads = [
         thread.name
         for thread in threading.enumerate()
-        if thread is not threading.main_thread() and thread.name not in _IDLE
+        if thread is not threading.main_thread()
+        and thread.name not in _IDLE
+        and (tasks / str(thread.native_id)).exists()
     ]
-    for file in Path("/proc/self/task").glob("*/comm"):
+    for file in tasks.glob("*/comm"):
         with suppress(OSError):
             name = file.read_text().strip()
             threads += [name] * name.startswith("rdk:")

@@ -135,10 +135,10 @@ def check_copied(_outcome: Outcome, channel: Channel) -> None:
 
 
 KINDS = {
-    "write": 170,
-    "write-committed": 170,
-    "batch": 170,
-    "transaction": 170,
+    "write": 150,
+    "write-committed": 150,
+    "batch": 150,
+    "transaction": 150,
     "read": 150,
     "read-shared": 150,
     "read-member": 120,
@@ -147,8 +147,9 @@ KINDS = {
     "confluent-transaction": 150,
     "confluent-consume": 110,
     "confluent-consume-committed": 110,
-    "broker": 130,
-    "broker-committed": 150,
+    "broker": 110,
+    "broker-committed": 130,
+    "pypz": 120,
 }
 """The number of signals by kind of work: 2,000."""
 COMMITTED = {"batch", "transaction", "confluent-transaction"}
@@ -173,7 +174,7 @@ def source_of(gateway: Gateway, kind: str) -> str:
         return filled(gateway, "exactly_once", "arrow")
     if "transaction" in kind:
         return filled(gateway, "at_least_once", options["format"])
-    if kind.startswith(("read", "broker", "confluent-consume")):
+    if kind.startswith(("read", "broker", "confluent-consume", "pypz")):
         return filled(gateway, options["delivery"], options["format"])
     return ""
 

@@ -32,6 +32,7 @@ from sluiceway.pypz.status import (
 )
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoints import Endpoint, Role
+from sluiceway.runtime.threads import call
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["ChannelBase", "HookNotCalled", "StatusCallback"]
@@ -219,18 +220,12 @@ class ChannelBase(ABC, Generic[E]):
             return False
         self.invoke_sync_send_status_message(ChannelStatus.Opened)
         self.invoke_sync_status_update()
-        if self._loop is None and not self._silent_mode:
-            self._loop = StatusLoop(
-                self._exchange_status,
-                name=self._unique_name,
-                interval_s=self.DefaultStatusThreadIntervalInMs / 1000,
-                executor=self._executor,
-            )
+        call(self._start_loop)
         self._channel_opened = True
         return True
 
     def invoke_close_channel(self) -> bool:
-        """Stop the channel if it runs, and close it; False: call again.
+        """Stop the channel if it runs, and close it; False, and after an interrupt: call again.
 
         Delivery failures are raised after it is closed. The endpoint fails in this case, and after
         the status Error.
@@ -250,7 +245,7 @@ class ChannelBase(ABC, Generic[E]):
         try:
             self._send_last_health()
             done = self._resources.attempt(self._close_channel)
-        except BaseException:
+        except Exception:
             self._release()
             raise
         failure = failure or self._close_failure
@@ -389,6 +384,16 @@ class ChannelBase(ABC, Generic[E]):
     def _record_counts(self) -> dict[str, int]:
         """Return the number of records for health payloads; nothing before the first record."""
 
+    def _start_loop(self) -> None:
+        """Start the status loop; called where no interrupt comes, or two might run."""
+        if self._loop is None and not self._silent_mode:
+            self._loop = StatusLoop(
+                self._exchange_status,
+                name=self._unique_name,
+                interval_s=self.DefaultStatusThreadIntervalInMs / 1000,
+                executor=self._executor,
+            )
+
     def _exchange_status(self) -> None:
         """Send and receive once; called by the status loop."""
         self._set_health()
@@ -448,10 +453,10 @@ class ChannelBase(ABC, Generic[E]):
         return True
 
     def _release(self) -> None:
-        """Release the open reader or writer."""
-        self._channel_opened = False
-        self._endpoint = self._handle = self._channel = self._close_failure = None
+        """Release the open reader or writer. May be repeated after an interrupt."""
         if self._loop is not None:
             self._loop.end()
-            self._loop = None
         self._resources.release()
+        # No call from here on: the interpreter handles interrupts at calls.
+        self._channel_opened = False
+        self._endpoint = self._handle = self._channel = self._close_failure = self._loop = None

@@ -89,6 +89,15 @@ class OffsetHistory:
             return self.current
         return next(run for run in reversed(self._runs) if run.count <= count).at(count)
 
+    def go_back(self, count: int, positions: Mapping[int, Position]) -> None:
+        """Remove the records after the first `count`, which are at these positions."""
+        while self._runs and self._runs[-1].count >= count:
+            self._runs.pop()
+        if self._runs:
+            last = self._runs[-1]
+            last.length = min(last.length, count - last.count)
+        self.count, self.current = count, dict(positions)
+
     def forget(self, count: int) -> None:
         """Forget the positions before `count`, which is committed."""
         while self._runs and self._runs[0].count + self._runs[0].length <= count:
@@ -145,13 +154,16 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         self._initial_input_record_offset = 0
         self._last_offset_committed = 0
         self._history: OffsetHistory | None = None
+        self._unreturned: Mapping[int, Position] | None = None
+        """The positions before a call that was interrupted, to which the next one goes back."""
         self._starts: dict[int, Position] = {}
 
     def acknowledge_input(self) -> None:
         """Acknowledge all records read so far to the writers."""
         at: dict[str, int] = {}
-        if self._endpoint is not None and len(self._endpoint.partitions) <= _MAX_ACKNOWLEDGED:
-            at = {str(p): position.offset for p, position in self._endpoint.position().items()}
+        reader = None if self._endpoint is None else self._opened()
+        if reader is not None and len(reader.partitions) <= _MAX_ACKNOWLEDGED:
+            at = {str(p): position.offset for p, position in reader.position().items()}
         self.invoke_sync_send_status_message(ChannelStatus.Acknowledged, {"at": at} if at else None)
 
     def has_records(self) -> bool:
@@ -233,17 +245,28 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
             count, position = len(records), reader.position()
             if self._metrics_enabled:
                 self._metrics.record_cycle(self._read_record_count)
+            if self._history is not None:
+                self._history.add(count, position)
         except BaseException:
-            # A status callback was interrupted, and this call returns no records.
-            # Partitions that were added in this call are read from their beginning.
-            first = Position(offset=0)
-            reader.seek({p: before.get(p, first) for p in reader.partitions})
+            # This call returns no records, so the next one goes back.
+            self._unreturned = before
             raise
+        # No call from here on: the interpreter handles interrupts at calls.
         self._read_record_count += count
         self._read_record_offset += count
-        if self._history is not None:
-            self._history.add(count, position)
         return records
+
+    def _opened(self) -> ChannelReader:
+        reader = super()._opened()
+        if self._unreturned is not None:
+            history, before = self._history, self._unreturned
+            # Partitions that were added in the interrupted call are read from their beginning.
+            first = Position(offset=0)
+            reader.seek({p: before.get(p, first) for p in reader.partitions})
+            if history is not None:
+                history.go_back(self._read_record_offset, before)
+            self._unreturned = None
+        return reader
 
     def _read_records(self) -> list[Any]:
         """Return the next records; a subclass may call this method, and change them."""
@@ -269,14 +292,25 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         offset is ambiguous.
         """
         if self._endpoint is not None:
-            self._history = self._seek(self._endpoint, initial_record_offset)
+            reader = self._opened()
+            before = reader.position()
+            try:
+                self._history = self._seek(reader, initial_record_offset)
+            except BaseException:
+                self._unreturned = before
+                raise
         self._initial_input_record_offset = initial_record_offset
         self._last_offset_committed = initial_record_offset
         self._read_record_offset = initial_record_offset
 
     def set_initial_record_offset_auto(self) -> None:
         """Continue at the group's committed positions, else at this reader's start."""
-        self.set_initial_record_offset(self._load_input_record_offset())
+        before = self._opened().position()
+        try:
+            self.set_initial_record_offset(self._load_input_record_offset())
+        except BaseException:
+            self._unreturned = before
+            raise
 
     def _load_input_record_offset(self) -> int:
         """Move to the group's committed positions, else to this reader's start; return their sum.
@@ -382,43 +416,43 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         if self._endpoint is not None:
             return True
         if self._silent_mode:
-            channel = self._channel = self._resources.channel()
-            self._begin(channel.reader(until=None, config=self._settings.kafka))
-            return True
-        channel = self._resources.readable_channel()
-        reader = channel.reader(
-            group=self._group,
-            index=self._context.get_group_index(),
-            size=self._context.get_group_size(),
-            mode="broadcast" if self._context.is_in_group_mode() else "shared",
-            until=None,
-            close_timeout_s=_CLOSE_TIMEOUT_S,
-            patience_s=self._settings.patience_s(channel.heartbeat.timeout_ms),
-            config=self._settings.kafka,
-        )
+            channel = self._resources.channel()
+            reader = channel.reader(until=None, config=self._settings.kafka)
+        else:
+            channel = self._resources.readable_channel()
+            reader = channel.reader(
+                group=self._group,
+                index=self._context.get_group_index(),
+                size=self._context.get_group_size(),
+                mode="broadcast" if self._context.is_in_group_mode() else "shared",
+                until=None,
+                close_timeout_s=_CLOSE_TIMEOUT_S,
+                patience_s=self._settings.patience_s(channel.heartbeat.timeout_ms),
+                config=self._settings.kafka,
+            )
+        history, handle, failed_writers = None, None, None
         try:
-            self._begin(reader)
-            reader.handle.subscribe()
-            self._handle = reader.handle
+            starts = reader.position()
+            if self._read_record_offset != self.NotInitialized:
+                # It was set before.
+                history = self._seek(reader, self._read_record_offset)
+            if not self._silent_mode:
+                handle = reader.handle
+                handle.subscribe()
+                failed_writers = FailedWriters(
+                    channel.name,
+                    self._settings.on_lost_writer,
+                    patience_s=channel.heartbeat.timeout_ms / 1000,
+                    reader=handle.attached,
+                )
         except BaseException as error:
-            self._endpoint = None
             reader.abort(error)
             raise
-        self._failed_writers = FailedWriters(
-            channel.name,
-            self._settings.on_lost_writer,
-            patience_s=channel.heartbeat.timeout_ms / 1000,
-            reader=reader.handle.attached,
-        )
-        self._channel, self._consumer_timeout_ms = channel, None
+        # No call from here on: the interpreter handles interrupts at calls.
+        self._endpoint, self._handle, self._channel = reader, handle, channel
+        self._starts, self._history, self._failed_writers = starts, history, failed_writers
+        self._consumer_timeout_ms = None
         return True
-
-    def _begin(self, reader: ChannelReader) -> None:
-        """Use an open reader, and apply an offset that was set before."""
-        self._endpoint = reader
-        self._starts = reader.position()
-        if self._read_record_offset != self.NotInitialized:
-            self._history = self._seek(reader, self._read_record_offset)
 
     def _may_close(self) -> bool:
         """Whether the other members have left the group; the principal leaves last."""
@@ -428,7 +462,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
 
     def _release(self) -> None:
         super()._release()
-        self._failed_writers = self._history = None
+        self._failed_writers = self._history = self._unreturned = None
         self._known_ends = {}
 
     def _configure_channel(self, configuration: Mapping[str, Any]) -> None:

@@ -79,9 +79,10 @@ class Resources:
     def release(self) -> None:
         """Close the connections to the gateway."""
         self._held = False
-        if self._gateway is not None:
-            self._gateway.close()
-            self._gateway = None
+        # First: an interrupt of its end would leave a gateway that refuses everything.
+        gateway, self._gateway = self._gateway, None
+        if gateway is not None:
+            gateway.close()
 
     def attempt(self, act: Callable[[], bool], *, opening: bool = False) -> bool:
         """Return the result of `act`; log a retriable error, and return False.

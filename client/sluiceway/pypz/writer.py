@@ -177,10 +177,13 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
             raise NoRecordList(
                 f"Invalid record type: {type(records)}. List of records (dicts) is expected."
             )
-        self._write_records(records)
+        try:
+            self._write_records(records)
+        finally:
+            # Also after an interrupt: the records may be written.
+            self._ends = None
         if self._metrics_enabled:
             self._metrics.record_cycle(self.get_written_record_count() - len(records))
-        self._ends = None
         for each in self._peers.monitors:
             each.status_update_map.pop(ChannelStatus.Acknowledged, None)
 
@@ -244,13 +247,16 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
         try:
             # As in pypz, the first record goes to the first partition.
             writer.start_round_robin_at(0)
-            writer.handle.subscribe()
+            handle = writer.handle
+            handle.subscribe()
+            earlier_records = self.get_written_record_count()
         except BaseException as error:
             writer.abort(error)
             raise
-        self._records_of_earlier_writers = self.get_written_record_count()
-        self._writer, self._complete = writer, None
-        self._endpoint, self._handle, self._channel = writer, writer.handle, channel
+        # No call from here on: the interpreter handles interrupts at calls.
+        self._endpoint, self._handle, self._channel = writer, handle, channel
+        self._writer, self._records_of_earlier_writers = writer, earlier_records
+        self._complete = None
         return True
 
     def _configure_channel(self, configuration: Mapping[str, Any]) -> None:

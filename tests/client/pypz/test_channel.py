@@ -1,6 +1,8 @@
 """pypz's channel classes on a real gateway and broker: lifecycle, records, offsets."""
 
+import itertools
 import json
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -8,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from faults import at_call, failing_call, lose
+from faults import AS_SIGNALS, at_call, failing_call, interrupted_at_call, lose
 from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
@@ -177,6 +179,77 @@ def test_a_callback_commits_no_records_that_its_call_has_not_returned(bench: Ben
         assert records
         returned += len(records)
     assert commits[0][0] == commits[0][1]
+
+
+@pytest.mark.long
+def test_an_interrupt_of_any_call_of_a_read_loses_no_record(bench: Bench) -> None:
+    reader, writer = bench.pair()
+    writer.invoke_write_records(demo(400))
+    writer.stop_channel()
+    reader.invoke_configure_channel({"max_poll_records": 2, "metricsEnabled": True})
+    reader.set_initial_record_offset(0)
+    records: list[Any] = []
+
+    def came_at(step: int) -> bool:
+        """Read with an interrupt; return whether the call has so many steps."""
+        taken: list[Any] = []
+
+        def read() -> None:
+            nonlocal taken
+            taken = reader.invoke_read_records()
+
+        interrupted = interrupted_at_call(step, read, AS_SIGNALS)
+        records.extend(taken)
+        # The next call goes back first.
+        records.extend(reader.invoke_read_records())
+        reader.invoke_commit_offset(len(records) - 1)
+        return interrupted
+
+    assert not all(map(came_at, itertools.count(1, 3)))
+    assert records == demo(len(records))
+    assert reader.get_read_record_offset() == len(records)
+    committed = bench.channel().committed(bench.name)
+    assert {at.offset for at in committed.values()} == {len(records) - 1}
+
+
+@pytest.mark.long
+# Of connections whose request was interrupted, and of finalizers.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("role", ["reader", "writer"])
+@pytest.mark.parametrize("call", ["open", "close"])
+def test_an_interrupt_of_any_call_of_opening_and_closing_can_be_repeated(
+    bench: Bench, role: str, call: str
+) -> None:
+    bench.create_channel()
+    with bench.channel().writer() as native:
+        native.write(demo(1))
+    written = 1
+
+    def came_at(step: int) -> bool:
+        """Open and close a port with an interrupt; return whether the call has so many steps."""
+        nonlocal written
+        port = bench.writer() if role == "writer" else bench.reader()
+        interrupted = call == "open" and interrupted_at_call(step, port.invoke_open_channel)
+        until(port.invoke_open_channel)
+        assert [thread.name for thread in threading.enumerate()].count(port.get_unique_name()) == 1
+        if isinstance(port, KafkaChannelWriter):
+            port.invoke_write_records(demo(1))
+            port.stop_channel()
+            written += 1
+        else:
+            assert take(port, 1) == demo(1)
+        if call == "close":
+            interrupted = interrupted_at_call(step, port.invoke_close_channel)
+        with suppress(EndpointClosed):
+            until(port.invoke_close_channel)
+        assert not port.is_channel_open()
+        return interrupted
+
+    assert not all(map(came_at, itertools.count(1, 17)))
+    until(lambda: not any(each.lives for each in bench.channel().endpoints()))
+    with bench.channel().reader(until="now") as reader:
+        assert len(list(reader)) == written
 
 
 def test_an_interrupted_status_callback_loses_no_record(bench: Bench) -> None:
