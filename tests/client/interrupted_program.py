@@ -624,7 +624,8 @@ class Transactions(Work):
         partitions = self.consumer.assignment()
         committed = self.consumer.committed(partitions)
         ends = [self.consumer.get_watermark_offsets(each)[1] for each in partitions]  # type: ignore[index]
-        return [each.offset for each in committed] == ends
+        # The program may end before the consumer has its partitions.
+        return len(partitions) == len(self.task.filled) and [at.offset for at in committed] == ends
 
 
 def _group(task: Task) -> dict[str, Any]:
