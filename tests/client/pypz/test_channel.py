@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,6 +11,7 @@ import pytest
 
 from faults import AS_SIGNALS, at_call, failing_call, interrupted_at_call, lose
 from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
+from sluiceway import ChannelWriter, Gateway
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
     CommitBeyondRead,
@@ -212,44 +212,29 @@ def test_an_interrupt_of_any_call_of_a_read_loses_no_record(bench: Bench) -> Non
     assert {at.offset for at in committed.values()} == {len(records) - 1}
 
 
-@pytest.mark.long
-# Of connections whose request was interrupted, and of finalizers.
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("role", ["reader", "writer"])
-@pytest.mark.parametrize("call", ["open", "close"])
-def test_an_interrupt_of_any_call_of_opening_and_closing_can_be_repeated(
-    bench: Bench, role: str, call: str
+def test_an_interrupt_as_the_gateway_is_released_leaves_a_port_that_can_be_opened(
+    bench: Bench,
 ) -> None:
+    writer = bench.writer()
+    with failing_call(Gateway, "close", KeyboardInterrupt(), arrives=True):
+        # The channel does not exist yet.
+        writer.invoke_open_channel()
     bench.create_channel()
-    with bench.channel().writer() as native:
-        native.write(demo(1))
-    written = 1
+    until(writer.invoke_open_channel)
 
-    def came_at(step: int) -> bool:
-        """Open and close a port with an interrupt; return whether the call has so many steps."""
-        nonlocal written
-        port = bench.writer() if role == "writer" else bench.reader()
-        interrupted = call == "open" and interrupted_at_call(step, port.invoke_open_channel)
-        until(port.invoke_open_channel)
-        assert [thread.name for thread in threading.enumerate()].count(port.get_unique_name()) == 1
-        if isinstance(port, KafkaChannelWriter):
-            port.invoke_write_records(demo(1))
-            port.stop_channel()
-            written += 1
-        else:
-            assert take(port, 1) == demo(1)
-        if call == "close":
-            interrupted = interrupted_at_call(step, port.invoke_close_channel)
-        with suppress(EndpointClosed):
-            until(port.invoke_close_channel)
-        assert not port.is_channel_open()
-        return interrupted
 
-    assert not all(map(came_at, itertools.count(1, 17)))
-    until(lambda: not any(each.lives for each in bench.channel().endpoints()))
-    with bench.channel().reader(until="now") as reader:
-        assert len(list(reader)) == written
+def test_an_interrupted_closing_is_not_done(bench: Bench) -> None:
+    channel = bench.create_channel()
+    writer = bench.writer()
+    until(writer.invoke_open_channel)
+    writer.invoke_write_records(demo(3))
+    with failing_call(ChannelWriter, "close", KeyboardInterrupt(), arrives=False):
+        writer.invoke_close_channel()
+    assert writer.is_channel_open()
+    until(writer.invoke_close_channel)
+    with channel.reader(until="now") as reader:
+        assert list(reader) == demo(3)
+    assert [endpoint.state for endpoint in channel.endpoints()] == ["closed"]
 
 
 def test_an_interrupted_status_callback_loses_no_record(bench: Bench) -> None:
