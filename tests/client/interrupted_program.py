@@ -781,7 +781,8 @@ class Ports(Work):
     units = Units()
     reader: KafkaChannelReader | None = None
     writer: KafkaChannelWriter | None = None
-    closing = rewinding = False
+    closing = rewinding = leaving = False
+    """An interrupted call to repeat: the end of the writer, a seek, the end of the reader."""
 
     def __init__(self, task: Task, interrupts: Interrupts) -> None:
         super().__init__(task, interrupts)
@@ -842,6 +843,9 @@ class Ports(Work):
             config = {"max_poll_records": 100}
             self.reader = self._port(QuickReader, self.task.source)
             self.reader.invoke_configure_channel(config)
+        elif self.leaving:
+            if self.call(reader.invoke_close_channel):
+                self.reader, self.leaving = None, False
         elif not reader.is_channel_open():
             self.places.possible = [list(place) for place in self.committed]
             self.call(reader.invoke_open_channel)
@@ -858,8 +862,8 @@ class Ports(Work):
                 self.committed.append(place)
             self.call(reader.invoke_commit_current_read_offset)
             self.committed = [place]
-        elif roll > 0.95 and self.call(reader.invoke_close_channel):
-            self.reader = None
+        else:
+            self.leaving = roll > 0.95
 
     def _take(self, records: list[Any]) -> None:
         self.places.take((record["part"], record["id"]) for record in records)
