@@ -38,8 +38,7 @@ from sluiceway import Channel, Gateway
 from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.ledger.write_batch import BatchRequest, WriteBatch
 from sluiceway.records import to_batches
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import Interval
+from sluiceway.rest.ledger import Interval, LedgerCalls
 from sluiceway.rest.transport import Transport
 from sluiceway.schema import Schema
 from sluiceway_gateway.embedded import KafkaServer

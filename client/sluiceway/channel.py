@@ -23,14 +23,14 @@ from sluiceway.rest.channels import (
     ChannelState,
     Control,
     ResourceField,
-    spec_json,
     watch_status,
 )
 from sluiceway.rest.endpoints import Endpoint, Position, Role
 from sluiceway.rest.groups import Membership, Mode, membership
-from sluiceway.rest.ledger_models import CommitPage
+from sluiceway.rest.ledger import CommitPage
 from sluiceway.rest.models import (
     ChannelResource,
+    ChannelSpec,
     ChannelStatus,
     Connection,
     Heartbeat,
@@ -205,19 +205,17 @@ class Channel:
         within `wait_s`. Warns of a new field that may be a renamed one, with the alias to add.
         """
         wanted = None if schema is None else Schema.of(schema)
-        spec = spec_json(
-            {
-                "schema": wanted,
-                "compatibility": compatibility,
-                "partitions": partitions,
-                "pinned": pinned,
-                "retention": retention,
-                "heartbeat": heartbeat,
-                "mirrored": mirrored,
-                "idle": idle,
-                "max_partitions": max_partitions,
-                "config": config,
-            }
+        spec = ChannelSpec(
+            schema=wanted,
+            compatibility=compatibility,
+            partitions=partitions,
+            pinned=pinned,
+            retention=retention,
+            heartbeat=heartbeat,
+            mirrored=mirrored,
+            idle=idle,
+            max_partitions=max_partitions,
+            config=config,
         )
         before = self._state.resource.schema_definition
         self._state.update(self._control.update(self.name, uid=self.uid, spec=spec, labels=labels))
@@ -304,15 +302,17 @@ class Channel:
         Raises Conflict `members_open` while the group has live members. With `force`, their
         further commits are refused instead.
         """
-        body: dict[str, object] = {
-            "uid": self.uid,
-            "topic_id": self.status.topic.id,
-            "reason": reason,
-            "force": force,
-            **({} if index is None else {"index": index}),
-        }
         wanted = None if positions is None else {p: Position.of(at) for p, at in positions.items()}
-        self._control.endpoints.reset(self.name, group, body, positions=wanted)
+        self._control.endpoints.reset(
+            self.name,
+            group,
+            uid=self.uid,
+            topic_id=self.status.topic.id,
+            index=index,
+            positions=wanted,
+            reason=reason,
+            force=force,
+        )
 
     def resize(self, group: str, size: int) -> None:
         """Change the size of a running group: its members are Fenced, its positions stay."""

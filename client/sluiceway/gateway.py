@@ -5,7 +5,6 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any
 
 from sluiceway.channel import Channel
 from sluiceway.endpoint.channel_endpoint import ClosesOnExit
@@ -16,11 +15,15 @@ from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import (
     MIN_INTERVAL_S,
     Control,
-    checked_idle,
-    spec_json,
     watch_summaries,
 )
-from sluiceway.rest.models import ChannelResource, Heartbeat, Retention, require_readable
+from sluiceway.rest.models import (
+    ChannelResource,
+    ChannelSpec,
+    Heartbeat,
+    Retention,
+    require_readable,
+)
 from sluiceway.rest.status import ChannelSummary
 from sluiceway.rest.transport import Transport
 from sluiceway.schema import Schema
@@ -108,33 +111,34 @@ class Gateway(ClosesOnExit):
         Raises GatewayError, SchemaError, ChannelNotReady, and SluicewayTimeout after `wait_s`.
         """
         wanted = None if schema is None else Schema.of(schema)
-        given: dict[str, Any] = {
-            "partitions": partitions,
-            "format": format,
-            "compatibility": compatibility,
-            "pinned": pinned,
-            "replication": replication,
-            "retention": retention,
-            "heartbeat": heartbeat,
-            "mirrored": mirrored,
-            "delivery": delivery,
-            "max_partitions": max_partitions,
-            "idle": None if idle is None else checked_idle(idle),
-            "config": None if config is None else dict(config),
-        }
-        given = {field: value for field, value in given.items() if value is not None}
+        spec = ChannelSpec(
+            schema=wanted,
+            format=format,
+            topic=topic,
+            partitions=partitions,
+            compatibility=compatibility,
+            pinned=pinned,
+            replication=replication,
+            retention=retention,
+            heartbeat=heartbeat,
+            mirrored=mirrored,
+            delivery=delivery,
+            idle=None if idle == timedelta(0) else idle,
+            max_partitions=max_partitions,
+            config=config,
+        )
         deadline_s = time.monotonic() + wait_s
         while True:
-            resource = self._opened(name, wanted, given, labels, topic)
+            resource = self._opened(name, spec, labels)
             channel = Channel(self._control, resource, wanted)
-            if resource.status.phase != "deleting" or not _can_create(wanted, format, topic):
+            if resource.status.phase != "deleting" or not _can_create(spec):
                 break
             # The name is free only after the previous channel is gone.
             channel.wait_until_gone(deadline_s - time.monotonic())
         if wanted is not None and Schema.parse(resource.schema_definition) != wanted:
             require_readable(name, wanted, channel.schemas())
         _require_topic(resource, topic)
-        self._warn_of_differences(resource, given, labels)
+        _warn_of_differences(resource, spec, labels)
         return channel.wait_until_ready(deadline_s - time.monotonic())
 
     def channels(self, selector: str | None = None) -> Iterator[Channel]:
@@ -182,43 +186,36 @@ class Gateway(ClosesOnExit):
         return f"<Gateway {getattr(self, 'url', None)}>"
 
     def _opened(
-        self,
-        name: str,
-        schema: Schema | None,
-        given: Mapping[str, Any],
-        labels: Mapping[str, str] | None,
-        topic: str | None,
+        self, name: str, spec: ChannelSpec, labels: Mapping[str, str] | None
     ) -> ChannelResource:
         try:
             return self._control.channel(name)
         except ChannelNotFound as error:
-            if not _can_create(schema, given.get("format"), topic):
+            if not _can_create(spec):
                 raise ChannelNotFound(
                     f"there is no channel {name!r}; to create it, give a schema, or "
                     f"format='bytes': gateway.channel({name!r}, schema=…)",
                     status=404,
                 ) from error
-        adopted = None if topic is None else {"name": topic}
-        spec = spec_json({**given, "schema": schema, "topic": adopted})
-        return self._control.ensure(name, spec=spec, labels=labels or {})
-
-    def _warn_of_differences(
-        self, resource: ChannelResource, given: Mapping[str, Any], labels: Mapping[str, str] | None
-    ) -> None:
-        wanted = {**given, **({} if labels is None else {"labels": dict(labels)})}
-        for field, value in wanted.items():
-            present = getattr(resource, field)
-            if present != value:
-                warnings.warn(
-                    f"the channel {resource.name!r} has {field}={present!r}, not {value!r} as "
-                    "given, and keeps it; an update changes it",
-                    stacklevel=3,
-                )
+        return self._control.ensure(name, spec=spec, labels=labels)
 
 
-def _can_create(schema: Schema | None, format: str | None, topic: str | None) -> bool:
+def _can_create(spec: ChannelSpec) -> bool:
     """Whether a channel can be created; an adopted topic may bring its own schemas."""
-    return schema is not None or topic is not None or format == "bytes"
+    return spec.schema is not None or spec.topic is not None or spec.format == "bytes"
+
+
+def _warn_of_differences(
+    resource: ChannelResource, spec: ChannelSpec, labels: Mapping[str, str] | None
+) -> None:
+    wanted = vars(spec) | {"labels": labels, "schema": None, "topic": None}
+    for field, value in wanted.items():
+        if value is not None and value != (present := getattr(resource, field)):
+            warnings.warn(
+                f"the channel {resource.name!r} has {field}={present!r}, not {value!r} as given, "
+                "and keeps it; an update changes it",
+                stacklevel=3,
+            )
 
 
 def _require_topic(resource: ChannelResource, topic: str | None) -> None:

@@ -33,8 +33,7 @@ from sluiceway.ledger.visibility import Visibility
 from sluiceway.ledger.writer_batches import Block
 from sluiceway.records import import_pandas
 from sluiceway.rest.arguments import check_seconds
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger_models import PositionAdvance
+from sluiceway.rest.endpoints import Position, PositionAdvance
 from sluiceway.rest.models import Connection
 from sluiceway.runtime.threads import Signal
 from sluiceway.schema import Schema

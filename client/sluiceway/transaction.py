@@ -13,7 +13,7 @@ from sluiceway.errors import (
 )
 from sluiceway.ledger.writer_batches import Block
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.ledger_models import PositionAdvance
+from sluiceway.rest.endpoints import PositionAdvance
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["Transaction"]

@@ -11,7 +11,7 @@ from tests.chaos.journal import record_of
 from sluiceway import ChannelReader, Gateway
 from sluiceway.errors import SluicewayError
 from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger_models import OpenBatch
+from sluiceway.rest.ledger import OpenBatch
 
 _READ = 200
 _POLL_S = 0.2

@@ -18,8 +18,7 @@ from ledger_view import LedgerView
 from processes import spark_environment
 from sluiceway import Gateway
 from sluiceway.channel import Channel
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import DEFAULT_LEASE_MS, BatchRequest
+from sluiceway.rest.ledger import DEFAULT_LEASE_MS, BatchRequest, LedgerCalls
 from sluiceway.rest.transport import Transport
 from spark_tasks import SCHEMA, fill
 from waiting import until

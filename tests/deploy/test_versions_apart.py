@@ -13,8 +13,8 @@ import pytest
 from scripted_gateway import scripted
 from sluiceway.errors import Conflict, GatewayUnavailable
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoints import EndpointCalls
-from sluiceway.rest.models import ChannelResource
+from sluiceway.rest.endpoints import EndpointCalls, EndpointEnd, PositionAdvance
+from sluiceway.rest.models import ChannelResource, ChannelSpec
 from sluiceway.rest.parsing import JsonNode, parse, problem
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
@@ -45,9 +45,9 @@ CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
     "channel": (CHANNEL, {"name": "a"}),
     "channels": ({"items": [CHANNEL], "next_cursor": None}, {}),
     "wait_for_change": (CHANNEL, {"seen": parse(ChannelResource, JsonNode(CHANNEL)), "wait_s": 1}),
-    "create": (CHANNEL, {"name": "a", "spec": {}, "labels": {}}),
-    "ensure": (CHANNEL, {"name": "a", "spec": {}, "labels": {}}),
-    "update": (CHANNEL, {"name": "a", "uid": "0", "spec": {}, "labels": {}}),
+    "create": (CHANNEL, {"name": "a", "spec": ChannelSpec(), "labels": {}}),
+    "ensure": (CHANNEL, {"name": "a", "spec": ChannelSpec(), "labels": {}}),
+    "update": (CHANNEL, {"name": "a", "uid": "0", "spec": ChannelSpec(), "labels": {}}),
     "delete": (CHANNEL, {"name": "a", "uid": "0", "keep_topic": False}),
     "close_channel": (CHANNEL, {"name": "a", "uid": "0"}),
     "connection": (sample(200, "kafka"), {"name": "a", "access": "read"}),
@@ -92,7 +92,12 @@ CALLS |= {
     "cluster": ({"cluster_id": "c", "controller_id": None, "brokers": [BROKER]}, {}),
 }
 LACK = {"index": None, "partition": 0, "committed": None, "wanted": 5}
-PLACES: dict[str, Any] = {"channel": "a", "group": "g", "body": {}, "positions": {}}
+OF_CHANNEL = {"channel": "a", "uid": ID, "topic_id": "t"}
+PLACES: dict[str, Any] = {**OF_CHANNEL, "group": "g", "positions": {}}
+ADVANCE = PositionAdvance(
+    **OF_CHANNEL, group="g", endpoint=ID, epoch=1, generation=1, number=1, before={}, after={}
+)
+END = EndpointEnd(uid=ID, epoch=1, state="closed")
 SHARE = {"generation": 2, "taken": True, "has": None, "total": 4, "held": [0]}
 SHARE |= {"partitions": [0, 2], "pending": [2], "positions": ATTACHED["positions"]}
 ENDPOINT_CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -103,15 +108,14 @@ ENDPOINT_CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
         {"positions": ATTACHED["positions"]},
         {"channel": "a", "group": "g", "index": None},
     ),
-    "commit": ({"positions": []}, PLACES),
-    "advance": ({"positions": []}, {**PLACES, "before": {}}),
+    "commit": ({"positions": []}, {"advance": ADVANCE}),
     "commit_progress": (
         {"passed": False, "known": True, "lacking": 1, "missing": [LACK]},
-        {"channel": "a", "group": "g", "body": {}, "wait_s": 0},
+        {**OF_CHANNEL, "group": "g", "ends": {}, "wait_s": 0},
     ),
-    "reset": ({"positions": []}, PLACES),
-    "detach": (ENDPOINT, {"channel": "a", "instance": ID, "body": {}, "timeout_s": 1}),
-    "sync": (SHARE, {"channel": "a", "instance": ID, "body": {}}),
+    "reset": ({"positions": []}, {**PLACES, "index": None, "reason": "r", "force": False}),
+    "detach": (ENDPOINT, {"channel": "a", "instance": ID, "end": END, "timeout_s": 1}),
+    "sync": (SHARE, {"channel": "a", "instance": ID, "uid": ID, "epoch": 1}),
     "resize": ({"generation": 3}, {"channel": "a", "group": "g", "uid": ID, "size": 2}),
     "remove": (ENDPOINT, {"channel": "a", "instance": ID, "uid": ID}),
     "transfer": (

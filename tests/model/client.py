@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
@@ -25,11 +25,11 @@ from sluiceway.ledger.intervals import DeliveredIntervals
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.ledger.writer_batches import Block, WriterBatches
-from sluiceway.rest import ledger_models
-from sluiceway.rest.endpoints import Position
+from sluiceway.rest import ledger as ledger_requests
+from sluiceway.rest.endpoints import Position, PositionAdvance
 from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import PositionAdvance
-from sluiceway.rest.parsing import JsonNode, problem
+from sluiceway.rest.parsing import JsonNode, parse, problem
+from sluiceway.rest.parsing import to_json as request_json
 from sluiceway_gateway.errors import SluicewayGatewayError
 from sluiceway_gateway.http.problems import problem_response
 from sluiceway_gateway.ledger.batches import CommitRequest
@@ -150,7 +150,7 @@ def client_threads(world: World, slice_intervals: int) -> Iterator[None]:
             (write_batch, "LeaseKeeper", partial(Leases, world)),
             (writer_batches, "threading", SimpleNamespace(Timer=partial(Timer, world))),
             (write_batch, "secrets", SimpleNamespace(token_hex=lambda _: world.new_id("i"))),
-            (ledger_models, "SLICE_INTERVALS", slice_intervals),
+            (ledger_requests, "SLICE_INTERVALS", slice_intervals),
         ):
             stack.enter_context(mock.patch.object(target, name, replacement))
         try:
@@ -246,12 +246,13 @@ class Transport:
     def __init__(self, world: World, gateway: Gateway, partitions: tuple[int, ...] | None) -> None:
         self._world, self._gateway, self._partitions = world, gateway, partitions
 
-    def request_json(self, _method: str, path: str, **options: Any) -> JsonNode:
-        """Send a request until it is answered, and return the JSON. Raises GatewayError."""
-        return JsonNode(json.loads(to_json(self.request(_method, path, **options))))
+    def fetch(self, kind: type[T], _method: str, path: str, **options: Any) -> T:
+        """Send a request until it is answered, and return the response. Raises GatewayError."""
+        return parse(kind, JsonNode(json.loads(to_json(self.request(_method, path, **options)))))
 
     def request(self, _method: str, path: str, *, body: Any, **_: Any) -> Any:
         """Send a request until it is answered. Raises GatewayError."""
+        body = request_json(body) if is_dataclass(body) else body
         names = path.split("/")[5:]
         name = names[-1] if names else "open"
         if name == "commit" and body["records"] and self._world.fault("bogus manifest", 0.1):

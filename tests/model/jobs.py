@@ -41,8 +41,7 @@ from sluiceway.ledger.facade_batches import MessageBatches
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.ledger.writer_batches import WriterBatches
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import Batch, BatchRequest
+from sluiceway.rest.ledger import Batch, BatchRequest, LedgerCalls
 from sluiceway.transaction import Transaction as ClientTransaction
 
 Identity = tuple[Any, ...]

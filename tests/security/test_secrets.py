@@ -245,6 +245,19 @@ GATEWAY_FAILURES: dict[str, tuple[bytes | None, type[SluicewayError]]] = {
         json.dumps({"channel": {"sasl.password": SECRET, "name": [SECRET]}}).encode(),
         IncompatibleGateway,
     ),
+    "its response has another type after a password": (
+        json.dumps(
+            {
+                "channel": {"name": "flights", "uid": "0" * 32, "generation": 1},
+                "format": "avro",
+                "schema": {"id": 1, "version": 1, "definition": SCHEMA},
+                "topic": {"name": "t", "id": "i", "partitions": 1, "max_message_bytes": 9},
+                "kafka": {"sasl.password": SECRET},
+                "delivery": 5,
+            }
+        ).encode(),
+        IncompatibleGateway,
+    ),
 }
 
 

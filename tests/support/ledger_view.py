@@ -5,8 +5,7 @@ from typing import Any
 
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway
 from sluiceway.codecs.decoder import decoder_for
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import Committed
+from sluiceway.rest.ledger import Committed, LedgerCalls
 from sluiceway.schema import Schema
 from topics import messages_of
 

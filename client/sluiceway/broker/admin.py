@@ -34,7 +34,7 @@ from sluiceway.channel import Channel
 from sluiceway.errors import Forbidden, KafkaFailure, OptionError, SluicewayError
 from sluiceway.kafka.config import MaskedProperties, admin_config
 from sluiceway.kafka.errors import create_client, translate_error
-from sluiceway.rest.models import Connection
+from sluiceway.rest.models import ChannelSpec, Connection, Retention
 
 __all__ = [
     "AdminRequests",
@@ -97,11 +97,15 @@ class AdminRequests:
                     "replica_assignment cannot be set, because Kafka assigns replicas: omit it, "
                     "and set their number with replication_factor"
                 )
-            spec: dict[str, Any] = {"format": "bytes", "partitions": each.num_partitions}
-            if each.replication_factor > 0:
-                spec["replication"] = each.replication_factor
-            spec |= _settings(each.config_entries)
-            created = self._control.create(in_text(each.topic_name, "topic"), spec=spec, labels={})
+            retention, config = _settings(each.config_entries)
+            spec = ChannelSpec(
+                format="bytes",
+                partitions=each.num_partitions,
+                replication=each.replication_factor if each.replication_factor > 0 else None,
+                retention=retention,
+                config=config,
+            )
+            created = self._control.create(in_text(each.topic_name, "topic"), spec=spec)
             if timeout_s > 0:
                 Channel(self._control, created).wait_until_ready(deadline_s - time.monotonic())
 
@@ -211,8 +215,8 @@ class AdminRequests:
         )
 
 
-def _settings(entries: Iterable[Any]) -> dict[str, Any]:
-    """Return a topic's settings as those of a channel, which has a field for retention."""
+def _settings(entries: Iterable[Any]) -> tuple[Retention | None, dict[str, str] | None]:
+    """Return a topic's settings as the retention of a channel and its other settings."""
     config = {in_text(key, "setting"): in_text(value, "setting's value") for key, value in entries}
     retention = {}
     for unit in ("ms", "bytes"):
@@ -222,7 +226,7 @@ def _settings(entries: Iterable[Any]) -> dict[str, Any]:
                 retention[unit] = int(given)
             except ValueError as error:
                 raise OptionError(f"retention.{unit} is {given!r}; it takes a number") from error
-    return ({"retention": retention} if retention else {}) | ({"config": config} if config else {})
+    return Retention(**retention) if retention else None, config or None
 
 
 def _topic(name: bytes, found: Any) -> TopicMetadata:

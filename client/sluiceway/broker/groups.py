@@ -33,7 +33,15 @@ from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.assignment import sync
 from sluiceway.endpoint.committer import OffsetCommitter
 from sluiceway.errors import Fenced, SluicewayError
-from sluiceway.rest.endpoints import AttachResult, Endpoint, EndpointCalls, SyncResult
+from sluiceway.rest.endpoints import (
+    AttachResult,
+    Endpoint,
+    EndpointCalls,
+    EndpointEnd,
+    EndpointReport,
+    ReportedPositions,
+    SyncResult,
+)
 from sluiceway.rest.groups import Membership
 from sluiceway.rest.models import Connection
 
@@ -171,8 +179,12 @@ class JoinedMember:
     def heartbeat_now(self) -> None:
         """Send a heartbeat. Raises GatewayError, ProtocolClientError."""
         self._heartbeats += 1
-        state = "opened" if self._assignment is None else "started"
-        report = {"id": self.id, "epoch": self.attached.epoch, "state": state, **self._positions()}
+        report = EndpointReport(
+            id=self.id,
+            epoch=self.attached.epoch,
+            state="opened" if self._assignment is None else "started",
+            positions=self._positions(),
+        )
         response = self.calls.heartbeat(
             self._session, self._heartbeats, [report], timeout_s=self.timeout_s
         )
@@ -186,8 +198,10 @@ class JoinedMember:
 
     def detach(self) -> None:
         """Leave the group."""
-        body = {"uid": self.uid, "epoch": self.attached.epoch, "state": "closed"}
-        self.calls.detach(self.channel, self.id, body | self._positions(), timeout_s=self.timeout_s)
+        end = EndpointEnd(
+            uid=self.uid, epoch=self.attached.epoch, state="closed", positions=self._positions()
+        )
+        self.calls.detach(self.channel, self.id, end, timeout_s=self.timeout_s)
 
     def check(self) -> None:
         """Do nothing: the gateway refuses the requests of a member that has to stop."""
@@ -195,12 +209,11 @@ class JoinedMember:
     def fence(self, error: Fenced) -> None:
         """Do nothing, as `check`."""
 
-    def _positions(self) -> dict[str, Any]:
+    def _positions(self) -> ReportedPositions | None:
         if "positions" not in self.attached.takes or self._assignment is None:
-            return {}
+            return None
         fetched = group_state().fetched(self.topic_id)
-        places = {str(p): [fetched[p], 0] for p in self._assignment.partitions if p in fetched}
-        return {"positions": places} if places else {}
+        return {p: (fetched[p], 0) for p in self._assignment.partitions if p in fetched} or None
 
 
 class GroupState:

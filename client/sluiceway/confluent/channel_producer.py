@@ -33,7 +33,7 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.errors import run_callbacks
 from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
-from sluiceway.rest.ledger_models import PositionAdvance
+from sluiceway.rest.endpoints import PositionAdvance
 from sluiceway.runtime.threads import Background
 
 __all__ = ["BatchCommits", "ChannelProducer", "reason_of"]

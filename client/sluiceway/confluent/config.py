@@ -19,7 +19,7 @@ from sluiceway.kafka.partitioner import partition_of
 from sluiceway.rest.auth import Token
 from sluiceway.rest.channels import Control
 from sluiceway.rest.groups import Membership
-from sluiceway.rest.models import ChannelResource, Heartbeat
+from sluiceway.rest.models import ChannelResource, ChannelSpec, Heartbeat
 from sluiceway.rest.transport import Transport
 
 LOGGER = logging.getLogger("sluiceway.confluent")
@@ -63,8 +63,9 @@ class ChannelControl(Control):
                     "with 1 partition",
                     status=404,
                 ) from error
-        spec = {"format": "bytes", "partitions": 1}
-        return self.ensure(name, spec=spec, labels={}, timeout_s=timeout_s)
+        return self.ensure(
+            name, spec=ChannelSpec(format="bytes", partitions=1), timeout_s=timeout_s
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

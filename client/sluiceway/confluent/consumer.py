@@ -30,8 +30,7 @@ from sluiceway.confluent.partition_offsets import (
 )
 from sluiceway.confluent.transactions import GroupMetadata
 from sluiceway.confluent.waiting import left_s
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger_models import PositionAdvance
+from sluiceway.rest.endpoints import Position, PositionAdvance
 
 __all__ = ["Consumer"]
 

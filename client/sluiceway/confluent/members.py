@@ -14,8 +14,7 @@ from sluiceway.errors import SluicewayError, StaleGeneration, TopicGone
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.visibility import visibility_of
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger_models import PositionAdvance
+from sluiceway.rest.endpoints import Position, PositionAdvance
 from sluiceway.runtime.threads import Background
 
 __all__ = ["ChannelMember"]

@@ -16,7 +16,7 @@ from sluiceway.confluent.partition_offsets import partitions_of
 from sluiceway.confluent.sender import MessageSender
 from sluiceway.confluent.waiting import left_s
 from sluiceway.errors import CommitUnknown, Conflict, SluicewayError, SluicewayTimeout
-from sluiceway.rest.ledger_models import PositionAdvance
+from sluiceway.rest.endpoints import PositionAdvance
 
 __all__ = ["GroupMetadata", "Transactions"]
 

@@ -4,6 +4,7 @@ import logging
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 
 from sluiceway.endpoint.committer import AttachedMember
 from sluiceway.endpoint.handle import EndpointHandle
@@ -31,15 +32,21 @@ def sync(member: AttachedMember, offer: SyncResult | None = None) -> SyncResult:
 
     Raises GatewayError.
     """
-    body: dict[str, object] = {"uid": member.uid, "epoch": member.attached.epoch}
-    if offer is not None:
-        body |= {"take": offer.generation, "has": offer.has}
+    request = partial(
+        member.calls.sync,
+        member.channel,
+        member.id,
+        uid=member.uid,
+        epoch=member.attached.epoch,
+        take=None if offer is None else offer.generation,
+        has=None if offer is None else offer.has,
+    )
     try:
-        return member.calls.sync(member.channel, member.id, body)
+        return request()
     except StaleGeneration:
         # The member was lost, and no heartbeat has revived it yet.
         member.heartbeat_now()
-    return member.calls.sync(member.channel, member.id, body)
+    return request()
 
 
 class PartitionAssignment:

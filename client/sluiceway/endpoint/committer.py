@@ -5,9 +5,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from sluiceway.errors import CommitBeyondRead, Fenced, GatewayError, GatewayUnavailable, OptionError
-from sluiceway.rest.endpoints import AttachResult, EndpointCalls, Position
+from sluiceway.rest.endpoints import AttachResult, EndpointCalls, Position, PositionAdvance
 from sluiceway.rest.groups import Membership
-from sluiceway.rest.ledger_models import PositionAdvance
 
 __all__ = ["AttachedMember", "OffsetCommitter"]
 
@@ -143,22 +142,8 @@ class OffsetCommitter:
         used = self._calls_or(calls)
 
         def send(advance: PositionAdvance | None) -> None:
-            if advance is None:
-                return
-            body: dict[str, object] = {"uid": advance.uid, "topic_id": advance.topic_id}
-            if advance.endpoint is None:
-                before = {p: at for p, at in advance.before.items() if at is not None}
-                used.advance(
-                    advance.channel, advance.group, body, positions=advance.after, before=before
-                )
-                return
-            body |= {
-                "id": advance.endpoint,
-                "epoch": advance.epoch,
-                "generation": advance.generation,
-                "number": advance.number,
-            }
-            used.commit(advance.channel, advance.group, body, positions=advance.after)
+            if advance is not None:
+                used.commit(advance)
 
         self.commit_with(send, consumed, positions, calls=used)
 

@@ -27,10 +27,14 @@ from sluiceway.errors import (
 from sluiceway.rest.arguments import check_seconds
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import (
+    UNSUBSCRIBED,
     AttachResult,
     Endpoint,
+    EndpointEnd,
+    EndpointReport,
     HeartbeatResult,
     Position,
+    ReportedPositions,
     Role,
     checked_payload,
 )
@@ -88,13 +92,13 @@ class EndpointHandle:
         """
         check_seconds("timeout_s", timeout_s)
         check_seconds("close_timeout_s", close_timeout_s)
-        self._heartbeat: dict[str, int] = {}
+        self._timeout_ms = self._interval_ms = None
         if patience_s is not None:
             check_seconds("patience_s", patience_s, _MIN_PATIENCE_S)
-            self._heartbeat["timeout_ms"] = round(patience_s * 1000)
+            self._timeout_ms = round(patience_s * 1000)
         if interval_s is not None:
             check_seconds("interval_s", interval_s, _MIN_PATIENCE_S / 3)
-            self._heartbeat["interval_ms"] = round(interval_s * 1000)
+            self._interval_ms = round(interval_s * 1000)
         self._close_timeout_s = close_timeout_s
         self.id = uuid.uuid4().hex
         self.channel = channel
@@ -226,18 +230,20 @@ class EndpointHandle:
         """Record that another instance has taken its place."""
         self._failure = error
 
-    def report(self) -> dict[str, Any] | None:
+    def report(self) -> EndpointReport | None:
         """Return its report for the next heartbeat; None once it has ended."""
         if not self.is_open or self._failure is not None:
             return None
-        report = {
-            "id": self.id,
-            "epoch": self.attached.epoch,
-            "state": self._state,
-            "payload": self._payload,
-            **self.metrics.heartbeat_fields(self.attached.takes),
-        }
-        return report | ({"seen": self._seen_revision} if self._subscribed else {})
+        counters, positions = self.metrics.heartbeat_fields(self.attached.takes)
+        return EndpointReport(
+            id=self.id,
+            epoch=self.attached.epoch,
+            state=self._state,
+            payload=self._payload,
+            counters=counters,
+            positions=positions,
+            seen=self._seen_revision if self._subscribed else UNSUBSCRIBED,
+        )
 
     def on_heartbeat(self, result: HeartbeatResult) -> None:
         """Handle the result of a heartbeat; starts the callbacks."""
@@ -384,7 +390,8 @@ class EndpointHandle:
                     session=self.session.id,
                     role=self.role,
                     membership=self.membership,
-                    heartbeat=self._heartbeat,
+                    timeout_ms=self._timeout_ms,
+                    interval_ms=self._interval_ms,
                 )
             except ChannelNotReady as error:
                 if not error.retriable or not backoff.wait():
@@ -398,19 +405,18 @@ class EndpointHandle:
         ends: Mapping[int, int] | None,
         timeout_s: float,
     ) -> None:
-        body = {
-            "uid": self.uid,
-            "epoch": self.attached.epoch,
-            "state": state,
-            "cause": cause and cause[:_MAX_CAUSE_CHARACTERS],
-            "ends": None if ends is None else {str(p): end for p, end in ends.items()},
-            **self.metrics.heartbeat_fields(self.attached.takes, final=True),
-        }
-        through = self._if_abandoned.finished_through
-        if state == "closed" and through is not None:
-            body["finished_through"] = through
-        self._if_abandoned.end = body
-        self.calls.detach(self.channel, self.id, body, timeout_s=timeout_s)
+        counters, positions = self.metrics.heartbeat_fields(self.attached.takes, final=True)
+        self._if_abandoned.end = end = EndpointEnd(
+            uid=self.uid,
+            epoch=self.attached.epoch,
+            state=state,
+            cause=cause and cause[:_MAX_CAUSE_CHARACTERS],
+            ends=ends,
+            counters=counters,
+            positions=positions,
+            finished_through=self._if_abandoned.finished_through if state == "closed" else None,
+        )
+        self.calls.detach(self.channel, self.id, end, timeout_s=timeout_s)
 
     def _fail(self, cause: str, ends: Mapping[int, int] | None) -> None:
         """Report a failure; called where no interrupt comes, or it might never be reported."""
@@ -488,8 +494,10 @@ class EndpointMetrics:
         """
         self._progress = weakref.WeakMethod(progress)
 
-    def heartbeat_fields(self, accepted: Collection[str], *, final: bool = False) -> dict[str, Any]:
-        """Return the fields of the next heartbeat, or of the detach request if `final`.
+    def heartbeat_fields(
+        self, accepted: Collection[str], *, final: bool = False
+    ) -> tuple[dict[str, float], ReportedPositions | None]:
+        """Return counters and positions of the next heartbeat, or of the end if `final`.
 
         A heartbeat has positions only if the gateway lacks them. `accepted` has the optional fields
         that the gateway accepts.
@@ -499,12 +507,11 @@ class EndpointMetrics:
             self.records, self.positions = progress()
         if not final:
             self._in_flight = self.positions
-        fields: dict[str, Any] = {"counters": self.counters()}
+        positions = None
         changed = final or self.positions != self._delivered
         if changed and self.positions is not None and "positions" in accepted:
-            current = self.positions.items()
-            fields["positions"] = {str(p): [at.offset, at.records] for p, at in current}
-        return fields
+            positions = {p: (at.offset, at.records) for p, at in self.positions.items()}
+        return self.counters(), positions
 
     def mark_delivered(self) -> None:
         """Record that the gateway has received the last heartbeat."""

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -20,8 +20,14 @@ from sluiceway.errors import (
     GatewayUnavailable,
     clear_tracebacks,
 )
-from sluiceway.rest.endpoints import EndpointCalls, HeartbeatReply, HeartbeatResult
-from sluiceway.rest.parsing import JsonNode
+from sluiceway.rest.endpoints import (
+    EndpointCalls,
+    EndpointEnd,
+    EndpointReport,
+    HeartbeatReply,
+    HeartbeatResult,
+    SessionReport,
+)
 from sluiceway.runtime.threads import Background, Signal, call
 
 __all__ = [
@@ -64,22 +70,23 @@ class DetachRequest:
     complete: bool = False
     finished_through: int | None = None
     pristine: bool = False
-    end: Mapping[str, Any] | None = None
+    end: EndpointEnd | None = None
     late: bool = False
     refused: bool = False
     on_sent: Callable[[GatewayError | None], object] | None = None
 
     @property
-    def body(self) -> Mapping[str, Any]:
+    def body(self) -> EndpointEnd:
         """The body of the request."""
         if self.end is not None:
             return self.end
-        outcome: dict[str, Any] = {"state": "closed"}
-        if self.finished_through is not None:
-            outcome["finished_through"] = self.finished_through
-        if not self.complete:
-            outcome = {"state": "error", "cause": _ABANDONED, "ends": {} if self.pristine else None}
-        return {"uid": self.uid, "epoch": self.epoch, **outcome}
+        if self.complete:
+            end = EndpointEnd(uid=self.uid, epoch=self.epoch, state="closed")
+            return replace(end, finished_through=self.finished_through)
+        ends: dict[int, int] | None = {} if self.pristine else None
+        return EndpointEnd(
+            uid=self.uid, epoch=self.epoch, state="error", cause=_ABANDONED, ends=ends
+        )
 
 
 class AbandonedEndpoints:
@@ -171,7 +178,7 @@ class SessionEndpoint(Protocol):
 
     id: str
 
-    def report(self) -> dict[str, Any] | None:
+    def report(self) -> EndpointReport | None:
         """Return its report for the next heartbeat; None while it is not attached."""
 
     def on_heartbeat(self, result: HeartbeatResult) -> None:
@@ -179,19 +186,19 @@ class SessionEndpoint(Protocol):
 
 
 class HeartbeatExtension(Protocol):
-    """Additional fields of a session's heartbeats, such as reports of Spark tasks.
+    """Additional reports of a session's heartbeats, such as those of Spark tasks.
 
     The heartbeat thread calls the methods, so they wait for nothing.
     """
 
-    def fields(self) -> Mapping[str, Any]:
-        """Return fields for the body of the next heartbeat; empty if there is nothing to report."""
+    def report(self) -> SessionReport | None:
+        """Return its report for the next heartbeat; None if there is nothing to report."""
 
-    def on_response(self, response: JsonNode) -> None:
-        """Handle the response to a heartbeat with such fields."""
+    def on_response(self, response: HeartbeatReply) -> None:
+        """Handle the response to a heartbeat with its report."""
 
     def on_rejected(self, error: GatewayError) -> None:
-        """Handle the gateway's refusal of the fields; the extension is already removed."""
+        """Handle the gateway's refusal of the report; the extension is already removed."""
 
 
 class HeartbeatSession:
@@ -293,7 +300,7 @@ class HeartbeatSession:
             self._stop_if_unused()
 
     def add_extension(self, extension: HeartbeatExtension) -> None:
-        """Add an extension's fields to each heartbeat; the session keeps it alive."""
+        """Add an extension's report to each heartbeat; the session keeps it alive."""
         with self._lock:
             self._start()
             self._extensions.add(extension)
@@ -328,12 +335,9 @@ class HeartbeatSession:
 
     def send(self, calls: EndpointCalls) -> None:
         """Send one heartbeat for all endpoints, and pass each its result."""
-        extra: dict[str, Any] = {}
-        extensions = []
-        for extension in list(self._extensions):
-            if fields := extension.fields():
-                extra |= fields
-                extensions.append(extension)
+        reports = [(extension, extension.report()) for extension in list(self._extensions)]
+        extensions = [extension for extension, report in reports if report is not None]
+        further = [report for _, report in reports if report is not None]
         with self._lock:
             # Others register meanwhile.
             endpoints = list(self._endpoints)
@@ -341,9 +345,9 @@ class HeartbeatSession:
         for first in range(0, len(endpoints) or 1, _MAX_REPORTS):
             group = endpoints[first : first + _MAX_REPORTS]
             try:
-                response = self._exchange(calls, group, {} if first else extra)
+                response = self._exchange(calls, group, [] if first else further)
             except GatewayError as error:
-                if extra and not first and not isinstance(error, GatewayUnavailable):
+                if further and not first and not isinstance(error, GatewayUnavailable):
                     for extension in extensions:
                         extension.on_rejected(error)
                         self.remove_extension(extension)
@@ -360,14 +364,17 @@ class HeartbeatSession:
                 if (result := response.results.get(endpoint.id)) is not None:
                     endpoint.on_heartbeat(result)
             for extension in () if first else extensions:
-                extension.on_response(response.body)
+                extension.on_response(response)
 
     def _exchange(
-        self, calls: EndpointCalls, endpoints: Sequence[SessionEndpoint], extra: Mapping[str, Any]
+        self,
+        calls: EndpointCalls,
+        endpoints: Sequence[SessionEndpoint],
+        further: Sequence[SessionReport],
     ) -> HeartbeatReply | None:
         with self._in_flight:
             reports = [report for each in endpoints if (report := each.report()) is not None]
-            if not reports and not extra:
+            if not reports and not further:
                 return None
             responses: list[HeartbeatReply] = []
             for batch in list(_batches(reports)) or [[]]:
@@ -377,7 +384,7 @@ class HeartbeatSession:
                         self.id,
                         self._sequence,
                         batch,
-                        extra={} if responses else extra,
+                        further=() if responses else further,
                         timeout_s=max(1.0, self._interval_s),
                     )
                 )
@@ -448,14 +455,14 @@ def _detach_at_exit() -> None:
             session.detach_at_exit()
 
 
-def _batches(reports: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+def _batches(reports: Sequence[EndpointReport]) -> Iterator[list[EndpointReport]]:
     """Split reports into batches that fit into one request each."""
-    batch: list[Mapping[str, Any]] = []
+    batch: list[EndpointReport] = []
     size = 0
     for report in reports:
-        estimate = 450 + 40 * len(report.get("positions") or ())
+        estimate = 450 + 40 * len(report.positions or ())
         # An upper bound: JSON may escape each character of a payload.
-        estimate += 2 * len(str(report["payload"])) if report.get("payload") else 0
+        estimate += 2 * len(str(report.payload)) if report.payload else 0
         if batch and size + estimate > _MAX_REQUEST_BYTES:
             yield batch
             batch, size = [], 0

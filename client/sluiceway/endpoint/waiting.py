@@ -113,12 +113,13 @@ def wait_for_commits(
         raise OptionError(f"groups is {groups!r}; it takes a list of group names")
     check_seconds("timeout_s", timeout_s)
     deadline_s = time.monotonic() + timeout_s
-    body = {"uid": uid, "topic_id": topic_id, "offsets": {str(p): ends[p] for p in ends}}
     late = []
     for group in dict.fromkeys(groups):
         while True:
             left_s = max(0.0, min(_MAX_WAIT_S, deadline_s - time.monotonic()))
-            progress = calls.commit_progress(channel, group, body, wait_s=left_s)
+            progress = calls.commit_progress(
+                channel, group, uid=uid, topic_id=topic_id, ends=ends, wait_s=left_s
+            )
             if progress.passed:
                 break
             if left_s == 0 or time.monotonic() >= deadline_s:

@@ -10,7 +10,7 @@ from sluiceway.kafka.consumer import FetchedMessages, MessageStream, Watermarks
 from sluiceway.kafka.io_thread import Chunk
 from sluiceway.kafka.topic import EARLIEST, LATEST
 from sluiceway.ledger.visibility import Visibility
-from sluiceway.rest.ledger_models import Interval
+from sluiceway.rest.ledger import Interval
 from sluiceway.runtime.threads import Signal
 
 __all__ = ["CommittedStream"]

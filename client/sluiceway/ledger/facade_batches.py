@@ -10,8 +10,8 @@ from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.intervals import DeliveredIntervals
 from sluiceway.ledger.write_batch import BatchSequence, BatchState, WriteBatch
 from sluiceway.rest.channels import Control
+from sluiceway.rest.endpoints import PositionAdvance
 from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.rest.models import Connection
 
 __all__ = ["MessageBatches", "WriterEndpoint"]

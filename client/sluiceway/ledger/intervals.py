@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError
 
 from sluiceway.errors import DeliveryFailed
 from sluiceway.kafka.messages import DeliveryReport
-from sluiceway.rest.ledger_models import Interval, Manifest
+from sluiceway.rest.ledger import Interval, Manifest
 from sluiceway.rest.models import Connection
 
 __all__ = ["DeliveredIntervals", "WrittenRecords"]

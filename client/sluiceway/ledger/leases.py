@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import ChannelNotFound, Conflict, GatewayError
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import DEFAULT_LEASE_MS
+from sluiceway.rest.ledger import DEFAULT_LEASE_MS, LedgerCalls
 from sluiceway.runtime.threads import Signal, call
 
 __all__ = ["LeaseKeeper"]

@@ -22,8 +22,7 @@ from sluiceway.errors import (
 )
 from sluiceway.ledger.visible_runs import VisibleRuns
 from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import Committed, KnownCommit
+from sluiceway.rest.ledger import Committed, KnownCommit, LedgerCalls
 from sluiceway.rest.models import Connection
 from sluiceway.runtime.threads import Signal, call
 

@@ -4,7 +4,7 @@ import bisect
 from array import array
 
 from sluiceway.errors import IncompatibleGateway
-from sluiceway.rest.ledger_models import Committed, Interval
+from sluiceway.rest.ledger import Committed, Interval
 
 __all__ = ["VisibleRuns"]
 

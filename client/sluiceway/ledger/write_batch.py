@@ -22,8 +22,8 @@ from sluiceway.errors import (
 )
 from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import Batch, BatchRequest, CommitResult, PositionAdvance
+from sluiceway.rest.endpoints import PositionAdvance
+from sluiceway.rest.ledger import Batch, BatchRequest, CommitResult, LedgerCalls
 from sluiceway.rest.models import Connection
 
 __all__ = ["BATCH_TRANSITIONS", "BatchSequence", "BatchState", "WriteBatch"]

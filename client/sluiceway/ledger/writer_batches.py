@@ -19,8 +19,8 @@ from sluiceway.errors import (
 )
 from sluiceway.ledger.intervals import DeliveredIntervals
 from sluiceway.ledger.write_batch import BatchSequence, WriteBatch
+from sluiceway.rest.endpoints import PositionAdvance
 from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import PositionAdvance
 from sluiceway.rest.models import Connection
 
 __all__ = ["BatchedWriter", "Block", "KeyedBlock", "WriterBatches"]

@@ -3,17 +3,13 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
-from datetime import timedelta
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
-
-import httpx
 
 from sluiceway.errors import (
     ChannelNotFound,
     ChannelNotReady,
     Conflict,
-    OptionError,
     SluicewayTimeout,
 )
 from sluiceway.rest.arguments import channel_path, check_seconds
@@ -21,13 +17,12 @@ from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.ledger import LedgerCalls
 from sluiceway.rest.models import (
     ChannelResource,
+    ChannelSpec,
     Cluster,
     Connection,
-    Heartbeat,
-    Retention,
     SchemaVersion,
 )
-from sluiceway.rest.parsing import parse
+from sluiceway.rest.parsing import Page, to_json
 from sluiceway.rest.status import ChannelSummary, StatusPage, StatusReport
 from sluiceway.rest.transport import Transport
 
@@ -37,8 +32,6 @@ __all__ = [
     "ChannelState",
     "Control",
     "ResourceField",
-    "checked_idle",
-    "spec_json",
     "watch_status",
     "watch_summaries",
 ]
@@ -46,6 +39,11 @@ __all__ = [
 Access = Literal["read", "write"]
 
 _LIMIT = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SchemaVersions:
+    items: tuple[SchemaVersion, ...]
 
 
 class Control:
@@ -67,36 +65,35 @@ class Control:
 
     def channel(self, name: str, *, timeout_s: float | None = None) -> ChannelResource:
         """Return a channel; `timeout_s` replaces the transport's timeout."""
-        response = self._transport.request("GET", channel_path(name), timeout_s=timeout_s)
-        return self._channel(response)
+        path = channel_path(name)
+        return self._transport.fetch(ChannelResource, "GET", path, timeout_s=timeout_s)
 
     def wait_for_change(self, seen: ChannelResource, wait_s: float) -> ChannelResource:
         """Return the channel once it differs from `seen`, or `seen` after `wait_s`."""
         path = channel_path(seen.name)
-        response = self._transport.poll(path, seen=seen.etag, wait_s=wait_s)
-        return seen if response is None else self._channel(response)
+        return self._transport.poll(ChannelResource, path, seen=seen.etag, wait_s=wait_s) or seen
 
     def channels(
         self, selector: str | None = None, *, timeout_s: float | None = None
     ) -> Iterator[ChannelResource]:
         """Yield all channels visible to the token, by name, page by page."""
-        params = {"limit": str(_LIMIT)} | ({"selector": selector} if selector else {})
-        for item in self._transport.items("/v1/channels", params, timeout_s=timeout_s):
-            yield item.read(ChannelResource)
+        params = {"limit": _LIMIT, "selector": selector or None}
+        page = Page[ChannelResource]
+        return self._transport.items(page, "/v1/channels", params, timeout_s=timeout_s)
 
     def create(
-        self, name: str, *, spec: Mapping[str, Any], labels: Mapping[str, str]
+        self, name: str, *, spec: ChannelSpec, labels: Mapping[str, str] | None = None
     ) -> ChannelResource:
         """Create a channel. Raises Conflict `precondition_failed` if it exists."""
-        body = {"metadata": {"labels": dict(labels)}, "spec": dict(spec)}
-        return self._put(name, body, {"If-None-Match": "*"})
+        body = {"metadata": {"labels": dict(labels or {})}, "spec": to_json(spec)}
+        return self._change("PUT", channel_path(name), body=body, headers={"If-None-Match": "*"})
 
     def ensure(
         self,
         name: str,
         *,
-        spec: Mapping[str, Any],
-        labels: Mapping[str, str],
+        spec: ChannelSpec,
+        labels: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> ChannelResource:
         """Create a channel, or return the one that another program has created meanwhile.
@@ -112,47 +109,37 @@ class Control:
         return Control.channel(self, name, timeout_s=timeout_s)
 
     def update(
-        self, name: str, *, uid: str, spec: Mapping[str, Any], labels: Mapping[str, str] | None
+        self, name: str, *, uid: str, spec: ChannelSpec, labels: Mapping[str, str] | None
     ) -> ChannelResource:
         """Change the given fields of the channel with this uid."""
         metadata = {"uid": uid} | ({} if labels is None else {"labels": dict(labels)})
-        return self._put(name, {"metadata": metadata, "spec": dict(spec)}, {})
+        body = {"metadata": metadata, "spec": to_json(spec)}
+        return self._change("PUT", channel_path(name), body=body)
 
     def close_channel(self, name: str, *, uid: str, force: bool = False) -> ChannelResource:
         """Close the channel with this uid to writers."""
         # Older gateways close at once, and refuse `force`.
         body = {"uid": uid} | ({"force": True} if force else {})
-        response = self._transport.request(
-            "POST", f"{channel_path(name)}/close", body=body, headers=_idempotency_key()
-        )
-        return self._channel(response)
+        return self._change("POST", f"{channel_path(name)}/close", body=body)
 
     def schemas(self, name: str) -> tuple[SchemaVersion, ...]:
         """Return all versions of the channel's schema, the oldest first."""
-        response = self._transport.request_json("GET", f"{channel_path(name)}/schemas")
-        return tuple(parse(SchemaVersion, each) for each in response.items("items"))
+        path = f"{channel_path(name)}/schemas"
+        return self._transport.fetch(_SchemaVersions, "GET", path).items
 
     def delete(
         self, name: str, *, uid: str, keep_topic: bool, force: bool = False
     ) -> ChannelResource:
         """Start the deletion of the channel with this uid."""
-        params = {"uid": uid} | ({"topic": "keep"} if keep_topic else {})
-        params |= {"force": "true"} if force else {}
-        response = self._transport.request(
-            "DELETE", channel_path(name), params=params, headers=_idempotency_key()
-        )
-        return self._channel(response)
+        params = {"uid": uid, "topic": "keep" if keep_topic else None, "force": force or None}
+        return self._change("DELETE", channel_path(name), params=params)
 
     def status(
         self, name: str, *, seen: str | None = None, wait_s: float = 0.0
     ) -> StatusReport | None:
         """Return the status of a channel; None if it still has the ETag `seen` after `wait_s`."""
         path = f"{channel_path(name)}/status"
-        response = self._transport.poll(path, seen=seen, wait_s=wait_s)
-        if response is None:
-            return None
-        etag = response.headers.get("ETag")
-        return parse(StatusReport, self._transport.json(response), etag=etag)
+        return self._transport.poll(StatusReport, path, seen=seen, wait_s=wait_s)
 
     def statuses(self) -> Iterator[ChannelSummary]:
         """Yield the summaries of all channels visible to the token, by name, page by page."""
@@ -163,43 +150,33 @@ class Control:
         self, cursor: str | None = None, *, seen: str | None = None, wait_s: float = 0.0
     ) -> StatusPage | None:
         """Return one page of summaries; None if it still has the ETag `seen` after `wait_s`."""
-        params = {"limit": str(_LIMIT)} | ({} if cursor is None else {"cursor": cursor})
-        response = self._transport.poll("/v1/status", params=params, seen=seen, wait_s=wait_s)
-        if response is None:
-            return None
-        etag = response.headers.get("ETag")
-        return parse(StatusPage, self._transport.json(response), cursor=cursor, etag=etag)
+        params = {"limit": _LIMIT, "cursor": cursor}
+        return self._transport.poll(
+            StatusPage, "/v1/status", params=params, seen=seen, wait_s=wait_s, cursor=cursor
+        )
 
     def connection(
         self, name: str, access: Access, *, timeout_s: float | None = None
     ) -> Connection:
         """Return the connection for reading from or writing to the channel."""
-        params = {"access": str(access)} | ({"listener": self._listener} if self._listener else {})
+        params = {"access": access, "listener": self._listener or None}
         path = f"{channel_path(name)}/connection"
-        response = self._transport.request_json("GET", path, params=params, timeout_s=timeout_s)
-        return parse(Connection, response)
+        return self._transport.fetch(Connection, "GET", path, params=params, timeout_s=timeout_s)
 
     def cluster(self) -> Cluster:
         """Return the brokers of the Kafka cluster. Raises Forbidden unless administrator."""
-        return parse(Cluster, self._transport.request_json("GET", "/v1/cluster"))
+        return self._transport.fetch(Cluster, "GET", "/v1/cluster")
 
     def close(self) -> None:
         """Close the connections to the gateway."""
         self._transport.close()
 
-    def _put(self, name: str, body: Any, headers: Mapping[str, str]) -> ChannelResource:
-        response = self._transport.request(
-            "PUT", channel_path(name), body=body, headers={**headers, **_idempotency_key()}
-        )
-        return self._channel(response)
-
-    def _channel(self, response: httpx.Response) -> ChannelResource:
-        etag = response.headers.get("ETag")
-        return parse(ChannelResource, self._transport.json(response), etag=etag)
-
-
-def _idempotency_key() -> dict[str, str]:
-    return {"Idempotency-Key": uuid.uuid4().hex}
+    def _change(
+        self, method: str, path: str, *, headers: Mapping[str, str] | None = None, **options: Any
+    ) -> ChannelResource:
+        key = {"Idempotency-Key": uuid.uuid4().hex}
+        headers = {**(headers or {}), **key}
+        return self._transport.fetch(ChannelResource, method, path, headers=headers, **options)
 
 
 MIN_INTERVAL_S = 1.0
@@ -258,7 +235,6 @@ def _pages(control: Control, known: list[StatusPage]) -> Iterator[StatusPage]:
 T = TypeVar("T")
 
 _MAX_WAIT_S = 20.0
-_MIN_IDLE, _MAX_IDLE = timedelta(minutes=1), timedelta(days=3650)
 
 
 class ChannelState:
@@ -346,37 +322,3 @@ class ResourceField(Generic[T]):
 
     def __set__(self, channel: object, value: object) -> None:
         raise AttributeError(f"{self._name} is read-only; use the channel's update()")
-
-
-def checked_idle(idle: timedelta) -> timedelta | None:
-    """Return the idle TTL; None (never) for 0. Raises OptionError."""
-    if not isinstance(idle, timedelta):
-        raise OptionError(
-            f"idle is {idle!r}; it takes a timedelta from a minute to ten years, or 0 for never"
-        )
-    if idle and not _MIN_IDLE <= idle <= _MAX_IDLE:
-        raise OptionError(
-            f"idle is {idle.total_seconds():,} s; it takes from a minute to ten years, or 0 for "
-            "never"
-        )
-    return idle or None
-
-
-def spec_json(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON of the fields of a channel's spec that are not None. Raises OptionError."""
-    spec = {name: value for name, value in fields.items() if value is not None}
-    for name, kind in (("retention", Retention), ("heartbeat", Heartbeat)):
-        if name in spec:
-            if not isinstance(spec[name], kind):
-                raise OptionError(f"{name} is {spec[name]!r}; it takes a {kind.__name__}")
-            spec[name] = asdict(spec[name])
-    if "schema" in spec:
-        spec["schema"] = spec["schema"].definition
-    if "config" in spec:
-        spec["config"] = dict(spec["config"])
-    if "max_partitions" in spec:
-        spec["max_partitions"] = spec["max_partitions"] or None
-    if "idle" in spec:
-        idle = checked_idle(spec.pop("idle"))
-        spec["idle_ms"] = None if idle is None else idle // timedelta(milliseconds=1)
-    return spec

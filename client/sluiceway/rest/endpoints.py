@@ -5,24 +5,33 @@ import uuid
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from sluiceway.errors import Conflict, OptionError
 from sluiceway.rest.arguments import channel_path, group_path
 from sluiceway.rest.groups import CommitProgress, Membership
 from sluiceway.rest.models import Connection
-from sluiceway.rest.parsing import JsonNode, JsonPath, Page, parse
+from sluiceway.rest.parsing import LOCAL, JsonPath, Page, to_json
 from sluiceway.rest.transport import Transport
 
 __all__ = [
+    "UNSUBSCRIBED",
     "AttachResult",
     "Endpoint",
     "EndpointCalls",
+    "EndpointEnd",
+    "EndpointReport",
     "HeartbeatReply",
     "HeartbeatResult",
+    "KeptEndpoint",
     "Position",
+    "PositionAdvance",
+    "ReportedPositions",
     "Role",
+    "SessionReport",
+    "SparkJob",
     "SyncResult",
+    "TaskProgress",
     "checked_payload",
     "position_json",
 ]
@@ -44,7 +53,7 @@ class Position:
     """
 
     offset: int
-    records: int = 0
+    records: Annotated[int, JsonPath("record", required=True)] = 0
     metadata: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -67,20 +76,42 @@ class Position:
 
 def position_json(position: Position) -> dict[str, Any]:
     """Return a position as requests have it."""
-    found: dict[str, Any] = {"offset": position.offset, "record": position.records}
-    return found if position.metadata is None else found | {"metadata": position.metadata}
+    document: dict[str, Any] = {"offset": position.offset, "record": position.records}
+    return document if position.metadata is None else document | {"metadata": position.metadata}
 
 
-def read_positions(node: JsonNode) -> dict[int, Position]:
-    """Read a list of positions as a mapping by partition."""
-    return {
-        each.read(int, "partition"): Position(
-            offset=each.read(int, "offset"),
-            records=each.read(int, "record"),
-            metadata=each.read(str, "metadata") if each.has("metadata") else None,
-        )
-        for each in node.items()
-    }
+def positions_json(positions: Mapping[int, Position]) -> list[dict[str, Any]]:
+    """Return positions by partition as requests have them."""
+    return [
+        {"partition": partition, **position_json(position)}
+        for partition, position in sorted(positions.items())
+    ]
+
+
+Positions: TypeAlias = Annotated[
+    Mapping[int, Position], JsonPath("positions", by="partition", write=positions_json)
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionAdvance:
+    """A reader's positions to commit, alone or with a batch: from `before` to `after`.
+
+    `channel`, `uid` and `topic_id` are those of the reader's channel. `endpoint`, `epoch` and
+    `generation` are those of the member that commits, and `number` counts its commits. Without
+    membership, `endpoint` is None. `before` and `after` have the positions by partition.
+    """
+
+    channel: Annotated[str, LOCAL]
+    uid: str
+    topic_id: str | None
+    group: Annotated[str, LOCAL]
+    endpoint: Annotated[str | None, JsonPath("id")]
+    epoch: int
+    generation: int
+    number: int
+    before: Annotated[Mapping[int, Position | None], LOCAL]
+    after: Positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +194,7 @@ class AttachResult:
     partitions: Annotated[tuple[int, ...], JsonPath("endpoint", "partitions")]
     heartbeat_interval_ms: Annotated[int, JsonPath("heartbeat", "interval_ms")]
     heartbeat_timeout_ms: Annotated[int, JsonPath("heartbeat", "timeout_ms")]
-    positions: Annotated[Mapping[int, Position], JsonPath("positions", read=read_positions)]
+    positions: Positions
     connection: Connection
     took_over: Annotated[bool, JsonPath("endpoint", "took_over")] = False
     channel_timeout_ms: Annotated[int | None, JsonPath("channel_heartbeat", "timeout_ms")] = None
@@ -180,7 +211,7 @@ class AttachResult:
 
 @dataclass(frozen=True, kw_only=True)
 class HeartbeatResult:
-    """The part of a heartbeat's response for one endpoint.
+    """The part of a heartbeat's response for one endpoint, or for its tasks.
 
     `counterparts` is None if they did not change. `partitions` is the channel's number of them,
     None if the gateway does not report it.
@@ -195,8 +226,17 @@ class HeartbeatResult:
     counterparts: tuple[Endpoint, ...] | None = None
 
 
-def _by_id(node: JsonNode) -> dict[str, HeartbeatResult]:
-    return {each.read(str, "id"): each.read(HeartbeatResult) for each in node.items()}
+@dataclass(frozen=True, kw_only=True)
+class KeptEndpoint:
+    """An endpoint that a session's heartbeats keep alive."""
+
+    id: str
+    channel: Annotated[str, JsonPath("channel", "name")]
+    uid: Annotated[str, JsonPath("channel", "uid")]
+    role: str
+    epoch: int
+    heartbeat_timeout_ms: int
+    reported_at: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,12 +244,16 @@ class HeartbeatReply:
     """The response to a heartbeat: when to send the next one, and the result of each endpoint.
 
     `highest_number` is the highest number of the session's heartbeats that the gateway accepted.
+    `tasks`, by endpoint, and `kept` respond to a SessionReport.
     """
 
     next_ms: int
     highest_number: Annotated[int, JsonPath("beat")] = 0
-    results: Annotated[Mapping[str, HeartbeatResult], JsonPath("endpoints", read=_by_id)]
-    body: Annotated[JsonNode, JsonPath()] = field(compare=False)
+    results: Annotated[Mapping[str, HeartbeatResult], JsonPath("endpoints", by="id")]
+    tasks: Annotated[Mapping[str, HeartbeatResult], JsonPath("tasks", by="endpoint")] = field(
+        default_factory=dict
+    )
+    kept: tuple[KeptEndpoint, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,8 +270,95 @@ class SyncResult:
     partitions: tuple[int, ...]
     pending: tuple[int, ...]
     held: tuple[int, ...]
-    positions: Annotated[Mapping[int, Position], JsonPath("positions", read=read_positions)]
+    positions: Positions
     total: int
+
+
+ReportedPositions: TypeAlias = Mapping[int, tuple[int, int]]
+"""By partition the offset to read next, and how many records of that message are done."""
+
+UNSUBSCRIBED: Final = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointReport:
+    """The state of an endpoint in a heartbeat; without `positions`, they did not change.
+
+    `seen` is the revision of its counterparts that it has, None for none; an UNSUBSCRIBED endpoint
+    gets no counterparts.
+    """
+
+    id: str
+    epoch: int
+    state: str
+    counters: Mapping[str, float] = field(default_factory=dict)
+    payload: Mapping[str, Any] | None = None
+    positions: ReportedPositions | None = None
+    seen: int | None = UNSUBSCRIBED
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointEnd:
+    """The end of an endpoint: `state` is closed, or error with its `cause`.
+
+    `ends` are a writer's end offsets; of a failed one, they are empty if it wrote nothing, and None
+    if it may have written. `positions` and `finished_through` are those of a reader.
+    """
+
+    uid: str
+    epoch: int
+    state: str
+    cause: str | None = None
+    ends: Mapping[int, int] | None = None
+    counters: Mapping[str, float] | None = None
+    positions: ReportedPositions | None = None
+    finished_through: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskProgress:
+    """An attempt at one of the planned `parts` of an endpoint's work; None: an unknown number."""
+
+    endpoint: str
+    epoch: int
+    task: str
+    attempt: int
+    state: str
+    counters: Mapping[str, float]
+    parts: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionReport:
+    """What a heartbeat reports besides the session's own endpoints.
+
+    With `keeps`, it counts for all endpoints that the session has attached. `renews` and `ended`
+    are the instances of running and ended jobs, whose batches are renewed and aborted.
+    """
+
+    keeps: bool = False
+    renews: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()
+    tasks: tuple[TaskProgress, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkJob:
+    """The Spark job of an endpoint, as far as it is known."""
+
+    application: str | None = None
+    query: str | None = None
+    ui: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CommittedPositions:
+    positions: Positions
+
+
+@dataclass(frozen=True, kw_only=True)
+class _GroupGeneration:
+    generation: int
 
 
 def checked_payload(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,13 +404,13 @@ class EndpointCalls:
         role: Role,
         membership: Membership | None,
         title: str | None = None,
-        heartbeat: Mapping[str, int] | None = None,
-        spark: Mapping[str, str] | None = None,
+        timeout_ms: int | None = None,
+        interval_ms: int | None = None,
+        spark: SparkJob | None = None,
     ) -> AttachResult:
         """Attach an endpoint instance to the channel; `title` describes it to people.
 
-        `spark` has the `application`, `query` and `ui` of a Spark job, as far as they are known,
-        `heartbeat` its own `timeout_ms` or `interval_ms`, or both.
+        `timeout_ms` and `interval_ms` are its own heartbeat times; None: the channel's.
         """
         body: dict[str, Any] = {"uid": uid, "id": instance, "session": session, "role": role}
         if membership is not None and membership.dynamic:
@@ -289,24 +420,41 @@ class EndpointCalls:
         elif membership is not None:
             body |= {"group": membership.group, "index": membership.index, "size": membership.size}
             body |= {"mode": membership.mode} if role == "reader" else {}
-        optional = {"title": title, "heartbeat": heartbeat, "spark": spark}
-        body |= {name: given for name, given in optional.items() if given}
-        params = {"listener": self._listener} if self._listener else None
+        times = {"timeout_ms": timeout_ms, "interval_ms": interval_ms}
+        optional = {
+            "title": title,
+            "heartbeat": {name: time for name, time in times.items() if time is not None},
+            "spark": spark and to_json(spark),
+        }
+        body |= {name: value for name, value in optional.items() if value}
+        params = {"listener": self._listener or None}
         path = f"{channel_path(channel)}/endpoints"
-        response = self.transport.request_json("POST", path, params=params, body=body)
-        return parse(AttachResult, response)
+        return self.transport.fetch(AttachResult, "POST", path, params=params, body=body)
 
-    def detach(
-        self, channel: str, instance: str, body: Mapping[str, Any], *, timeout_s: float
-    ) -> None:
+    def detach(self, channel: str, instance: str, end: EndpointEnd, *, timeout_s: float) -> None:
         """Report the end of an endpoint instance."""
         path = f"{channel_path(channel)}/endpoints/{instance}/detach"
-        self.transport.request("POST", path, body=body, timeout_s=timeout_s)
+        self.transport.request("POST", path, body=end, timeout_s=timeout_s)
 
-    def sync(self, channel: str, instance: str, body: Mapping[str, Any]) -> SyncResult:
-        """Request the partitions of a dynamic group's member, or take them."""
+    def sync(
+        self,
+        channel: str,
+        instance: str,
+        *,
+        uid: str,
+        epoch: int,
+        take: int | None = None,
+        has: int | None = None,
+    ) -> SyncResult:
+        """Request the partitions of a dynamic group's member, or take them.
+
+        `take` is the generation to take, and `has` that of the member's assignment.
+        """
         path = f"{channel_path(channel)}/endpoints/{instance}/sync"
-        return parse(SyncResult, self.transport.request_json("POST", path, body=body))
+        body = {"uid": uid, "epoch": epoch}
+        if take is not None:
+            body |= {"take": take, "has": has}
+        return self.transport.fetch(SyncResult, "POST", path, body=body)
 
     def transfer(
         self, channel: str, group: str, *, uid: str, role: Role, owner: str, reason: str | None
@@ -317,9 +465,10 @@ class EndpointCalls:
 
     def resize(self, channel: str, group: str, *, uid: str, size: int) -> None:
         """Change the size of a group."""
-        generation = self._offsets(channel, group).read(int, "generation")
-        body = {"uid": uid, "size": size, "generation": generation}
-        self.transport.request("POST", f"{group_path(channel, group)}/resize", body=body)
+        path = group_path(channel, group)
+        current = self.transport.fetch(_GroupGeneration, "GET", f"{path}/offsets")
+        body = {"uid": uid, "size": size, "generation": current.generation}
+        self.transport.request("POST", f"{path}/resize", body=body)
 
     def remove(self, channel: str, instance: str, *, uid: str) -> None:
         """Remove an endpoint instance; it is fenced from then on."""
@@ -330,17 +479,18 @@ class EndpointCalls:
         self,
         session: str,
         number: int,
-        reports: Sequence[Mapping[str, Any]],
+        reports: Sequence[EndpointReport],
         *,
-        extra: Mapping[str, Any] | None = None,
+        further: Sequence[SessionReport] = (),
         timeout_s: float,
     ) -> HeartbeatReply:
-        """Report the state of a session's endpoints; `extra` has additional fields of the body."""
-        body = {"session": session, "beat": number, "endpoints": list(reports), **(extra or {})}
-        response = self.transport.request_json(
-            "POST", "/v1/heartbeats", body=body, timeout_s=timeout_s
-        )
-        return parse(HeartbeatReply, response)
+        """Report the state of a session's endpoints, and `further` reports of the session."""
+        endpoints = list(map(to_json, reports))
+        body: dict[str, Any] = {"session": session, "beat": number, "endpoints": endpoints}
+        for report in further:
+            body |= to_json(report)
+        path = "/v1/heartbeats"
+        return self.transport.fetch(HeartbeatReply, "POST", path, body=body, timeout_s=timeout_s)
 
     def endpoints(
         self,
@@ -355,15 +505,14 @@ class EndpointCalls:
         With the ETag `seen`, wait up to `wait_s` for a change; the endpoints are None without one.
         """
         path = f"{channel_path(channel)}/endpoints"
-        params = {"limit": str(_LIMIT)} | ({} if group is None else {"group": group})
-        response = self.transport.poll(path, params=params, seen=seen, wait_s=wait_s)
-        if response is None:
+        params = {"limit": _LIMIT, "group": group}
+        first = self.transport.poll(Page[Endpoint], path, params=params, seen=seen, wait_s=wait_s)
+        if first is None:
             return None, seen
-        page = parse(Page, self.transport.json(response))
-        found = list(page.items)
-        if page.next_cursor is not None:
-            found += self.transport.items(path, {**params, "cursor": page.next_cursor})
-        return tuple(each.read(Endpoint) for each in found), response.headers.get("ETag")
+        if first.next_cursor is None:
+            return first.items, first.etag
+        params["cursor"] = first.next_cursor
+        return (*first.items, *self.transport.items(Page[Endpoint], path, params)), first.etag
 
     def committed(
         self, channel: str, group: str, *, index: int | None, timeout_s: float | None = None
@@ -372,83 +521,85 @@ class EndpointCalls:
 
         They are empty for a group that does not exist.
         """
+        path = f"{group_path(channel, group)}/offsets"
+        params = {"index": index}
         try:
-            found = self._offsets(channel, group, index=index, timeout_s=timeout_s)
+            stored = self.transport.fetch(
+                _CommittedPositions, "GET", path, params=params, timeout_s=timeout_s
+            )
         except Conflict as error:
             if error.code != "group_not_found":
                 raise
             return {}
-        return read_positions(found.at("positions"))
+        return dict(stored.positions)
 
-    def commit(
-        self,
-        channel: str,
-        group: str,
-        body: Mapping[str, Any],
-        *,
-        positions: Mapping[int, Position],
-    ) -> None:
-        """Commit positions, all or none."""
-        path = f"{group_path(channel, group)}/offsets"
-        self.transport.request("PUT", path, body={**body, "positions": _to_json(positions)})
+    def commit(self, advance: PositionAdvance) -> None:
+        """Commit the positions after an advance, all or none.
 
-    def advance(
-        self,
-        channel: str,
-        group: str,
-        body: Mapping[str, Any],
-        *,
-        positions: Mapping[int, Position],
-        before: Mapping[int, Position],
-    ) -> None:
-        """Commit positions without membership, all or none, if the stored ones are `before`."""
-        path = f"{group_path(channel, group)}/offsets/advance"
-        moves = {"positions": _to_json(positions), "before": _to_json(before)}
-        self.transport.request("POST", path, body={**body, **moves})
+        Without membership, the stored positions must be those before it.
+        """
+        path = f"{group_path(advance.channel, advance.group)}/offsets"
+        if advance.endpoint is not None:
+            self.transport.request("PUT", path, body=advance)
+            return
+        body = {
+            "uid": advance.uid,
+            "topic_id": advance.topic_id,
+            "positions": positions_json(advance.after),
+            "before": positions_json({p: at for p, at in advance.before.items() if at is not None}),
+        }
+        self.transport.request("POST", f"{path}/advance", body=body)
 
     def commit_progress(
-        self, channel: str, group: str, body: Mapping[str, Any], *, wait_s: float
+        self,
+        channel: str,
+        group: str,
+        *,
+        uid: str,
+        topic_id: str | None,
+        ends: Mapping[int, int],
+        wait_s: float,
     ) -> CommitProgress:
-        """Return whether a group has committed past given offsets; wait for it up to `wait_s`."""
-        response = self.transport.request_json(
+        """Return whether a group has committed up to `ends`; wait for it up to `wait_s`."""
+        return self.transport.fetch(
+            CommitProgress,
             "POST",
             f"{group_path(channel, group)}/offsets/passed",
             params={"wait": f"{wait_s:.3f}"},
-            body=body,
+            body={"uid": uid, "topic_id": topic_id, "offsets": dict(ends)},
             wait_s=wait_s,
         )
-        return parse(CommitProgress, response)
 
     def reset(
         self,
         channel: str,
         group: str,
-        body: Mapping[str, Any],
         *,
+        uid: str,
+        topic_id: str | None,
+        index: int | None,
         positions: Mapping[int, Position] | None,
+        reason: str,
+        force: bool,
     ) -> None:
-        """Reset a group to other positions; None removes its positions."""
+        """Reset a group to other positions; None removes its positions.
+
+        `index` is that of a member of a broadcast group.
+        """
         self.transport.request(
             "POST",
             f"{group_path(channel, group)}/offsets/reset",
             headers={"Idempotency-Key": uuid.uuid4().hex},
-            body={**body, "positions": None if positions is None else _to_json(positions)},
+            body={
+                "uid": uid,
+                "topic_id": topic_id,
+                "index": index,
+                "positions": None if positions is None else positions_json(positions),
+                "reason": reason,
+                "force": force,
+            },
         )
 
     def close(self) -> None:
         """Close the connections to the gateway."""
         self.transport.close()
-
-    def _offsets(
-        self, channel: str, group: str, *, index: int | None = None, timeout_s: float | None = None
-    ) -> JsonNode:
-        params = None if index is None else {"index": str(index)}
-        path = f"{group_path(channel, group)}/offsets"
-        return self.transport.request_json("GET", path, params=params, timeout_s=timeout_s)
-
-
-def _to_json(positions: Mapping[int, Position]) -> list[dict[str, Any]]:
-    return [
-        {"partition": partition, **position_json(position)}
-        for partition, position in sorted(positions.items())
-    ]

@@ -1,34 +1,281 @@
-"""Requests about a channel's ledger: batches, their commits, and the visible runs."""
+"""A channel's ledger: batches, manifests, commits and visible runs as values, and requests."""
 
+import hashlib
+import json
 import time
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 from sluiceway.errors import CommitUnknown, Conflict, GatewayError, InvalidRequest
 from sluiceway.rest.arguments import channel_path
-from sluiceway.rest.ledger_models import (
-    SLICE_INTERVALS,
-    Batch,
-    BatchLease,
-    BatchRequest,
-    CommitPage,
-    CommitResult,
-    Committed,
-    Manifest,
-    PositionAdvance,
-    Repair,
-    RepairPlan,
-    manifest_digest,
-    manifest_json,
-    manifest_slices,
-)
-from sluiceway.rest.parsing import parse
-from sluiceway.rest.transport import Backoff, Transport
+from sluiceway.rest.endpoints import PositionAdvance, position_json
+from sluiceway.rest.parsing import LOCAL, JsonPath, to_json
+from sluiceway.rest.transport import Backoff, Params, Transport
 
-__all__ = ["LedgerCalls"]
+__all__ = [
+    "DEFAULT_LEASE_MS",
+    "SLICE_INTERVALS",
+    "Batch",
+    "BatchLease",
+    "BatchRequest",
+    "CommitPage",
+    "CommitResult",
+    "Committed",
+    "Interval",
+    "KnownCommit",
+    "LedgerCalls",
+    "LedgerEvent",
+    "LostRecords",
+    "Manifest",
+    "OpenBatch",
+    "Repair",
+    "RepairPlan",
+    "manifest_digest",
+    "manifest_json",
+    "manifest_slices",
+]
+
+SLICE_INTERVALS: Final = 10_000
+"""The most intervals in one request."""
+DEFAULT_LEASE_MS: Final = 30_000
+"""The time for which the batch of a killed writer holds readers back; the gateway's default."""
+
+
+class Interval(NamedTuple):
+    """Consecutive offsets from `first` up to, not including, `end`."""
+
+    first: int
+    end: int
+
+
+Manifest: TypeAlias = Mapping[int, Sequence[Interval]]
+"""By partition the sorted intervals that a batch's producers wrote."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """A batch in the view of its writer.
+
+    `state` is open, committed or aborted. `begin` names the partitions that the batch may write
+    to, each with a lower bound of its offsets. A committed batch has the `number` of its commit,
+    its count of `records` and, for the last batches, the `counts` by partition.
+    """
+
+    id: str
+    key: str
+    owner: str
+    epoch: int
+    state: str
+    begin: Mapping[int, int]
+    number: int | None
+    records: int | None
+    counts: Mapping[int, int] | None
+    lease_until: datetime | None
+    topic_id: str | None = None
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the key was committed before, so nothing may be written for it."""
+        return self.state == "committed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitResult:
+    """A commit: its number, and `stable` by partition after it."""
+
+    id: str
+    state: str
+    number: int
+    stable: Mapping[int, int]
+    committed_at: datetime
+
+    def in_next_batch(self) -> dict[str, object]:
+        """Return it as the `previous` commit of a batch."""
+        return {"number": self.number, "at": self.committed_at.isoformat()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRequest:
+    """The request for a batch. Plain data: all processes that send it get the same batch.
+
+    `owner` is the query or job, and its sink, that the key belongs to. `instance` is one run of
+    it; with `takeover`, it aborts the batches of the owner's earlier instances at once. `ordinal`
+    is the batch's number in a stream. With `own_key`, only this instance ever uses the key, which
+    is pruned later. `previous` is the last commit of a writer: without it in the database, the
+    batch is refused.
+    """
+
+    channel: Annotated[str, LOCAL]
+    uid: str
+    key: str
+    owner: str
+    instance: str
+    takeover: Annotated[bool, JsonPath("takeover", required=True)] = False
+    ordinal: Annotated[int | None, JsonPath("ordinal", required=True)] = None
+    own_key: Annotated[bool, JsonPath("own_key", required=True)] = False
+    lease_ms: Annotated[int, JsonPath("lease_ms", required=True)] = DEFAULT_LEASE_MS
+    topic_id: Annotated[str | None, LOCAL] = None
+    previous: Annotated[
+        CommitResult | None, JsonPath("previous", write=CommitResult.in_next_batch)
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownCommit:
+    """The last commit that a reader knows: `number` and `at` of a Committed."""
+
+    number: int
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchLease:
+    """A batch's state and lease after a renewal."""
+
+    id: str
+    state: str
+    lease_until: datetime | None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the batch can still be committed."""
+        return self.state == "open"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Leases:
+    batches: Annotated[Mapping[str, BatchLease], JsonPath("batches", by="id")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenBatch:
+    """An open batch: by partition, it holds readers back at `begin`."""
+
+    key: str
+    owner: str
+    since: datetime
+    begin: Mapping[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """The committed part of a channel, as of commit `number`.
+
+    Records below `stable` are final. Those in `runs` are visible; the list begins at the requested
+    offsets. `truncated` has the partitions with more runs, and the offset of the next request.
+    `visible_end` is the end of the last run, which may be above `stable`. `halted` is the reason
+    why the ledger accepts no more commits, or None. `repaired` is the number of the last repair,
+    or None, and `given_up` are the intervals that repairs have removed from the runs. `removed` are
+    the partitions of which retention has removed runs of this state since commit `number`. `at` is
+    the time of that commit, and `known_at` that of the number `known` of the request.
+    """
+
+    uid: str
+    topic_id: str | None
+    number: int
+    stable: Mapping[int, int]
+    visible_end: Mapping[int, int]
+    runs: Mapping[int, tuple[Interval, ...]]
+    truncated: Mapping[int, int] = field(default_factory=dict)
+    open: tuple[OpenBatch, ...] = ()
+    halted: str | None = None
+    repaired: int | None = None
+    given_up: Mapping[int, tuple[Interval, ...]] = field(default_factory=dict)
+    removed: tuple[int, ...] = ()
+    at: datetime | None = None
+    known_at: datetime | None = None
+    etag: Annotated[str | None, LOCAL] = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerEvent:
+    """An end of a batch: `kind` is commit, abort or reap."""
+
+    number: int
+    kind: str
+    key: str
+    owner: str
+    records: int | None
+    at: datetime
+    opened_at: datetime | None
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostRecords:
+    """Committed messages of a partition, from offset `first` on, that Kafka has lost."""
+
+    partition: int
+    first: int
+    end: int
+    messages: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repair:
+    """A repair of a halted channel: its principal, its reason and the removed records."""
+
+    number: int
+    at: datetime
+    by: str
+    reason: str
+    cause: str
+    lost: tuple[LostRecords, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairPlan:
+    """The records that a repair would remove, and the open batches that it would abort."""
+
+    cause: str
+    lost: tuple[LostRecords, ...]
+    open: tuple[OpenBatch, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitPage:
+    """Ended batches and repairs of a channel, the newest first, and batches that are open."""
+
+    events: Annotated[tuple[LedgerEvent, ...], JsonPath("commits")]
+    open: tuple[OpenBatch, ...] = ()
+    repairs: tuple[Repair, ...] = ()
+
+
+def manifest_json(manifest: Manifest) -> dict[str, list[list[int]]]:
+    """Return a manifest in the form of requests, sorted by partition."""
+    return {
+        str(partition): [[first, end] for first, end in intervals]
+        for partition, intervals in sorted(manifest.items())
+        if intervals
+    }
+
+
+def manifest_digest(manifest: Manifest) -> str:
+    """Return the hexadecimal SHA-256 of a manifest's canonical JSON."""
+    text = json.dumps(manifest_json(manifest), separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def manifest_slices(manifest: Manifest) -> Iterator[dict[int, list[Interval]]]:
+    """Cut a manifest into parts of at most 10,000 intervals."""
+    part: dict[int, list[Interval]] = {}
+    room = SLICE_INTERVALS
+    for partition, intervals in sorted(manifest.items()):
+        taken = 0
+        while taken < len(intervals):
+            if not room:
+                yield part
+                part, room = {}, SLICE_INTERVALS
+            cut = intervals[taken : taken + room]
+            part[partition] = list(cut)
+            taken += len(cut)
+            room -= len(cut)
+    if part:
+        yield part
+
 
 _LIMIT = 10_000
 _MAX_INTERVALS = 1_000 * SLICE_INTERVALS
@@ -69,14 +316,8 @@ class LedgerCalls:
 
         Raises Conflict `ledger_restored` if the gateway does not have the `previous` commit.
         """
-        named = ("uid", "key", "owner", "instance", "takeover", "ordinal", "own_key", "lease_ms")
-        body: dict[str, Any] = {name: getattr(request, name) for name in named}
-        if request.previous is not None:
-            at = request.previous.committed_at.isoformat()
-            body["previous"] = {"number": request.previous.number, "at": at}
         path = _batches(request.channel)
-        response = self._transport.request_json("POST", path, body=body, timeout_s=timeout_s)
-        return parse(Batch, response)
+        return self._transport.fetch(Batch, "POST", path, body=request, timeout_s=timeout_s)
 
     def upload(
         self, request: BatchRequest, batch_id: str, *, index: int, manifest: Manifest
@@ -123,7 +364,7 @@ class LedgerCalls:
             "slices": 0 if inline else len(slices),
             "records": records,
             "counts": {str(partition): count for partition, count in sorted(counts.items())},
-            "positions": None if positions is None else positions.to_json(),
+            "positions": None if positions is None else _moves_json(positions),
         }
         return self._send_commit(request.channel, batch, body, timeout_s=timeout_s)
 
@@ -143,7 +384,7 @@ class LedgerCalls:
         uid: str,
         lease_ms: int | None = None,
         timeout_s: float | None = None,
-    ) -> dict[str, BatchLease]:
+    ) -> Mapping[str, BatchLease]:
         """Renew the leases of batches, given as instances by batch id; return them by id.
 
         With `lease_ms` 0, the leases stay as they are.
@@ -151,9 +392,7 @@ class LedgerCalls:
         named = [{"id": batch, "instance": instance} for batch, instance in batches.items()]
         body = {"uid": uid, "batches": named, "lease_ms": lease_ms}
         path = f"{_batches(channel)}/renew"
-        response = self._transport.request_json("POST", path, body=body, timeout_s=timeout_s)
-        leases = (each.read(BatchLease) for each in response.items("batches"))
-        return {lease.id: lease for lease in leases}
+        return self._transport.fetch(_Leases, "POST", path, body=body, timeout_s=timeout_s).batches
 
     def committed(
         self,
@@ -174,24 +413,19 @@ class LedgerCalls:
         the time of a commit: the response is the state as of that commit. The response has the time
         of the number `known`.
         """
-        params = {"uid": uid, "limit": str(_LIMIT)}
-        if starts:
-            params["from"] = ",".join(f"{p}:{offset}" for p, offset in sorted(starts.items()))
-        if number is not None:
-            params["number"] = str(number)
-        if known is not None:
-            params["known"] = str(known)
-        if isinstance(snapshot, datetime):
-            params["snapshot_at"] = snapshot.astimezone(UTC).isoformat()
-        elif snapshot is not None:
-            params["snapshot"] = str(snapshot)
-        response = self._transport.poll(
-            f"{channel_path(channel)}/committed", params=params, seen=seen, wait_s=wait_s
-        )
-        if response is None:
-            return None
-        etag = response.headers.get("ETag")
-        return parse(Committed, self._transport.json(response), etag=etag)
+        at = snapshot.astimezone(UTC).isoformat() if isinstance(snapshot, datetime) else None
+        ranges = ",".join(f"{p}:{offset}" for p, offset in sorted(starts.items()))
+        params: Params = {
+            "uid": uid,
+            "limit": _LIMIT,
+            "from": ranges or None,
+            "number": number,
+            "known": known,
+            "snapshot_at": at,
+            "snapshot": None if isinstance(snapshot, datetime) else snapshot,
+        }
+        path = f"{channel_path(channel)}/committed"
+        return self._transport.poll(Committed, path, params=params, seen=seen, wait_s=wait_s)
 
     def all_committed(
         self,
@@ -234,15 +468,13 @@ class LedgerCalls:
         self, channel: str, *, uid: str | None = None, limit: int = 100, before: int | None = None
     ) -> CommitPage:
         """Return the last ended batches with numbers below `before`, and the open ones."""
-        params = {"limit": str(limit)} | ({} if uid is None else {"uid": uid})
-        params |= {} if before is None else {"before": str(before)}
+        params = {"limit": limit, "uid": uid, "before": before}
         path = f"{channel_path(channel)}/commits"
-        return parse(CommitPage, self._transport.request_json("GET", path, params=params))
+        return self._transport.fetch(CommitPage, "GET", path, params=params)
 
     def repair_plan(self, channel: str, *, uid: str) -> RepairPlan:
         """Return the records that a repair would remove. Raises Conflict `ledger_intact`."""
-        response = self._transport.request_json("GET", _repair(channel), params={"uid": uid})
-        return parse(RepairPlan, response)
+        return self._transport.fetch(RepairPlan, "GET", _repair(channel), params={"uid": uid})
 
     def repair(self, channel: str, plan: RepairPlan, *, uid: str, reason: str) -> Repair:
         """Repair a halted channel: remove the lost records of the plan.
@@ -251,7 +483,7 @@ class LedgerCalls:
         """
         lost_from = {str(each.partition): each.first for each in plan.lost}
         body = {"uid": uid, "lost_from": lost_from, "reason": reason}
-        return parse(Repair, self._transport.request_json("POST", _repair(channel), body=body))
+        return self._transport.fetch(Repair, "POST", _repair(channel), body=body)
 
     def transfer(
         self,
@@ -282,10 +514,9 @@ class LedgerCalls:
         backoff = Backoff(wait_s, sleep=self._sleep, monotonic=self._monotonic)
         while True:
             try:
-                response = self._transport.request_json(
-                    "POST", path, body=body, timeout_s=timeout_s
+                return self._transport.fetch(
+                    CommitResult, "POST", path, body=body, timeout_s=timeout_s
                 )
-                return parse(CommitResult, response)
             except GatewayError as error:
                 # An earlier request may still arrive, so only these errors are final.
                 if error.code == _BEYOND_WATERMARK and backoff.wait():
@@ -308,6 +539,18 @@ def _repair(channel: str) -> str:
 def _writer(request: BatchRequest) -> dict[str, str]:
     """Return the fields that name the instance of a batch."""
     return {"uid": request.uid, "instance": request.instance}
+
+
+def _moves_json(advance: PositionAdvance) -> dict[str, Any]:
+    """Return a reader's positions as a part of a batch's commit."""
+    document = to_json(advance)
+    moves = []
+    for position in document["positions"]:
+        partition = position.pop("partition")
+        before = advance.before.get(partition)
+        start = None if before is None else position_json(before)
+        moves.append({"partition": partition, "from": start, "to": position})
+    return {**document, "channel": advance.channel, "group": advance.group, "positions": moves}
 
 
 def _batches(channel: str) -> str:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
-from sluiceway.errors import SchemaMismatch
+from sluiceway.errors import OptionError, SchemaMismatch
 from sluiceway.kafka.config import MaskedProperties
-from sluiceway.rest.parsing import JsonNode, JsonPath, parse
+from sluiceway.rest.parsing import LOCAL, JsonNode, JsonPath, parse
 from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import incompatibilities
 
@@ -98,7 +98,57 @@ class ChannelResource:
     idle: Annotated[timedelta | None, JsonPath("spec", "idle_ms")] = None
     max_partitions: Annotated[int | None, JsonPath("spec", "max_partitions")] = None
     document: Annotated[Mapping[str, Any], JsonPath()] = field(repr=False, compare=False)
-    etag: str | None = field(default=None, compare=False)
+    etag: Annotated[str | None, LOCAL] = field(default=None, compare=False)
+
+
+_MIN_IDLE, _MAX_IDLE = timedelta(minutes=1), timedelta(days=3650)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelSpec:
+    """The fields of a channel's spec to set; None is the gateway's default, or no change.
+
+    `topic` is the name of the topic to adopt. `idle` and `max_partitions` are removed by 0. Raises
+    OptionError.
+    """
+
+    schema: Annotated[Schema | None, JsonPath("schema", write=lambda schema: schema.definition)] = (
+        None
+    )
+    format: str | None = None
+    topic: Annotated[str | None, JsonPath("topic", write=lambda name: {"name": name})] = None
+    partitions: int | None = None
+    compatibility: str | None = None
+    pinned: bool | None = None
+    replication: int | None = None
+    retention: Retention | None = None
+    heartbeat: Heartbeat | None = None
+    mirrored: bool | None = None
+    delivery: str | None = None
+    idle: Annotated[
+        timedelta | None,
+        JsonPath("idle_ms", write=lambda idle: idle // timedelta(milliseconds=1) or None),
+    ] = None
+    max_partitions: Annotated[
+        int | None, JsonPath("max_partitions", write=lambda limit: limit or None)
+    ] = None
+    config: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        for name, kind in (("retention", Retention), ("heartbeat", Heartbeat)):
+            value = getattr(self, name)
+            if not isinstance(value, kind | None):
+                raise OptionError(f"{name} is {value!r}; it takes a {kind.__name__}")
+        idle = self.idle
+        if not isinstance(idle, timedelta | None):
+            raise OptionError(
+                f"idle is {idle!r}; it takes a timedelta from a minute to ten years, or 0 for never"
+            )
+        if idle and not _MIN_IDLE <= idle <= _MAX_IDLE:
+            raise OptionError(
+                f"idle is {idle.total_seconds():,} s; it takes from a minute to ten years, or 0 "
+                "for never"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +167,9 @@ class SchemaVersion:
 
 def _versions(node: JsonNode) -> tuple[SchemaVersion, ...]:
     """Return the schema versions of a connection; older gateways send only the one in use."""
-    kept = node.items("schemas") if node.has("schemas") else [node.at("schema")]
-    return tuple(parse(SchemaVersion, each) for each in kept)
+    present = node.find("schemas")
+    nodes = [node.at("schema")] if present is None else present.items()
+    return tuple(parse(SchemaVersion, each) for each in nodes)
 
 
 NOT_REGISTERED: Final = 0
@@ -225,6 +276,7 @@ class Cluster:
 
 __all__ = [
     "ChannelResource",
+    "ChannelSpec",
     "ChannelStatus",
     "Cluster",
     "ClusterBroker",

@@ -1,6 +1,4 @@
-"""Parsing of responses: JSON into frozen dataclasses, problems into exceptions."""
-
-from __future__ import annotations
+"""JSON of requests and responses as frozen dataclasses; problems as exceptions."""
 
 import json
 import re
@@ -8,7 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from functools import cache, partial
-from typing import Annotated, Any, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import httpx
 
@@ -27,139 +36,209 @@ from sluiceway.errors import (
     Unauthenticated,
 )
 
-__all__ = ["BY_CODE", "JsonNode", "JsonPath", "Page", "incompatible", "parse", "problem"]
+__all__ = [
+    "BY_CODE",
+    "LOCAL",
+    "JsonNode",
+    "JsonPath",
+    "Page",
+    "parse",
+    "problem",
+    "to_json",
+]
 
 _T = TypeVar("_T")
 
+LOCAL: Final = object()
+"""Marks a field of a dataclass that is not in the JSON: the caller gives it."""
+
 
 class JsonNode:
-    """A value within a JSON document, and its path.
+    """A value within a JSON document, at `key` of its `parent`.
 
     Error reporters render the locals of frames, and a response may hold passwords. So frames that
     raise have nodes in their local variables, not plain values.
     """
 
-    def __init__(self, value: object, path: str = "$") -> None:
+    __slots__ = ("key", "parent", "value")
+
+    def __init__(self, value: Any, parent: "JsonNode | None" = None, key: str | int = "$") -> None:
         self.value = value
-        self.path = path
+        self.parent = parent
+        self.key = key
 
-    def has(self, *keys: str) -> bool:
-        """Whether the path `keys` exists below this value."""
-        found: object = self.value
-        for key in keys:
-            if not isinstance(found, Mapping) or key not in found:
-                return False
-            found = found[key]
-        return True
+    def __str__(self) -> str:
+        """Return its path in the document."""
+        if self.parent is None:
+            return str(self.key)
+        key = f"[{self.key}]" if isinstance(self.key, int) else f".{self.key}"
+        return f"{self.parent}{key}"
 
-    def at(self, *keys: str) -> JsonNode:
-        """Return the value at the path `keys`. Raises IncompatibleGateway if it is missing."""
+    def find(self, *keys: str) -> "JsonNode | None":
+        """Return the value at the path `keys`; None without one."""
         node = self
         for key in keys:
-            path = f"{node.path}.{key}"
-            if not isinstance(node.value, Mapping) or key not in node.value:
-                raise incompatible(path, "is missing")
-            node = JsonNode(node.value[key], path)
+            if not isinstance(node.value, dict) or key not in node.value:
+                return None
+            node = JsonNode(node.value[key], node, key)
         return node
 
-    def read(self, kind: type[_T], *keys: str) -> _T:
-        """Return the value at the path `keys` as a `kind`, any type of a dataclass field."""
-        return cast("_T", _reader(cast("Any", kind))(self.at(*keys)))
+    def at(self, *keys: str) -> "JsonNode":
+        """Return the value at the path `keys`. Raises IncompatibleGateway if it is missing."""
+        node = self.find(*keys)
+        if node is None:
+            *parents, key = keys
+            raise _incompatible(JsonNode(None, self.at(*parents), key), "is missing")
+        return node
 
-    def items(self, *keys: str) -> list[JsonNode]:
-        """Return the items of the array at the path `keys`."""
-        node = self.at(*keys)
-        items: list[object] = _exactly(node, list)
-        return [JsonNode(item, f"{node.path}[{index}]") for index, item in enumerate(items)]
+    def items(self) -> "list[JsonNode]":
+        """Return the items of an array. Raises IncompatibleGateway for another value."""
+        items: list[object] = _exactly(self, list)
+        return [JsonNode(item, self, index) for index, item in enumerate(items)]
 
 
 class JsonPath:
     """The path of a field in the JSON object; without keys, the object itself.
 
-    `read` replaces the parser of the field's type. A `required` key must be present, even if the
-    field has a default.
+    A field with a default may be missing in a response, and is omitted from a request if it has
+    that value, unless it is `required`. With `by`, the field is a mapping by that key of the
+    objects in an array. `read` and `write` replace the conversions of the field's type.
     """
 
     def __init__(
-        self, *keys: str, read: Callable[[JsonNode], Any] | None = None, required: bool = False
+        self,
+        *keys: str,
+        required: bool = False,
+        by: str | None = None,
+        read: Callable[[JsonNode], Any] | None = None,
+        write: Callable[[Any], Any] | None = None,
     ) -> None:
         self.keys = keys
-        self.read = read
         self.required = required
-
-
-def parse(kind: type[_T], node: JsonNode, **known: object) -> _T:
-    """Read the JSON object `node` as the dataclass `kind`; the caller gives `known` fields.
-
-    Raises IncompatibleGateway.
-    """
-    return cast("Callable[..., _T]", kind)(
-        **known,
-        **{
-            name: read(node.at(*keys))
-            for name, keys, read, optional in _fields(cast("Any", kind))
-            if name not in known and not (optional and not node.has(*keys))
-        },
-    )
+        self.by = by
+        self.read = read
+        self.write = write
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
+class Page(Generic[_T]):
     """One page of a list; `next_cursor` is None on the last one."""
 
-    items: tuple[JsonNode, ...]
+    items: tuple[_T, ...]
     next_cursor: str | None
+    etag: Annotated[str | None, LOCAL] = None
 
 
-_Reader: TypeAlias = Callable[[JsonNode], Any]
+def parse(kind: type[_T], node: JsonNode, **local: object) -> _T:
+    """Read a JSON object as the dataclass `kind`; fields that the JSON may add are ignored.
+
+    `local` has the values of LOCAL fields, as far as `kind` has them. Raises IncompatibleGateway.
+    """
+    return cast("_T", _read_object(kind, node, **local))
+
+
+def to_json(value: Any) -> dict[str, Any]:
+    """Return a dataclass as a JSON object."""
+    kind: Any = type(value)
+    members = vars(value)
+    document = {}
+    for name, key, write, default in _writers(kind):
+        item = members[name]
+        if default is MISSING or (item is not default and item != default):
+            document[key] = item if write is None or item is None else write(item)
+    return document
+
+
+_Convert: TypeAlias = Callable[[Any], Any]
 
 
 @cache
-def _fields(kind: type[Any]) -> tuple[tuple[str, tuple[str, ...], _Reader, bool], ...]:
-    """Return the fields of a dataclass: name, path, reader, and whether it may be missing."""
-    hints = get_type_hints(kind, include_extras=True)
-    found = []
-    for field in fields(kind):
+def _fields(kind: Any) -> tuple[list[tuple[str, Any, JsonPath, object]], set[str]]:
+    """Return name, type, path and default of a dataclass's fields, and the names of LOCAL ones."""
+    described, local = [], set()
+    plain = get_origin(kind) or kind
+    hints = get_type_hints(plain, include_extras=True)
+    for field in fields(plain):
         hint, path = hints[field.name], JsonPath(field.name)
         if get_origin(hint) is Annotated:
             hint, path = get_args(hint)
-        has_default = field.default is not MISSING or field.default_factory is not MISSING
-        optional = has_default and not path.required
-        found.append((field.name, path.keys, path.read or _reader(hint), optional))
-    return tuple(found)
+        if path is LOCAL:
+            local.add(field.name)
+            continue
+        if getattr(hint, "__parameters__", ()):
+            hint = hint[get_args(kind)]
+        default = field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        described.append((field.name, hint, path, MISSING if path.required else default))
+    return described, local
 
 
 @cache
-def _reader(hint: Any) -> _Reader:
+def _readers(kind: Any) -> list[tuple[str, tuple[str, ...], _Convert, bool]]:
+    return [
+        (name, path.keys, path.read or _reader(hint, path.by), default is not MISSING)
+        for name, hint, path, default in _fields(kind)[0]
+    ]
+
+
+@cache
+def _writers(kind: Any) -> list[tuple[str, str, _Convert | None, object]]:
+    return [
+        (name, path.keys[0], path.write or _writer(hint), default)
+        for name, hint, path, default in _fields(kind)[0]
+    ]
+
+
+def _read_object(kind: Any, node: JsonNode, **local: object) -> Any:
+    children = (
+        (name, read, node.find(*keys) if optional else node.at(*keys))
+        for name, keys, read, optional in _readers(kind)
+    )
+    # Without a variable of the values, which may hold passwords.
+    return kind(
+        **{name: value for name, value in local.items() if name in _fields(kind)[1]},
+        **{name: read(child) for name, read, child in children if child is not None},
+    )
+
+
+@cache
+def _reader(hint: Any, by: str | None = None) -> _Convert:
     origin, args = get_origin(hint), get_args(hint)
+    if by is not None:
+        read_key, read = map(_reader, args)
+        return lambda node: {read_key(item.at(by)): read(item) for item in node.items()}
     if type(None) in args:
-        (present,) = (arg for arg in args if arg is not type(None))
-        return partial(_optional, _reader(present))
+        read = _reader(args[0])
+        return lambda node: None if node.value is None else read(node)
     if origin in (tuple, frozenset):
         read = _reader(args[0])
-        return lambda node: origin(read(item) for item in node.items())
+        return lambda node: origin(map(read, node.items()))
     if origin is Mapping:
         return partial(_mapping, *args)
     if hint in _SCALARS:
         return _SCALARS[hint]
-    if is_dataclass(hint):
-        return partial(parse, cast("type[Any]", hint))
+    if is_dataclass(origin or hint):
+        return partial(_read_object, hint)
+    if issubclass(hint, tuple):
+        return partial(_named_tuple, hint, list(get_type_hints(hint).values()))
     raise TypeError(f"no JSON value can be read as {hint}")
-
-
-def _optional(read: _Reader, node: JsonNode) -> Any:
-    return None if node.value is None else read(node)
 
 
 def _mapping(key_type: type[Any], value_type: Any, node: JsonNode) -> Mapping[Any, Any]:
     if value_type is Any:
         return _exactly(node, dict)
     read = _reader(value_type)
-    keys: list[str] = list(_exactly(node, dict))
-    for key in keys:
-        if key_type is int and not key.isdecimal():
-            raise incompatible(f"{node.path}.{key}", "is not a partition number")
-    return {key_type(key): read(node.at(key)) for key in keys}
+    for key in _exactly(node, dict) if key_type is int else ():
+        if not key.isdecimal():
+            raise _incompatible(node.at(key), "is not a partition number")
+    return {key_type(key): read(node.at(key)) for key in _exactly(node, dict)}
+
+
+def _named_tuple(kind: Any, types: list[type[Any]], node: JsonNode) -> Any:
+    if type(node.value) is not list or list(map(type, node.value)) != types:
+        raise _incompatible(node, f"is not [{', '.join(kind._fields)}]")
+    return kind(*node.value)
 
 
 def _number(node: JsonNode) -> float:
@@ -171,28 +250,43 @@ def _time(node: JsonNode) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise incompatible(node.path, f"is not an ISO 8601 time: {text!r}") from None
+        raise _incompatible(node, f"is not an ISO 8601 time: {text!r}") from None
 
 
 def _exactly(node: JsonNode, kind: type[_T]) -> _T:
     if type(node.value) is not kind:
-        raise incompatible(node.path, f"is {type(node.value).__name__}, not {kind.__name__}")
+        raise _incompatible(node, f"is {type(node.value).__name__}, not {kind.__name__}")
     return node.value
 
 
-_SCALARS: dict[Any, _Reader] = {
+_SCALARS: dict[Any, _Convert] = {
     **{kind: partial(_exactly, kind=kind) for kind in (str, int, bool)},
     float: _number,
     datetime: _time,
     timedelta: lambda node: timedelta(milliseconds=_exactly(node, int)),
-    JsonNode: lambda node: node,
 }
 
 
-def incompatible(path: str, problem: str) -> IncompatibleGateway:
-    """Return the error for a response whose value at `path` has a problem."""
+@cache
+def _writer(hint: Any) -> _Convert | None:
+    """Return the conversion of a type; None for one that JSON has."""
+    origin, args = get_origin(hint), get_args(hint)
+    if is_dataclass(hint):
+        return to_json
+    if hint is datetime:
+        return datetime.isoformat
+    if type(None) in args:
+        return _writer(args[0])
+    if origin is Mapping:
+        return dict
+    if origin is tuple and (write := _writer(args[0])) is not None:
+        return lambda items: list(map(write, items))
+    return None
+
+
+def _incompatible(node: JsonNode, problem: str) -> IncompatibleGateway:
     return IncompatibleGateway(
-        f"this client does not understand the gateway's response: {path} {problem}. Use versions "
+        f"this client does not understand the gateway's response: {node} {problem}. Use versions "
         "of client and gateway that are at most two minor versions apart"
     )
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from sluiceway.rest.endpoints import Endpoint
-from sluiceway.rest.parsing import JsonPath
+from sluiceway.rest.parsing import LOCAL, JsonPath
 
 __all__ = [
     "BatchReport",
@@ -227,7 +227,7 @@ class StatusReport:
     ledger: LedgerReport | None = None
     problems: tuple[StatusProblem, ...] = ()
     document: Annotated[Mapping[str, Any], JsonPath()] = field(repr=False, compare=False)
-    etag: str | None = field(default=None, repr=False, compare=False)
+    etag: Annotated[str | None, LOCAL] = field(default=None, repr=False, compare=False)
 
     def group(self, name: str, index: int | None = None) -> GroupReport | None:
         """Return the report of a group, or of one member of a broadcast group, or None."""
@@ -273,7 +273,7 @@ class ChannelSummary:
 class StatusPage:
     """One page of the list of channels: from `cursor` up to `next_cursor`."""
 
-    cursor: str | None
+    cursor: Annotated[str | None, LOCAL]
     lines: Annotated[tuple[ChannelSummary, ...], JsonPath("items")]
     next_cursor: str | None
-    etag: str | None
+    etag: Annotated[str | None, LOCAL]

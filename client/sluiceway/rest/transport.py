@@ -9,8 +9,9 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import is_dataclass
 from functools import partial
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeAlias, TypeVar
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
@@ -27,12 +28,15 @@ from sluiceway.errors import (
 )
 from sluiceway.rest.arguments import check_seconds, checked_url
 from sluiceway.rest.auth import Token, TokenSource
-from sluiceway.rest.parsing import JsonNode, Page, parse, problem
+from sluiceway.rest.parsing import JsonNode, Page, parse, problem, to_json
 from sluiceway.rest.tls import certificate_fault, speaks_tls, tls_error, trusted
 from sluiceway.runtime.threads import call
 from sluiceway.tracing import carrier, child_span, request_ids
 
-__all__ = ["DEFAULT_URL", "Backoff", "Transport", "proxy_of"]
+__all__ = ["DEFAULT_URL", "Backoff", "Params", "Transport", "proxy_of"]
+
+T = TypeVar("T")
+Params: TypeAlias = Mapping[str, str | int | bool | None]
 
 #: Sent to the gateway, which refuses clients without a feature that a channel needs.
 _FEATURES = "exactly-once"
@@ -99,17 +103,18 @@ class Transport:
         method: str,
         path: str,
         *,
-        params: Mapping[str, str] | None = None,
+        params: Params | None = None,
         headers: Mapping[str, str] | None = None,
-        body: Any = None,
+        body: object = None,
         wait_s: float = 0.0,
         timeout_s: float | None = None,
     ) -> httpx.Response:
         """Send a request; return the response if it is a success or 304.
 
-        `wait_s` is the time of a long poll, and extends the timeout. `timeout_s` replaces the
-        transport's own. Raises GatewayError for other responses, GatewayAccessFailed at once for a
-        certificate or protocol that does not match, and EndpointClosed if the transport was closed.
+        Parameters that are None are omitted. `body` is a dataclass or a JSON object. `wait_s` is
+        the time of a long poll, and extends the timeout. `timeout_s` replaces the transport's own.
+        Raises GatewayError for other responses, GatewayAccessFailed at once for a certificate or
+        protocol that does not match, and EndpointClosed if the transport was closed.
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         backoff = Backoff(
@@ -124,6 +129,8 @@ class Transport:
             # After a fork, the connections and the ids belong to the parent.
             self._open()
         headers = {"X-Request-Id": next(self._request_ids), **(headers or {})}
+        params = {name: value for name, value in (params or {}).items() if value is not None}
+        json = to_json(body) if is_dataclass(body) else body
         cause: Exception | None = None
         attempts = 0
         while True:
@@ -139,7 +146,7 @@ class Transport:
                         attempts,
                         headers,
                         params=params,
-                        json=body,
+                        json=json,
                         timeout=httpx.Timeout(left_s, read=left_s + wait_s),
                     )
                 )
@@ -164,38 +171,47 @@ class Transport:
                 raise failure from cause
             attempts += 1
 
+    def fetch(self, kind: type[T], method: str, path: str, **options: Any) -> T:
+        """Send a request, with the options of `request`; return the response as a `kind`."""
+        return self.parse(kind, self.request(method, path, **options))
+
     def poll(
-        self, path: str, *, params: Mapping[str, str] | None = None, seen: str | None, wait_s: float
-    ) -> httpx.Response | None:
-        """Return the response of a GET; None if it still has the ETag `seen` after `wait_s`."""
-        params, headers = dict(params or {}), {}
-        if seen is not None:
-            headers["If-None-Match"] = seen
-            if wait_s:
-                params["wait"] = str(max(1, min(60, math.ceil(wait_s))))
+        self,
+        kind: type[T],
+        path: str,
+        *,
+        params: Params | None = None,
+        seen: str | None,
+        wait_s: float,
+        **local: object,
+    ) -> T | None:
+        """Return the response of a GET; None if it still has the ETag `seen` after `wait_s`.
+
+        `local` are further fields of the `kind`.
+        """
+        headers = None if seen is None else {"If-None-Match": seen}
+        if seen is not None and wait_s:
+            params = {**(params or {}), "wait": max(1, min(60, math.ceil(wait_s)))}
         response = self.request("GET", path, params=params, headers=headers, wait_s=wait_s)
-        return None if response.status_code == 304 else response
+        return None if response.status_code == 304 else self.parse(kind, response, **local)
 
     def items(
-        self, path: str, params: Mapping[str, str], *, timeout_s: float | None = None
-    ) -> Iterator[JsonNode]:
+        self, page: type[Page[T]], path: str, params: Params, *, timeout_s: float | None = None
+    ) -> Iterator[T]:
         """Yield the items of a list, page by page."""
-        query = dict(params)
+        cursor = None
         while True:
-            page = parse(Page, self.request_json("GET", path, params=query, timeout_s=timeout_s))
-            yield from page.items
-            if page.next_cursor is None:
+            query = params if cursor is None else {**params, "cursor": cursor}
+            part = self.fetch(page, "GET", path, params=query, timeout_s=timeout_s)
+            yield from part.items
+            cursor = part.next_cursor
+            if cursor is None:
                 return
-            query["cursor"] = page.next_cursor
 
-    def request_json(self, method: str, path: str, **options: Any) -> JsonNode:
-        """Like `request`, but return the JSON of the response."""
-        return self.json(self.request(method, path, **options))
-
-    def json(self, response: httpx.Response) -> JsonNode:
-        """Return the JSON of a response. Raises IncompatibleGateway if it has none."""
+    def parse(self, kind: type[T], response: httpx.Response, **local: object) -> T:
+        """Return a response as a `kind`, with its ETag. Raises IncompatibleGateway."""
         try:
-            return JsonNode(response.json())
+            node = JsonNode(response.json())
         except ValueError as error:
             clear_tracebacks(error)
             raise IncompatibleGateway(
@@ -203,6 +219,7 @@ class Transport:
                 f"{self.url} is the gateway's URL",
                 status=response.status_code,
             ) from error
+        return parse(kind, node, etag=response.headers.get("ETag"), **local)
 
     def close(self) -> None:
         """Close the connections, once the requests of other threads have ended."""

@@ -22,7 +22,7 @@ from sluiceway.errors import (
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import FetchedMessages, MessageStream, PartitionStream
 from sluiceway.ledger.committed_stream import CommittedStream
-from sluiceway.rest.ledger_models import Interval
+from sluiceway.rest.ledger import Interval
 from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice, reporting

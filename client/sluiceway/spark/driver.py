@@ -5,15 +5,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from pyspark.sql import SparkSession
 
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError
-from sluiceway.rest.parsing import JsonNode, JsonPath
+from sluiceway.rest.endpoints import EndpointEnd, HeartbeatReply, KeptEndpoint, SessionReport
 from sluiceway.runtime.threads import Background
 from sluiceway.spark.endpoints import Job, UnreportedEnds, control, heartbeat_session
 from sluiceway.spark.queries import (
@@ -34,19 +33,6 @@ _MAX_FINAL_HEARTBEATS: Final = 3
 _MAX_RENEWED: Final = 1000
 _ENDED: Final = "the Spark application ended"
 _SILENT: Final = "no task reports any more"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _KeptEndpoint:
-    """An endpoint of a batch job that the application's heartbeats keep alive."""
-
-    id: str
-    channel: Annotated[str, JsonPath("channel", "name")]
-    uid: Annotated[str, JsonPath("channel", "uid")]
-    role: str
-    epoch: int
-    heartbeat_timeout_ms: int
-    reported_at: str | None
 
 
 class Application:
@@ -72,7 +58,7 @@ class Application:
         self._last_reports: dict[str, tuple[str | None, float]] = {}
         self._writes: list[str] = []
         self._ending = self._retired = self._over = self._closed = False
-        self._to_detach: deque[tuple[_KeptEndpoint, str, str]] = deque()
+        self._to_detach: deque[tuple[KeptEndpoint, str, str]] = deque()
         self._unreported: UnreportedEnds | None = None
         # The ids of writes that left their end there.
         self._left: set[str] = set()
@@ -142,7 +128,7 @@ class Application:
         finally:
             self._remove_left()
 
-    def fields(self) -> Mapping[str, Any]:
+    def report(self) -> SessionReport | None:
         """Return the heartbeat's request for the kept endpoints, and report the queries."""
         if is_stopped(self._spark):
             self._ending = True
@@ -153,22 +139,22 @@ class Application:
         self._over |= outage or self._final_heartbeats > _MAX_FINAL_HEARTBEATS
         self._background.run(self._report)
         if self._over:
-            return {}
+            return None
         renews = [] if self._ending else self._running()
-        fields = {"keeps": True, "renews": renews[:_MAX_RENEWED]}
-        if ended := self._ended():
-            fields["ended"] = ended[:_MAX_RENEWED]
-        return fields
+        return SessionReport(
+            keeps=True,
+            renews=tuple(renews[:_MAX_RENEWED]),
+            ended=tuple(self._ended()[:_MAX_RENEWED]),
+        )
 
-    def on_response(self, response: JsonNode) -> None:
+    def on_response(self, response: HeartbeatReply) -> None:
         """Detach the kept endpoints that have ended."""
         queries = self.session.ids
-        responses = (each.read(_KeptEndpoint) for each in response.items("kept"))
-        kept = [each for each in responses if each.id not in queries]
+        kept = [each for each in response.kept if each.id not in queries]
         self._writes = [each.id for each in kept if each.role == "writer"]
         now_s = time.monotonic()
         before, self._last_reports = self._last_reports, {}
-        ends: deque[tuple[_KeptEndpoint, str, str]] = deque()
+        ends: deque[tuple[KeptEndpoint, str, str]] = deque()
         for each in kept:
             report = before.get(each.id)
             if report is None or report[0] != each.reported_at:
@@ -242,7 +228,7 @@ class Application:
         self._left.update(end.id for end in ends)
         for end in ends:
             try:
-                self._control.endpoints.detach(end.channel, end.id, end.body, timeout_s=_TIMEOUT_S)
+                self._control.endpoints.detach(end.channel, end.id, end.end, timeout_s=_TIMEOUT_S)
             except GatewayUnavailable as error:
                 LOGGER.debug("channel %r: the end of a write waits: %s", end.channel, error)
                 return True
@@ -259,12 +245,12 @@ class Application:
         if self._unreported is not None:
             self._unreported.remove()
 
-    def _detach(self, kept: _KeptEndpoint, state: str, cause: str) -> None:
+    def _detach(self, kept: KeptEndpoint, state: str, cause: str) -> None:
         if kept.id in self._left:
             return
-        body = {"uid": kept.uid, "epoch": kept.epoch, "state": state, "cause": cause}
+        end = EndpointEnd(uid=kept.uid, epoch=kept.epoch, state=state, cause=cause)
         try:
-            self._control.endpoints.detach(kept.channel, kept.id, body, timeout_s=_TIMEOUT_S)
+            self._control.endpoints.detach(kept.channel, kept.id, end, timeout_s=_TIMEOUT_S)
         except GatewayError as error:
             LOGGER.warning(
                 "channel %r: the end of a %s was not reported: %s", kept.channel, kept.role, error

@@ -10,9 +10,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -22,10 +22,22 @@ from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError, cause_of
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoints import AttachResult, EndpointCalls, HeartbeatResult, Role
+from sluiceway.rest.endpoints import (
+    AttachResult,
+    EndpointCalls,
+    EndpointEnd,
+    EndpointReport,
+    HeartbeatReply,
+    HeartbeatResult,
+    ReportedPositions,
+    Role,
+    SessionReport,
+    SparkJob,
+    TaskProgress,
+)
 from sluiceway.rest.groups import Membership
 from sluiceway.rest.models import Connection
-from sluiceway.rest.parsing import JsonNode
+from sluiceway.rest.parsing import JsonNode, parse, to_json
 from sluiceway.rest.transport import Transport
 
 __all__ = [
@@ -65,11 +77,11 @@ def heartbeat_session(gateway_url: str) -> HeartbeatSession:
 
 @dataclass(frozen=True, kw_only=True)
 class UnreportedEnd:
-    """The end of a batch write that the gateway did not answer: the body of its detach request."""
+    """The end of a batch write that the gateway did not answer."""
 
     id: str
     channel: str
-    body: Mapping[str, Any]
+    end: EndpointEnd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +101,13 @@ class UnreportedEnds:
     def add(self, end: UnreportedEnd) -> None:
         """Add an end. Raises OSError on another machine than the driver's, and once it is over."""
         part = self.directory / f"{end.id}.part"
-        part.write_text(json.dumps(asdict(end)))
+        part.write_text(json.dumps(to_json(end)))
         part.replace(part.with_suffix(".json"))
 
     def pending(self) -> list[UnreportedEnd]:
         """Return the ends that are not discarded."""
         texts = [path.read_text() for path in sorted(self.directory.glob("*.json"))]
-        return [UnreportedEnd(**json.loads(text)) for text in texts]
+        return [parse(UnreportedEnd, JsonNode(json.loads(text))) for text in texts]
 
     def discard(self, end: UnreportedEnd) -> None:
         """Remove an end that is reported."""
@@ -131,13 +143,13 @@ class Job:
     """Where commits leave the ends that the gateway does not answer, for the session's process."""
 
     @property
-    def facts(self) -> Mapping[str, str]:
+    def facts(self) -> SparkJob:
         """The application, query and UI, as far as they are known."""
-        names = {"application": self.application, "query": self.query}
-        facts = {key: name[:_MAX_NAME_CHARACTERS] for key, name in names.items() if name}
-        if self.ui and len(self.ui) <= _MAX_UI_CHARACTERS:
-            facts["ui"] = self.ui
-        return facts
+        return SparkJob(
+            application=(self.application or "")[:_MAX_NAME_CHARACTERS] or None,
+            query=(self.query or "")[:_MAX_NAME_CHARACTERS] or None,
+            ui=self.ui if self.ui and len(self.ui) <= _MAX_UI_CHARACTERS else None,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +178,23 @@ class EndpointSpec:
             title=self.job.title,
             spark=self.job.facts,
         )
+
+    def end(
+        self, epoch: int, cause: str | None, ends: Callable[[], Mapping[int, int]] | None
+    ) -> EndpointEnd:
+        """Return the end of an instance, in error if there is a cause or `ends` raises."""
+        offsets = None
+        if cause is None and ends is not None:
+            try:
+                offsets = {partition: end for partition, end in ends().items() if end}
+            except SluicewayError as error:
+                cause = (
+                    f"all records are written, but the end offsets are unknown: {cause_of(error)}"
+                )
+        if cause is not None:
+            cause = cause[:_MAX_CAUSE_CHARACTERS]
+            return EndpointEnd(uid=self.uid, epoch=epoch, state="error", cause=cause)
+        return EndpointEnd(uid=self.uid, epoch=epoch, state="closed", ends=offsets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,30 +250,29 @@ class JobEndpoint:
         Reports a failure if `ends` raises SluicewayError: for readers, a write without end offsets
         would be empty.
         """
+        end = self.spec.end(self.epoch, None, ends if records or self.took_over else None)
         counters = {"records": records, "tasks_done": tasks, "tasks_running": 0}
-        body = _end_json(None, ends if records or self.took_over else None)
-        self._detach(body | {"counters": counters})
+        self._detach(replace(end, counters=counters))
 
     def fail(self, cause: str) -> None:
         """Report a failure."""
-        self._detach(_end_json(cause, None))
+        self._detach(self.spec.end(self.epoch, cause, None))
 
-    def _detach(self, body: Mapping[str, Any]) -> None:
-        body = {"uid": self.spec.uid, "epoch": self.epoch, **body}
+    def _detach(self, end: EndpointEnd) -> None:
         try:
             with closing(control(self.gateway_url).endpoints) as calls:
-                calls.detach(self.spec.channel, self.id, body, timeout_s=_TIMEOUT_S)
+                calls.detach(self.spec.channel, self.id, end, timeout_s=_TIMEOUT_S)
         except GatewayUnavailable as error:
-            self._report_later(body, error)
+            self._report_later(end, error)
         except GatewayError as error:
             LOGGER.warning("the end of %s was not reported: %s", self.spec, error)
 
-    def _report_later(self, body: Mapping[str, Any], outage: GatewayUnavailable) -> None:
+    def _report_later(self, end: EndpointEnd, outage: GatewayUnavailable) -> None:
         unreported = self.spec.job.unreported
         reason = "there is no driver to report it later"
         if unreported is not None:
             try:
-                unreported.add(UnreportedEnd(id=self.id, channel=self.spec.channel, body=body))
+                unreported.add(UnreportedEnd(id=self.id, channel=self.spec.channel, end=end))
             except OSError as error:
                 reason = f"it cannot be left to the driver: {error}"
             else:
@@ -283,17 +311,17 @@ class TaskReport:
             self.bytes += batch.nbytes
             yield batch
 
-    def to_json(self, task: TaskSlice) -> dict[str, Any]:
-        """Return the report's fields in a heartbeat."""
-        return {
-            "endpoint": task.endpoint.id,
-            "epoch": task.endpoint.epoch,
-            "task": str(task.number),
-            "attempt": self.attempt,
-            "state": self.state,
-            "counters": {"records": self.records, "bytes": self.bytes},
-            "parts": task.of,
-        }
+    def progress(self, task: TaskSlice) -> TaskProgress:
+        """Return its part of a heartbeat."""
+        return TaskProgress(
+            endpoint=task.endpoint.id,
+            epoch=task.endpoint.epoch,
+            task=str(task.number),
+            attempt=self.attempt,
+            state=self.state,
+            counters={"records": self.records, "bytes": self.bytes},
+            parts=task.of,
+        )
 
 
 @contextmanager
@@ -352,28 +380,26 @@ class TaskReports:
             self.session.add_extension(self)
             self.session.require_interval(task.endpoint.heartbeat_interval_ms)
 
-    def fields(self) -> Mapping[str, Any]:
+    def report(self) -> SessionReport | None:
         """Return the attempts whose end is not reported yet."""
         outage = self.session.outage
         if outage is not None:
             self._pause(outage, time.monotonic() + _PAUSE_AFTER_OUTAGE_S)
         with self._lock:
             reports = self._reports[:_MAX_TASKS]
-            # Before the fields are created: a task may end meanwhile.
+            # Before the report is created: a task may end meanwhile.
             self._ended = {report for _, report in reports if report.state != "running"}
-        tasks = [report.to_json(task) for task, report in reports]
-        return {"tasks": tasks} if tasks else {}
+        tasks = tuple(report.progress(task) for task, report in reports)
+        return SessionReport(tasks=tasks) if tasks else None
 
-    def on_response(self, response: JsonNode) -> None:
+    def on_response(self, response: HeartbeatReply) -> None:
         """Remove attempts whose end is reported, or whose endpoint has ended."""
-        statuses = {
-            each.read(str, "endpoint"): each.read(str, "status") for each in response.items("tasks")
-        }
+        ended = {id_ for id_, result in response.tasks.items() if result.status != "ok"}
         with self._lock:
             self._reports = [
                 (task, report)
                 for task, report in self._reports
-                if report not in self._ended and statuses.get(task.endpoint.id, "ok") == "ok"
+                if report not in self._ended and task.endpoint.id not in ended
             ]
             self._stop_if_idle()
 
@@ -429,18 +455,20 @@ class QueryEndpoint:
             return
         self._session.require_interval(self._attached.heartbeat_interval_ms)
 
-    def report(self) -> dict[str, Any] | None:
-        """Return the endpoint's fields of a heartbeat."""
+    def report(self) -> EndpointReport | None:
+        """Return the endpoint's part of a heartbeat."""
         attached = self._attached
         if attached is None or self._ended or self._closing:
             return None
         self._reporting = self.offsets
-        return {
-            "id": self.id,
-            "epoch": attached.epoch,
-            "state": "started",
-            "counters": {"records": self.records},
-        } | (self._positions(attached) if self._reporting != self._acknowledged else {})
+        changed = self._reporting != self._acknowledged
+        return EndpointReport(
+            id=self.id,
+            epoch=attached.epoch,
+            state="started",
+            counters={"records": self.records},
+            positions=self._positions(attached) if changed else None,
+        )
 
     def on_heartbeat(self, result: HeartbeatResult) -> None:
         """Process the response to a heartbeat."""
@@ -474,14 +502,16 @@ class QueryEndpoint:
             least = max(connection.partitions, self._partitions)
             return TopicIdentity(connection, kafka).all_ends(timeout_s=_TIMEOUT_S, least=least)
 
-        body = _end_json(cause, ends if self._spec.role == "writer" else None)
-        body |= {"uid": self._spec.uid, "epoch": attached.epoch}
-        body |= {"counters": {"records": self.records}} | self._positions(attached)
+        end = replace(
+            self._spec.end(attached.epoch, cause, ends if self._spec.role == "writer" else None),
+            counters={"records": self.records},
+            positions=self._positions(attached),
+        )
         # A heartbeat in flight with an earlier state would overwrite the error.
         self._closing = True
         self._session.wait_idle(_TIMEOUT_S)
         try:
-            self._calls.detach(self._spec.channel, self.id, body, timeout_s=_TIMEOUT_S)
+            self._calls.detach(self._spec.channel, self.id, end, timeout_s=_TIMEOUT_S)
         except GatewayUnavailable:
             raise
         except GatewayError as error:
@@ -493,21 +523,8 @@ class QueryEndpoint:
         self._ended = True
         self._session.unregister(self)
 
-    def _positions(self, attached: AttachResult) -> dict[str, Any]:
+    def _positions(self, attached: AttachResult) -> ReportedPositions | None:
         """Return a reader's positions, if the gateway accepts them."""
         if not self.offsets or "positions" not in attached.takes:
-            return {}
-        return {"positions": {str(p): [offset, 0] for p, offset in self.offsets.items()}}
-
-
-def _end_json(cause: str | None, ends: Callable[[], Mapping[int, int]] | None) -> dict[str, Any]:
-    """Return the fields of an endpoint's end, in error if there is a cause or `ends` raises."""
-    found = None
-    if cause is None and ends is not None:
-        try:
-            found = {str(partition): end for partition, end in ends().items() if end}
-        except SluicewayError as error:
-            cause = f"all records are written, but the end offsets are unknown: {cause_of(error)}"
-    if cause is not None:
-        return {"state": "error", "cause": cause[:_MAX_CAUSE_CHARACTERS]}
-    return {"state": "closed", "cause": None, "ends": found}
+            return None
+        return {partition: (offset, 0) for partition, offset in self.offsets.items()}

@@ -24,8 +24,7 @@ from sluiceway.errors import (
 from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.write_batch import BatchState, WriteBatch
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import Batch, BatchRequest
+from sluiceway.rest.ledger import Batch, BatchRequest, LedgerCalls
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Transport
 

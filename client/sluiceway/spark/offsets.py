@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sluiceway.errors import CheckpointMismatch, OffsetOutOfRange, OptionError
 from sluiceway.kafka.consumer import Watermarks
-from sluiceway.rest.ledger_models import KnownCommit
+from sluiceway.rest.ledger import KnownCommit
 from sluiceway.rest.models import Connection
 
 EARLIEST: Final = -2

@@ -23,7 +23,7 @@ from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import CheckpointMismatch, GatewayError, GatewayUnavailable, OptionError
 from sluiceway.rest.channels import Control
 from sluiceway.rest.endpoints import Role
-from sluiceway.rest.ledger_models import DEFAULT_LEASE_MS
+from sluiceway.rest.ledger import DEFAULT_LEASE_MS
 from sluiceway.rest.models import ChannelResource
 from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint
 from sluiceway.spark.offsets import StreamOffset

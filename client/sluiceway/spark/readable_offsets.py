@@ -24,7 +24,7 @@ from sluiceway.ledger.visibility import (
     visibility_of,
 )
 from sluiceway.rest.channels import Control
-from sluiceway.rest.ledger_models import Committed, Interval, KnownCommit
+from sluiceway.rest.ledger import Committed, Interval, KnownCommit
 from sluiceway.rest.models import Connection
 from sluiceway.rest.transport import Transport
 from sluiceway.spark.offsets import OffsetRange

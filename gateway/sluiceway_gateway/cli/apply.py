@@ -179,7 +179,7 @@ def _planned(transport: Transport, document: Document) -> Step:
     try:
         before, guard = _read(transport, document.name)
         response = transport.request("PUT", path, params=_DRY, headers=guard, body=document.body)
-        after = transport.json(response).read(ChannelResource)
+        after = transport.parse(ChannelResource, response)
     except GatewayError as error:
         return _refused(document.name, error, document)
 

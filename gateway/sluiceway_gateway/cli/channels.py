@@ -12,7 +12,7 @@ import click
 
 from sluiceway import Gateway, Heartbeat, Retention
 from sluiceway.errors import SluicewayTimeout
-from sluiceway.rest.ledger_models import CommitPage, LedgerEvent, OpenBatch, Repair
+from sluiceway.rest.ledger import CommitPage, LedgerEvent, OpenBatch, Repair
 from sluiceway_gateway.cli import entry
 from sluiceway_gateway.cli.entry import (
     confirm,

@@ -14,7 +14,7 @@ import click
 from sluiceway.channel import Channel
 from sluiceway.rest.channels import Control, watch_status, watch_summaries
 from sluiceway.rest.endpoints import Endpoint, Role
-from sluiceway.rest.ledger_models import RepairPlan
+from sluiceway.rest.ledger import RepairPlan
 from sluiceway.rest.status import ChannelSummary, EndpointCounts, LedgerReport, StatusReport
 from sluiceway.rest.transport import Transport
 from sluiceway_gateway.cli import entry

@@ -16,12 +16,13 @@ from scripted_gateway import Script
 from sluiceway import Channel, ChannelReader, ChannelWriter
 from sluiceway.endpoint.heartbeat import AbandonedEndpoints, DetachRequest
 from sluiceway.errors import Fenced, GatewayError, WriterFailed
-from sluiceway.rest.endpoints import Endpoint, EndpointCalls
+from sluiceway.rest.endpoints import Endpoint, EndpointCalls, EndpointEnd
 from topics import readings
 from waiting import until
 
 NewChannel = Callable[..., Channel]
 FAREWELL = DetachRequest(name="the writer x", channel="a", id="1" * 32, uid="2" * 32, epoch=3)
+CLOSED = EndpointEnd(uid="2" * 32, epoch=3, state="closed")
 
 
 _PROGRAM = """
@@ -232,7 +233,7 @@ class Ended(Thing):
     def __init__(self) -> None:
         self.outcomes: list[GatewayError | None] = []
         self.request = replace(
-            FAREWELL, end={"state": "closed"}, on_sent=lambda error: self.outcomes.append(error)
+            FAREWELL, end=CLOSED, on_sent=lambda error: self.outcomes.append(error)
         )
 
 

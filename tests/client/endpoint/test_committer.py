@@ -54,7 +54,7 @@ def test_an_interrupted_commit_is_resolved_by_the_next_one(
     channel: Channel, calls: EndpointCalls
 ) -> None:
     committer = committer_of(channel, calls)
-    with failing_call(EndpointCalls, "advance", KeyboardInterrupt(), arrives=True):
+    with failing_call(EndpointCalls, "commit", KeyboardInterrupt(), arrives=True):
         committer.commit({0: 3})
     committer.commit({0: 8})
     assert channel.committed("g")[0].offset == 8

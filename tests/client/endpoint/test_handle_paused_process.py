@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from sluiceway.errors import (
     StaleGeneration,
 )
 from sluiceway.kafka.consumer import IdleTimeout, MessageStream
-from sluiceway.rest.parsing import JsonNode
+from sluiceway.rest.endpoints import HeartbeatReply, SessionReport
 from topics import Topics, readings
 from waiting import until
 
@@ -66,12 +66,12 @@ class Pause:
     def __init__(self) -> None:
         self.paused, self.proceed = threading.Event(), threading.Event()
 
-    def fields(self) -> Mapping[str, Any]:
+    def report(self) -> SessionReport | None:
         self.paused.set()
         assert self.proceed.wait(300)
-        return {}
+        return None
 
-    def on_response(self, response: JsonNode) -> None:
+    def on_response(self, response: HeartbeatReply) -> None:
         """Do nothing."""
 
     def on_rejected(self, error: GatewayError) -> None:

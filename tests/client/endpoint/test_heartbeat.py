@@ -5,7 +5,6 @@ import logging
 import socket
 import threading
 import weakref
-from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -17,8 +16,13 @@ from relay import Relay
 from scripted_gateway import Script
 from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession
 from sluiceway.errors import GatewayError, GatewayUnavailable
-from sluiceway.rest.endpoints import EndpointCalls, HeartbeatReply, HeartbeatResult
-from sluiceway.rest.parsing import JsonNode
+from sluiceway.rest.endpoints import (
+    EndpointCalls,
+    EndpointReport,
+    HeartbeatReply,
+    HeartbeatResult,
+    SessionReport,
+)
 from sluiceway.rest.transport import Transport
 from waiting import until
 
@@ -31,8 +35,8 @@ class RecordingEndpoint:
         self.results: list[HeartbeatResult] = []
         self.silent = False
 
-    def report(self) -> dict[str, Any] | None:
-        return None if self.silent else {"id": self.id, "epoch": 1, "state": "opened"}
+    def report(self) -> EndpointReport | None:
+        return None if self.silent else EndpointReport(id=self.id, epoch=1, state="opened")
 
     def on_heartbeat(self, result: HeartbeatResult) -> None:
         self.results.append(result)
@@ -123,7 +127,7 @@ def test_endpoints_may_register_while_a_heartbeat_is_sent(
     class Registering(RecordingEndpoint):
         """An endpoint during whose report another thread registers one."""
 
-        def report(self) -> dict[str, Any] | None:
+        def report(self) -> EndpointReport | None:
             if registering.ident is None:
                 registering.start()
                 registering.join(60)
@@ -158,9 +162,9 @@ def test_a_heartbeat_request_is_not_larger_than_the_gateway_accepts(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:
     class Wide(RecordingEndpoint):
-        def report(self) -> dict[str, Any] | None:
-            places = {str(each): [2**40 + each, 0] for each in range(2_000)}
-            return {"id": self.id, "epoch": 1, "state": "started", "positions": places}
+        def report(self) -> EndpointReport | None:
+            places = {each: (2**40 + each, 0) for each in range(2_000)}
+            return EndpointReport(id=self.id, epoch=1, state="started", positions=places)
 
     members = [Wide(number) for number in range(50)]
     for member in members:
@@ -179,7 +183,7 @@ def test_a_final_report_waits_for_the_heartbeat_in_flight(
     begun, go_on = threading.Event(), threading.Event()
 
     class Slow(RecordingEndpoint):
-        def report(self) -> dict[str, Any] | None:
+        def report(self) -> EndpointReport | None:
             begun.set()
             assert go_on.wait(60)
             return super().report()
@@ -302,15 +306,15 @@ class RecordingExtension:
     """An extension that keeps the responses."""
 
     def __init__(self) -> None:
-        self.reports: dict[str, Any] = {"tasks": [1]}
-        self.received: list[Any] = []
+        self.next: SessionReport | None = SessionReport(renews=("run",))
+        self.received: list[HeartbeatReply] = []
         self.refusals: list[GatewayError] = []
 
-    def fields(self) -> Mapping[str, Any]:
-        return self.reports
+    def report(self) -> SessionReport | None:
+        return self.next
 
-    def on_response(self, response: JsonNode) -> None:
-        self.received.append(response.value)
+    def on_response(self, response: HeartbeatReply) -> None:
+        self.received.append(response)
 
     def on_rejected(self, error: GatewayError) -> None:
         self.refusals.append(error)
@@ -321,25 +325,27 @@ def test_extensions_report_with_and_without_endpoints(
 ) -> None:
     extension = RecordingExtension()
     session.add_extension(extension)
-    response = {"next_ms": 700, "endpoints": [], "tasks": []}
+    task = {"endpoint": "1" * 32, "status": "ok", "reason": None}
+    response = {"next_ms": 700, "endpoints": [], "tasks": [task]}
     script.response(200, response)
     session.send(calls)
     member = RecordingEndpoint(1)
     session.register(member)
     script.response(200, response | {"endpoints": [word(member)]})
     session.send(calls)
-    extension.reports = {}
+    extension.next = None
     script.response(200, response | {"endpoints": [word(member)]})
     session.send(calls)
     session.unregister(member)
     session.send(calls)
-    assert [(len(body["endpoints"]), body.get("tasks")) for body in script.bodies] == [
-        (0, [1]),
-        (1, [1]),
+    assert [(len(body["endpoints"]), body.get("renews")) for body in script.bodies] == [
+        (0, ["run"]),
+        (1, ["run"]),
         (1, None),
     ]
     session.remove_extension(extension)
-    assert extension.received == [response, response | {"endpoints": [word(member)]}]
+    assert [[*each.results] for each in extension.received] == [[], [member.id]]
+    assert [each.tasks["1" * 32].status for each in extension.received] == ["ok", "ok"]
     assert len(member.results) == 2
 
 
@@ -354,7 +360,7 @@ def test_fields_refused_by_an_older_gateway_are_omitted_and_heartbeats_continue(
     script.response(200, {"next_ms": 700, "endpoints": [word(member)]})
     session.send(calls)
     assert [error.code for error in extension.refusals] == ["invalid_request"]
-    assert "tasks" not in script.bodies[1]
+    assert ["renews" in body for body in script.bodies] == [True, False]
     assert (len(member.results), session.outage) == (1, None)
 
 
@@ -402,7 +408,7 @@ def test_heartbeats_do_not_wait_for_the_ends_of_abandoned_endpoints(
 
         def heartbeat(self, *_: object, **__: object) -> HeartbeatReply:
             beats.append(1)
-            return HeartbeatReply(next_ms=50, results={}, body=JsonNode({}))
+            return HeartbeatReply(next_ms=50, results={})
 
         def close(self) -> None:
             closed.set()

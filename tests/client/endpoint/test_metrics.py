@@ -61,36 +61,34 @@ class Place:
 def test_positions_are_reported_until_acknowledged_and_on_change() -> None:
     metrics, place = EndpointMetrics("reader"), Place()
     takes = {"positions"}
-    assert "positions" not in metrics.heartbeat_fields(takes)
+    assert metrics.heartbeat_fields(takes)[1] is None
     metrics.observe(place.look)
-    reported = {"0": [5, 2], "2": [7, 0]}
-    assert metrics.heartbeat_fields(takes)["positions"] == reported
+    reported = {0: (5, 2), 2: (7, 0)}
+    assert metrics.heartbeat_fields(takes)[1] == reported
     # Without a response it is sent again.
-    assert metrics.heartbeat_fields(takes)["positions"] == reported
+    assert metrics.heartbeat_fields(takes)[1] == reported
     metrics.mark_delivered()
-    assert metrics.heartbeat_fields(takes) == {
-        "counters": {"records": 12, "receivedRecordCount": 12}
-    }
+    assert metrics.heartbeat_fields(takes) == ({"records": 12, "receivedRecordCount": 12}, None)
     place.positions = {0: Position(offset=5, records=3)}
-    assert metrics.heartbeat_fields(takes)["positions"] == {"0": [5, 3]}
+    assert metrics.heartbeat_fields(takes)[1] == {0: (5, 3)}
     metrics.mark_delivered()
     place.positions = {0: Position(offset=6)}
-    assert metrics.heartbeat_fields(takes, final=True)["positions"] == {"0": [6, 0]}
+    assert metrics.heartbeat_fields(takes, final=True)[1] == {0: (6, 0)}
 
 
 def test_metrics_keep_no_endpoint_alive_and_have_its_last_position() -> None:
     metrics, place = EndpointMetrics("reader"), Place()
     metrics.observe(place.look)
     metrics.mark_delivered()
-    assert metrics.heartbeat_fields(())["counters"]["records"] == 12
+    assert metrics.heartbeat_fields(())[0]["records"] == 12
     gone = weakref.ref(place)
     del place
     assert gone() is None
-    assert metrics.heartbeat_fields({"positions"})["positions"] == {"0": [5, 2], "2": [7, 0]}
+    assert metrics.heartbeat_fields({"positions"})[1] == {0: (5, 2), 2: (7, 0)}
 
 
 def test_an_older_gateway_gets_no_unknown_fields() -> None:
     metrics, place = EndpointMetrics("reader"), Place()
     metrics.observe(place.look)
     last = metrics.heartbeat_fields((), final=True)
-    assert metrics.heartbeat_fields(()) == last == {"counters": metrics.counters()}
+    assert metrics.heartbeat_fields(()) == last == (metrics.counters(), None)

@@ -21,7 +21,7 @@ from sluiceway.errors import (
 )
 from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.ledger.write_batch import WriteBatch
-from sluiceway.rest.ledger_models import BatchRequest, Interval
+from sluiceway.rest.ledger import BatchRequest, Interval
 from topics import DEFINITION, Topics, readings
 from waiting import until
 

@@ -20,7 +20,7 @@ from sluiceway.kafka.consumer import MessageStream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger_models import Committed, Interval
+from sluiceway.rest.ledger import Committed, Interval
 from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings

@@ -17,7 +17,7 @@ from sluiceway.errors import DeliveryFailed
 from sluiceway.kafka.messages import DeliveryReport
 from sluiceway.ledger import intervals as collector
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
-from sluiceway.rest.ledger_models import Interval
+from sluiceway.rest.ledger import Interval
 
 
 def report(partition: int, first: int, messages: int = 1, records: int = 1) -> DeliveryReport:

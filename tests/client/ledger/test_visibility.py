@@ -19,8 +19,7 @@ from sluiceway.errors import (
 )
 from sluiceway.ledger.visibility import CommittedRuns, Visibility, visibility_of
 from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import Committed, Interval
+from sluiceway.rest.ledger import Committed, Interval, LedgerCalls
 from sluiceway.rest.models import Connection
 from topics import connection_to
 

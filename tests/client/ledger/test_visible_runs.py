@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sluiceway.errors import IncompatibleGateway
 from sluiceway.ledger.visible_runs import VisibleRuns
-from sluiceway.rest.ledger_models import Committed, Interval
+from sluiceway.rest.ledger import Committed, Interval
 
 
 def response(

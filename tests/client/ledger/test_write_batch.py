@@ -36,8 +36,7 @@ from sluiceway.ledger.write_batch import (
     WriteBatch,
 )
 from sluiceway.records import to_batches
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import Batch, BatchRequest, Interval
+from sluiceway.rest.ledger import Batch, BatchRequest, Interval, LedgerCalls
 from sluiceway.rest.transport import Transport
 from sluiceway.schema import Schema
 from topics import readings

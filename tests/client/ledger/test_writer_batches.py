@@ -24,8 +24,7 @@ from sluiceway.errors import (
     ReplayMismatch,
 )
 from sluiceway.ledger.intervals import WrittenRecords
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import BatchRequest
+from sluiceway.rest.ledger import BatchRequest, LedgerCalls
 from topics import Topics, readings
 from waiting import until
 

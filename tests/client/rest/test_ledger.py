@@ -10,14 +10,13 @@ import pytest
 
 from scripted_gateway import Script, scripted
 from sluiceway.errors import CommitUnknown, Conflict, IncompatibleGateway, InvalidRequest
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.ledger_models import (
+from sluiceway.rest.endpoints import Position, PositionAdvance
+from sluiceway.rest.ledger import (
     Batch,
     BatchRequest,
     Committed,
     Interval,
-    PositionAdvance,
+    LedgerCalls,
     manifest_digest,
     manifest_slices,
 )

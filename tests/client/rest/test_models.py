@@ -1,16 +1,20 @@
-"""Responses of the gateway parsed into models."""
+"""Responses of the gateway parsed into models, and requests built from them."""
 
 import copy
+import json
 import pickle
+import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from scripted_gateway import CHANNEL
 from sluiceway.errors import IncompatibleGateway, OptionError
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.models import ChannelResource, Connection
-from sluiceway.rest.parsing import JsonNode, parse
+from sluiceway.rest.endpoints import EndpointEnd, HeartbeatReply, Position
+from sluiceway.rest.ledger import Committed
+from sluiceway.rest.models import ChannelResource, ChannelSpec, Connection, Retention
+from sluiceway.rest.parsing import JsonNode, parse, to_json
 
 CONNECTION: dict[str, Any] = {
     "channel": {"name": "flights", "uid": "0" * 32, "generation": 2},
@@ -20,7 +24,14 @@ CONNECTION: dict[str, Any] = {
     "kafka": {"bootstrap.servers": "127.0.0.1:9092", "sasl.password": "hush"},
 }
 
-
+COMMITTED: dict[str, Any] = {
+    "uid": "0" * 32,
+    "topic_id": "t",
+    "number": 7,
+    "stable": {"0": 20},
+    "visible_end": {"0": 30},
+    "runs": {"0": [[2, 5]]},
+}
 EARLIER = {"id": 4, "version": 1, "definition": {"type": "record", "name": "F", "fields": []}}
 LATER = {"id": 9, "version": 2, "definition": CHANNEL["spec"]["schema"]}
 
@@ -84,6 +95,56 @@ def test_a_malformed_response_is_rejected_with_the_path(path: str, value: Any) -
 def test_a_response_that_is_not_a_channel_is_rejected(response: object) -> None:
     with pytest.raises(IncompatibleGateway, match="is missing"):
         parse(ChannelResource, JsonNode(response))
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value", "fault"),
+    [
+        (HeartbeatReply, "endpoints", [{"id": "1"}], "$.endpoints[0].status is missing"),
+        (HeartbeatReply, "endpoints", [{"status": "ok"}], "$.endpoints[0].id is missing"),
+        (HeartbeatReply, "endpoints", {}, "$.endpoints is dict, not list"),
+        (Committed, "runs", {"3": [[0, 2], [4]]}, "$.runs.3[1] is not [first, end]"),
+        (Committed, "runs", {"x": []}, "$.runs.x is not a partition number"),
+        (Committed, "stable", {"3": "4"}, "$.stable.3 is str, not int"),
+    ],
+)
+def test_a_malformed_value_is_named_by_its_path(
+    kind: type[Any], path: str, value: Any, fault: str
+) -> None:
+    document = COMMITTED if kind is Committed else {"next_ms": 1, "endpoints": []}
+    assert parse(kind, JsonNode(document))
+    with pytest.raises(IncompatibleGateway, match=re.escape(f": {fault}. ")):
+        parse(kind, JsonNode(changed(document, path, value)))
+
+
+def test_a_request_is_read_back_as_it_was() -> None:
+    """As the driver does with ends that writes have left to it."""
+    ended = EndpointEnd(uid="u", epoch=1, state="closed", ends={0: 7, 10: 2}, positions={3: (5, 2)})
+    document = json.loads(json.dumps(to_json(ended)))
+    assert document == {
+        "uid": "u",
+        "epoch": 1,
+        "state": "closed",
+        "ends": {"0": 7, "10": 2},
+        "positions": {"3": [5, 2]},
+    }
+    assert parse(EndpointEnd, JsonNode(document)) == ended
+
+
+def test_a_spec_has_the_fields_to_set_and_0_removes_limits() -> None:
+    spec = ChannelSpec(topic="t", pinned=False, idle=timedelta(0), max_partitions=0)
+    assert to_json(spec) == {
+        "topic": {"name": "t"},
+        "pinned": False,
+        "idle_ms": None,
+        "max_partitions": None,
+    }
+    spec = ChannelSpec(retention=Retention(ms=5), idle=timedelta(minutes=2), config={"a": "b"})
+    assert to_json(spec) == {
+        "retention": {"ms": 5, "bytes": None},
+        "idle_ms": 120_000,
+        "config": {"a": "b"},
+    }
 
 
 def test_a_connection_can_be_pickled_and_shows_no_credentials() -> None:

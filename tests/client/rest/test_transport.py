@@ -30,6 +30,7 @@ from sluiceway.errors import (
 )
 from sluiceway.gateway import Gateway
 from sluiceway.rest.auth import TokenSource
+from sluiceway.rest.models import ChannelSpec
 from sluiceway.rest.transport import Transport
 from sluiceway.tracing import request_ids
 
@@ -38,7 +39,7 @@ def test_transient_failures_are_retried_as_one_change(script: Script) -> None:
     script.problem(503, "database_unavailable", retriable=True, Retry_After="1")
     script.response(502, b"<html>bad gateway</html>")
     script.response(201, CHANNEL, ETag='"e"')
-    made = script.control().create("flights", spec={}, labels={})
+    made = script.control().create("flights", spec=ChannelSpec())
     assert made.etag == '"e"'
     assert len({headers["Idempotency-Key"] for *_, headers in script.requests}) == 1
     assert len(script.requests) == 3

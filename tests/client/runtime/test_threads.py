@@ -20,7 +20,7 @@ from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.visibility import CommittedRuns
 from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger_models import BatchLease, Committed
+from sluiceway.rest.ledger import BatchLease, Committed
 from sluiceway.rest.transport import Transport
 from sluiceway.runtime.threads import Background, Signal, call
 from topics import connection_to

@@ -21,7 +21,7 @@ from sluiceway.errors import (
     OptionError,
     RecordsLost,
 )
-from sluiceway.rest.ledger_models import Interval
+from sluiceway.rest.ledger import Interval
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import InputSplit
 from sluiceway.spark.datasource import ChannelDataSource

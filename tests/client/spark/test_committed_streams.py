@@ -22,7 +22,7 @@ from sluiceway.errors import (
     SluicewayTimeout,
 )
 from sluiceway.kafka.consumer import MessageStream
-from sluiceway.rest.ledger_models import Interval
+from sluiceway.rest.ledger import Interval
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.microbatch import (
     ChannelStreamReader,

@@ -1,6 +1,6 @@
 """Batch writes that end while the gateway is silent: the driver reports their end later."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from relay import Relay
 from sluiceway import Gateway, Heartbeat
 from sluiceway.channel import Channel
 from sluiceway.errors import GatewayError
-from sluiceway.rest.parsing import JsonNode
+from sluiceway.rest.endpoints import HeartbeatReply, SessionReport
 from sluiceway.spark.driver import Application
 from spark_tasks import SCHEMA, BatchJob, SparkParts, Tasks, pickled_copy
 from waiting import until
@@ -49,11 +49,11 @@ class Heartbeats:
     def __init__(self) -> None:
         self.number = 0
 
-    def fields(self) -> Mapping[str, Any]:
+    def report(self) -> SessionReport | None:
         self.number += 1
-        return {}
+        return None
 
-    def on_response(self, response: JsonNode) -> None:
+    def on_response(self, response: HeartbeatReply) -> None:
         """Do nothing."""
 
     def on_rejected(self, error: GatewayError) -> None:

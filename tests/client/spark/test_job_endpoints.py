@@ -22,7 +22,7 @@ from gateways import all_responses
 from sluiceway import Gateway, Heartbeat
 from sluiceway.channel import Channel
 from sluiceway.errors import GatewayError
-from sluiceway.rest.endpoints import Endpoint
+from sluiceway.rest.endpoints import Endpoint, SparkJob
 from sluiceway.spark.driver import Application
 from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint, control
 from sluiceway.spark.queries import public_cause
@@ -183,8 +183,9 @@ def test_the_address_of_the_ui_is_that_of_the_driver() -> None:
 
 def test_facts_of_jobs_are_as_long_as_the_gateway_takes() -> None:
     job = Job(session="s", title="t", application="a" * 300, ui="http://h")
-    assert job.facts == {"application": "a" * 200, "ui": "http://h"}
-    assert Job(session="s", title="t", query="q", ui="http://" + "h" * 600).facts == {"query": "q"}
+    assert job.facts == SparkJob(application="a" * 200, ui="http://h")
+    job = Job(session="s", title="t", query="q", ui="http://" + "h" * 600)
+    assert job.facts == SparkJob(query="q")
 
 
 @pytest.mark.long
@@ -433,7 +434,7 @@ def test_an_application_rejected_by_the_gateway_keeps_no_query_alive(
     application = Application(SparkParts([]), gateway_url)  # type: ignore[arg-type]
     application.queries.onQueryStarted(started("run"))
     application.queries.onQueryProgress(progressed("run", channel))
-    application.fields()
+    application.report()
     (endpoint,) = until(channel.endpoints)
     assert endpoint.id in application.session.ids
 

@@ -17,9 +17,8 @@ from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.errors import Conflict, GatewayUnavailable
 from sluiceway.ledger.leases import LeaseKeeper
-from sluiceway.rest.endpoints import Role
-from sluiceway.rest.ledger_models import BatchRequest
-from sluiceway.rest.parsing import JsonNode
+from sluiceway.rest.endpoints import HeartbeatReply, KeptEndpoint, Role, SessionReport
+from sluiceway.rest.ledger import BatchRequest
 from sluiceway.spark.driver import Application
 from sluiceway.spark.endpoints import Job, JobEndpoint, control, heartbeat_session
 from sluiceway.spark.ledger_batches import JobBatch, TaskResult
@@ -133,23 +132,30 @@ def test_the_session_knows_a_job_by_its_endpoint(
     assert [each.id for each in channel.endpoints()] == [part.request.instance]
 
 
-def kept(*endpoints: tuple[str, str], timeout_ms: int = 30_000, **channel: str) -> JsonNode:
+def kept(
+    *endpoints: tuple[str, str], timeout_ms: int = 30_000, name: str = "c", uid: str = "0" * 32
+) -> HeartbeatReply:
     """Return the response to a heartbeat that keeps endpoints, named by id and role."""
-    return JsonNode(
-        {
-            "kept": [
-                {
-                    "id": id_,
-                    "role": role,
-                    "channel": channel or {"name": "c", "uid": "0" * 32},
-                    "epoch": 1,
-                    "heartbeat_timeout_ms": timeout_ms,
-                    "reported_at": None,
-                }
-                for id_, role in endpoints
-            ]
-        }
+    present = tuple(
+        KeptEndpoint(
+            id=id_,
+            role=role,
+            channel=name,
+            uid=uid,
+            epoch=1,
+            heartbeat_timeout_ms=timeout_ms,
+            reported_at=None,
+        )
+        for id_, role in endpoints
     )
+    return HeartbeatReply(next_ms=60_000, results={}, kept=present)
+
+
+def renewed(application: Application) -> tuple[str, ...]:
+    """Return the instances that the application's next heartbeat renews."""
+    report = application.report()
+    assert report is not None
+    return report.renews
 
 
 KEPT = (("reading", "reader"), ("writing", "writer"))
@@ -168,7 +174,7 @@ def application(spark: SparkParts, relay: Relay) -> Iterator[Application]:
     application.queries.listen()
     application.queries.onQueryStarted(started("run"))
     application.on_response(kept(*KEPT))
-    until(lambda: application.fields()["renews"] == ["run", "writing"])
+    until(lambda: renewed(application) == ("run", "writing"))
     yield application
     application.end()
     application.on_response(kept())
@@ -199,7 +205,7 @@ def terminated(exception: str | None = None) -> Any:
 
 def test_heartbeats_of_the_driver_renew_running_writes(application: Application) -> None:
     assert application.job.renews
-    assert application.fields()["renews"] == ["run", "writing"]
+    assert renewed(application) == ("run", "writing")
 
 
 def test_writes_are_not_renewed_while_spark_runs_no_job(
@@ -208,7 +214,7 @@ def test_writes_are_not_renewed_while_spark_runs_no_job(
     """As in a notebook, after a job whose end was not reported."""
     spark.jobs = []
 
-    until(lambda: application.fields()["renews"] == ["run"])
+    until(lambda: renewed(application) == ("run",))
 
 
 def test_an_ended_query_is_not_renewed(application: Application) -> None:
@@ -216,8 +222,8 @@ def test_an_ended_query_is_not_renewed(application: Application) -> None:
 
     # Also before its end is reported.
     assert application.queries.running == []
-    fields = application.fields()
-    assert (fields["renews"], fields["ended"]) == (["writing"], ["run"])
+    report = SessionReport(keeps=True, renews=("writing",), ended=("run",))
+    assert application.report() == report
 
 
 def test_the_end_of_a_query_is_reported_for_as_long_as_a_batch_lasts(relay: Relay) -> None:
@@ -245,14 +251,14 @@ def test_all_writes_have_ended_once_spark_is_stopped(
 ) -> None:
     spark.stop()
 
-    assert application.fields() == {"keeps": True, "renews": [], "ended": ["run", "writing"]}
+    assert application.report() == SessionReport(keeps=True, ended=("run", "writing"))
 
 
 def test_the_end_of_the_process_is_no_end_of_its_writes(application: Application) -> None:
     """Spark's driver may continue, and commit: over Spark Connect, and in notebooks."""
     application.end()
 
-    assert application.fields() == {"keeps": True, "renews": []}
+    assert application.report() == SessionReport(keeps=True)
 
 
 def test_nothing_is_renewed_after_the_driver_has_ended(
@@ -260,7 +266,7 @@ def test_nothing_is_renewed_after_the_driver_has_ended(
 ) -> None:
     spark.jobs = None
 
-    until(lambda: application.fields()["renews"] == [])
+    until(lambda: renewed(application) == ())
 
 
 def test_a_session_outside_of_the_driver_leaves_leases_to_tasks(gateway_url: str) -> None:
@@ -278,11 +284,11 @@ def test_renewals_do_not_wait_for_other_requests(
     with relay.stalled() as held:
         if work == "queries":
             application.queries.onQueryProgress(progressed("run", channel))
-            application.fields()
+            application.report()
         else:
             application.on_response(kept(*KEPT, timeout_ms=0))
         assert held.wait(60)
-        assert application.fields()["renews"] == ["run", "writing"]
+        assert renewed(application) == ("run", "writing")
 
 
 def test_renewals_do_not_wait_for_spark(application: Application, spark: SparkParts) -> None:
@@ -295,9 +301,9 @@ def test_renewals_do_not_wait_for_spark(application: Application, spark: SparkPa
 
     spark.pause = pause
     try:
-        application.fields()
+        application.report()
         assert waiting.wait(60)
-        assert application.fields()["renews"] == ["run", "writing"]
+        assert renewed(application) == ("run", "writing")
     finally:
         proceed.set()
 
@@ -342,11 +348,11 @@ def test_queries_whose_ends_cannot_be_reported_become_lost(
     refuse: Callable[[int, str], None],
 ) -> None:
     application.queries.onQueryProgress(progressed("run", channel))
-    application.fields()
+    application.report()
     until(channel.endpoints)
     refuse(503, "overloaded")
     spark.stop()
-    application.fields()
+    application.report()
     application.on_response(kept())
 
     until(lambda: not application.session.ids)

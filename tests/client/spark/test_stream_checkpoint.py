@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway.errors import CheckpointMismatch
-from sluiceway.rest.ledger_models import KnownCommit
+from sluiceway.rest.ledger import KnownCommit
 from sluiceway.rest.models import Connection
 from sluiceway.spark.offsets import StreamOffset
 

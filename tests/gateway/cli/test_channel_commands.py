@@ -18,7 +18,7 @@ from relay import Relay
 from shared_kafka import SharedKafka
 from sluiceway import Gateway, Heartbeat
 from sluiceway.rest.channels import Control
-from sluiceway.rest.ledger_models import BatchRequest
+from sluiceway.rest.ledger import BatchRequest
 from sluiceway.rest.transport import Transport
 
 SCHEMA = {
