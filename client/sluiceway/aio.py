@@ -43,6 +43,7 @@ from sluiceway.gateway import Gateway as SyncGateway
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.reader import ChannelReader
 from sluiceway.rest.channels import MIN_INTERVAL_S
+from sluiceway.rest.models import ChannelResource
 from sluiceway.rest.status import ChannelSummary, StatusReport
 from sluiceway.runtime.threads import start
 from sluiceway.schema import Schema
@@ -617,9 +618,9 @@ class Channel(_Wrapper[SyncChannel]):
         return _each(self._sync.watch(every_s=every_s))
 
     @property
-    def _state(self) -> object:
+    def _resource(self) -> ChannelResource:
         # Of the descriptors above.
-        return self._sync._state  # noqa: SLF001
+        return self._sync._resource  # noqa: SLF001
 
 
 class Gateway(_Wrapper[SyncGateway]):

@@ -5,13 +5,19 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from sluiceway import offsets
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import OnLostWriter
 from sluiceway.endpoint.waiting import WaitedState, missing_endpoints, wait_for_endpoints
-from sluiceway.errors import ChannelNotFound, OptionError
+from sluiceway.errors import (
+    ChannelNotFound,
+    ChannelNotReady,
+    Conflict,
+    OptionError,
+    SluicewayTimeout,
+)
 from sluiceway.group_reader import DynamicGroupReader, OnPartitions
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import Key, Partitioner
@@ -20,9 +26,7 @@ from sluiceway.reader import ChannelReader
 from sluiceway.rest.channels import (
     MIN_INTERVAL_S,
     Access,
-    ChannelState,
     Control,
-    ResourceField,
     watch_status,
 )
 from sluiceway.rest.endpoints import Endpoint, Position, Role
@@ -46,6 +50,27 @@ __all__ = ["Channel"]
 
 T = TypeVar("T")
 
+_MAX_WAIT_S = 20.0
+
+
+class ResourceField(Generic[T]):
+    """A read-only attribute: a field of the channel's resource, as of the last response."""
+
+    def __init__(self, doc: str) -> None:
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, channel: "Channel | None", owner: type) -> T:
+        if channel is None:
+            return self  # type: ignore[return-value]
+        value: T = getattr(channel._resource, self._name)  # noqa: SLF001
+        return value
+
+    def __set__(self, channel: object, value: object) -> None:
+        raise AttributeError(f"{self._name} is read-only; use the channel's update()")
+
 
 class Channel:
     """One incarnation of a channel; opened by `Gateway.channel` and `Gateway.channels`.
@@ -59,7 +84,7 @@ class Channel:
     ) -> None:
         """Wrap a channel's resource; writers and readers use `schema`, by default the newest."""
         self._control = control
-        self._state = ChannelState(control, resource)
+        self._resource = resource
         self._schema = schema
 
     name = ResourceField[str]("The channel's name.")
@@ -88,12 +113,12 @@ class Channel:
     @property
     def adopted(self) -> bool:
         """Whether the topic existed before the channel, and is never deleted or changed."""
-        return self._state.resource.adopted_topic is not None
+        return self._resource.adopted_topic is not None
 
     @property
     def schema(self) -> Schema:
         """The schema that writers and readers use: the given one, else the channel's newest."""
-        return self._schema or Schema.parse(self._state.resource.schema_definition)
+        return self._schema or Schema.parse(self._resource.schema_definition)
 
     def schemas(self) -> tuple[SchemaVersion, ...]:
         """Request all schemas that the channel's records may have, the oldest first."""
@@ -101,7 +126,7 @@ class Channel:
 
     def refresh(self) -> Self:
         """Request the channel's state again and return this channel."""
-        self._state.refresh()
+        self._update(self._control.channel(self.name))
         return self
 
     def report(self) -> StatusReport:
@@ -119,7 +144,7 @@ class Channel:
         gateway does not answer in time; then call it again.
         """
         for found in watch_status(self._control, self.name, every_s=every_s, sleep=time.sleep):
-            self._state.check_uid(found.uid)
+            self._check_uid(found.uid)
             yield found
 
     def wait_until_ready(self, wait_s: float = 60.0) -> Self:
@@ -128,7 +153,17 @@ class Channel:
         Raises ChannelNotReady for a channel that failed or is being deleted, and SluicewayTimeout
         after `wait_s`; both have the gateway's reason.
         """
-        self._state.wait_until_ready(time.monotonic() + wait_s)
+
+        def is_ready(resource: ChannelResource) -> bool:
+            phase = resource.status.phase
+            if phase not in ("provisioning", "ready", "closing", "closed"):
+                raise ChannelNotReady(
+                    f"the channel {resource.name!r} is {phase}: {resource.status.explain()}",
+                    retriable=False,
+                )
+            return phase != "provisioning"
+
+        self._wait_until(is_ready, wait_s, f"the channel {self.name!r} is not ready")
         return self
 
     def close(self, *, force: bool = False, wait_s: float | None = None) -> None:
@@ -141,7 +176,7 @@ class Channel:
 
         Raises Conflict for another incarnation, and ChannelNotReady for a channel without a topic.
         """
-        self._state.update(self._control.close_channel(self.name, uid=self.uid, force=force))
+        self._update(self._control.close_channel(self.name, uid=self.uid, force=force))
         if wait_s is not None:
             self.wait_until_closed(wait_s)
 
@@ -160,7 +195,7 @@ class Channel:
         """
         deadline_s = time.monotonic() + wait_s
         try:
-            self._state.update(
+            self._update(
                 self._control.delete(self.name, uid=self.uid, keep_topic=keep_topic, force=force)
             )
         except ChannelNotFound:
@@ -172,12 +207,21 @@ class Channel:
 
         Raises SluicewayTimeout that names what is missing, and ChannelNotFound if it was deleted.
         """
-        self._state.wait_until_closed(time.monotonic() + wait_s)
+        unfinished = f"the channel {self.name!r} is not closed yet"
+        self._wait_until(lambda resource: resource.status.phase == "closed", wait_s, unfinished)
         return self
 
     def wait_until_gone(self, wait_s: float = 60.0) -> None:
         """Wait until a channel that is being deleted is gone. Raises SluicewayTimeout."""
-        self._state.wait_until_gone(time.monotonic() + wait_s)
+        unfinished = f"the channel {self.name!r} still exists"
+        try:
+            self._wait_until(lambda _: False, wait_s, unfinished)
+        except ChannelNotFound:
+            return
+        except Conflict as error:
+            # With a mismatch, it is gone, and another channel has its name.
+            if error.code != "uid_mismatch":
+                raise
 
     def update(
         self,
@@ -217,15 +261,15 @@ class Channel:
             max_partitions=max_partitions,
             config=config,
         )
-        before = self._state.resource.schema_definition
-        self._state.update(self._control.update(self.name, uid=self.uid, spec=spec, labels=labels))
+        before = self._resource.schema_definition
+        self._update(self._control.update(self.name, uid=self.uid, spec=spec, labels=labels))
         if wanted is not None:
             self._schema = wanted
             for rename in possible_renames(wanted, Schema.parse(before)):
                 warnings.warn(f"the channel {self.name!r}: {rename}", stacklevel=2)
-        self._state.wait_until(
+        self._wait_until(
             lambda resource: resource.status.observed_generation >= resource.generation,
-            time.monotonic() + wait_s,
+            wait_s,
             "the change is accepted, but not in Kafka yet",
         )
 
@@ -485,6 +529,30 @@ class Channel:
             self._control, channel=self.name, uid=self.uid, role=role, membership=member, **times
         )
 
+    def _update(self, resource: ChannelResource) -> None:
+        self._check_uid(resource.uid)
+        self._resource = resource
+
+    def _wait_until(
+        self, done: Callable[[ChannelResource], bool], wait_s: float, unfinished: str
+    ) -> None:
+        """Wait until `done`. Raises SluicewayTimeout, whose message starts with `unfinished`."""
+        deadline_s = time.monotonic() + wait_s
+        while not done(self._resource):
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise SluicewayTimeout(f"{unfinished}: {self.status.explain()}")
+            self._update(self._control.wait_for_change(self._resource, min(left_s, _MAX_WAIT_S)))
+
+    def _check_uid(self, uid: str) -> None:
+        """Raise Conflict `uid_mismatch` for another incarnation."""
+        if uid != self.uid:
+            raise Conflict(
+                f"the channel {self.name!r} was deleted and created again: its uid was {self.uid}, "
+                f"and is {uid} now. Open it again with gateway.channel({self.name!r})",
+                code="uid_mismatch",
+            )
+
     def _verified(self, found: T) -> T:
         """Return a response after a check that it is not one of another incarnation."""
         self.refresh()
@@ -492,7 +560,7 @@ class Channel:
 
     def _connection(self, access: Access) -> Connection:
         connection = self._control.connection(self.name, access)
-        self._state.check_uid(connection.channel_uid)
+        self._check_uid(connection.channel_uid)
         return connection
 
 

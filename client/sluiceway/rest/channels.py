@@ -1,17 +1,11 @@
-"""Requests about channels, their last known state, and status watchers."""
+"""Requests about channels, and status watchers."""
 
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
-from sluiceway.errors import (
-    ChannelNotFound,
-    ChannelNotReady,
-    Conflict,
-    SluicewayTimeout,
-)
+from sluiceway.errors import Conflict
 from sluiceway.rest.arguments import channel_path, check_seconds
 from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.rest.ledger import LedgerCalls
@@ -29,9 +23,7 @@ from sluiceway.rest.transport import Transport
 __all__ = [
     "MIN_INTERVAL_S",
     "Access",
-    "ChannelState",
     "Control",
-    "ResourceField",
     "watch_status",
     "watch_summaries",
 ]
@@ -230,95 +222,3 @@ def _pages(control: Control, known: list[StatusPage]) -> Iterator[StatusPage]:
         cursor = page.next_cursor
         if cursor is None:
             return
-
-
-T = TypeVar("T")
-
-_MAX_WAIT_S = 20.0
-
-
-class ChannelState:
-    """One incarnation of a channel; responses about another one raise Conflict."""
-
-    def __init__(self, control: Control, resource: ChannelResource) -> None:
-        self._control = control
-        self.resource = resource
-
-    def refresh(self) -> None:
-        """Request the channel."""
-        self.update(self._control.channel(self.resource.name))
-
-    def update(self, resource: ChannelResource) -> None:
-        """Store the gateway's response."""
-        self.check_uid(resource.uid)
-        self.resource = resource
-
-    def wait_until(
-        self, done: Callable[[ChannelResource], bool], deadline_s: float, unfinished: str
-    ) -> None:
-        """Wait until `done`. Raises SluicewayTimeout, whose message starts with `unfinished`."""
-        while not done(self.resource):
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                raise SluicewayTimeout(f"{unfinished}: {self.resource.status.explain()}")
-            self.update(self._control.wait_for_change(self.resource, min(left_s, _MAX_WAIT_S)))
-
-    def wait_until_ready(self, deadline_s: float) -> None:
-        """Wait until the channel can be used. Raises ChannelNotReady and SluicewayTimeout."""
-
-        def ready(resource: ChannelResource) -> bool:
-            phase = resource.status.phase
-            if phase not in ("provisioning", "ready", "closing", "closed"):
-                raise ChannelNotReady(
-                    f"the channel {resource.name!r} is {phase}: {resource.status.explain()}",
-                    retriable=False,
-                )
-            return phase != "provisioning"
-
-        self.wait_until(ready, deadline_s, f"the channel {self.resource.name!r} is not ready")
-
-    def wait_until_closed(self, deadline_s: float) -> None:
-        """Wait until the channel is closed. Raises SluicewayTimeout."""
-        unfinished = f"the channel {self.resource.name!r} is not closed yet"
-        self.wait_until(lambda found: found.status.phase == "closed", deadline_s, unfinished)
-
-    def wait_until_gone(self, deadline_s: float) -> None:
-        """Wait until the channel is deleted. Raises SluicewayTimeout."""
-        unfinished = f"the channel {self.resource.name!r} still exists"
-        try:
-            self.wait_until(lambda _: False, deadline_s, unfinished)
-        except ChannelNotFound:
-            return
-        except Conflict as error:
-            # With a mismatch, it is gone, and another channel has its name.
-            if error.code != "uid_mismatch":
-                raise
-
-    def check_uid(self, uid: str) -> None:
-        """Raise Conflict `uid_mismatch` for another incarnation."""
-        name, own = self.resource.name, self.resource.uid
-        if uid != own:
-            raise Conflict(
-                f"the channel {name!r} was deleted and created again: its uid was {own}, and is "
-                f"{uid} now. Open it again with gateway.channel({name!r})",
-                code="uid_mismatch",
-            )
-
-
-class ResourceField(Generic[T]):
-    """A read-only attribute: a field of the channel's resource, as of the last response."""
-
-    def __init__(self, doc: str) -> None:
-        self.__doc__ = doc
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, channel: Any, owner: type) -> T:
-        if channel is None:
-            return self  # type: ignore[return-value]
-        value: T = getattr(channel._state.resource, self._name)  # noqa: SLF001
-        return value
-
-    def __set__(self, channel: object, value: object) -> None:
-        raise AttributeError(f"{self._name} is read-only; use the channel's update()")
