@@ -81,8 +81,12 @@ class DetachRequest:
         if self.end is not None:
             return self.end
         if self.complete:
-            end = EndpointEnd(uid=self.uid, epoch=self.epoch, state="closed")
-            return replace(end, finished_through=self.finished_through)
+            return EndpointEnd(
+                uid=self.uid,
+                epoch=self.epoch,
+                state="closed",
+                finished_through=self.finished_through,
+            )
         ends: dict[int, int] | None = {} if self.pristine else None
         return EndpointEnd(
             uid=self.uid, epoch=self.epoch, state="error", cause=_ABANDONED, ends=ends

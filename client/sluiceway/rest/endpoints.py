@@ -278,6 +278,7 @@ ReportedPositions: TypeAlias = Mapping[int, tuple[int, int]]
 """By partition the offset to read next, and how many records of that message are done."""
 
 UNSUBSCRIBED: Final = -1
+"""Sent by no endpoint: a report without this field asks for no counterparts."""
 
 
 @dataclass(frozen=True, kw_only=True)
