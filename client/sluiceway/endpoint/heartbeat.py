@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
