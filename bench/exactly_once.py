@@ -35,11 +35,11 @@ from bench.service import Service, databases, running
 from confluent_kafka import Producer
 
 from sluiceway import Channel, Gateway
+from sluiceway.api.ledger import Interval, LedgerCalls
+from sluiceway.api.transport import Transport
 from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.ledger.write_batch import BatchRequest, WriteBatch
 from sluiceway.records import to_batches
-from sluiceway.rest.ledger import Interval, LedgerCalls
-from sluiceway.rest.transport import Transport
 from sluiceway.schema import Schema
 from sluiceway_gateway.embedded import KafkaServer
 

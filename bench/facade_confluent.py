@@ -16,9 +16,9 @@ import confluent_kafka
 from bench.measure import Measured, Ratio, Side, in_own_process
 
 from sluiceway import Gateway
+from sluiceway.api.models import Connection
 from sluiceway.confluent import Consumer, Producer
 from sluiceway.kafka.config import consumer_config, producer_config
-from sluiceway.rest.models import Connection
 
 MESSAGES = 2_000_000
 PARTITIONS = 4

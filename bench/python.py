@@ -19,10 +19,10 @@ from bench.measure import Measured, Ratio, in_own_process, measure, report
 from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from sluiceway.api.models import Connection
 from sluiceway.kafka.config import consumer_config, producer_config
 from sluiceway.reader import ChannelReader
 from sluiceway.records import to_batches
-from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.writer import ChannelWriter
 from sluiceway_gateway.embedded import KafkaServer

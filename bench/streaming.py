@@ -33,9 +33,9 @@ from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 import sluiceway.spark
 from sluiceway import Gateway
+from sluiceway.api.models import Connection
 from sluiceway.codecs import codec
 from sluiceway.kafka.config import producer_config
-from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway_gateway.demo.environment import demo_environment
 

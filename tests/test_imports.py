@@ -37,10 +37,10 @@ ROWS_IN_HTTP = {
 }
 #: The layers of the client, the lowest first.
 CLIENT_LAYERS = (
-    *("errors", "config", "schema", "records", "rest", "codecs", "kafka", "endpoint"),
+    *("errors", "config", "schema", "records", "api", "codecs", "kafka", "endpoint"),
     *("ledger", "channel", "facade"),
 )
-CLIENT_PACKAGES = {"schema", "records", "rest", "codecs", "kafka", "endpoint", "ledger"}
+CLIENT_PACKAGES = {"schema", "records", "api", "codecs", "kafka", "endpoint", "ledger"}
 CLIENT_FACADES = {"spark", "confluent", "broker", "pypz"}
 # Libraries of one package.
 ONLY_IN = {

@@ -8,32 +8,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sluiceway.api.endpoints import Endpoint, Position
+    from sluiceway.api.models import Connection, Heartbeat, Retention
+    from sluiceway.api.status import StatusReport
     from sluiceway.channel import Channel
     from sluiceway.errors import SluicewayError
     from sluiceway.gateway import Gateway
     from sluiceway.ports import InputPort, OutputPort
     from sluiceway.reader import ChannelReader
-    from sluiceway.rest.endpoints import Endpoint, Position
-    from sluiceway.rest.models import Connection, Heartbeat, Retention
-    from sluiceway.rest.status import StatusReport
     from sluiceway.schema import Schema
     from sluiceway.writer import ChannelWriter
 
 _MODULES = {
-    "Heartbeat": "rest.models",
+    "Heartbeat": "api.models",
     "Channel": "channel",
     "ChannelReader": "reader",
     "ChannelWriter": "writer",
-    "Connection": "rest.models",
-    "Endpoint": "rest.endpoints",
+    "Connection": "api.models",
+    "Endpoint": "api.endpoints",
     "Gateway": "gateway",
     "InputPort": "ports",
     "OutputPort": "ports",
-    "Position": "rest.endpoints",
-    "Retention": "rest.models",
+    "Position": "api.endpoints",
+    "Retention": "api.models",
     "Schema": "schema",
     "SluicewayError": "errors",
-    "StatusReport": "rest.status",
+    "StatusReport": "api.status",
 }
 
 __all__ = [

@@ -36,15 +36,15 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
+from sluiceway.api.channels import MIN_INTERVAL_S
+from sluiceway.api.models import ChannelResource
+from sluiceway.api.status import ChannelSummary, StatusReport
 from sluiceway.channel import Channel as SyncChannel
 from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
 from sluiceway.endpoint.handle import StatusCallback
 from sluiceway.gateway import Gateway as SyncGateway
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.channels import MIN_INTERVAL_S
-from sluiceway.rest.models import ChannelResource
-from sluiceway.rest.status import ChannelSummary, StatusReport
 from sluiceway.runtime.threads import start
 from sluiceway.schema import Schema
 from sluiceway.transaction import Transaction as SyncTransaction

@@ -8,6 +8,25 @@ from functools import partial
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from sluiceway import offsets
+from sluiceway.api.channels import (
+    MIN_INTERVAL_S,
+    Access,
+    Control,
+    watch_status,
+)
+from sluiceway.api.endpoints import Endpoint, Position, Role
+from sluiceway.api.groups import Membership, Mode, membership
+from sluiceway.api.ledger import CommitPage
+from sluiceway.api.models import (
+    ChannelResource,
+    ChannelSpec,
+    ChannelStatus,
+    Connection,
+    Heartbeat,
+    Retention,
+    SchemaVersion,
+)
+from sluiceway.api.status import StatusReport
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import OnLostWriter
 from sluiceway.endpoint.waiting import WaitedState, missing_endpoints, wait_for_endpoints
@@ -23,25 +42,6 @@ from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import Key, Partitioner
 from sluiceway.ledger.visibility import visibility_of
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.channels import (
-    MIN_INTERVAL_S,
-    Access,
-    Control,
-    watch_status,
-)
-from sluiceway.rest.endpoints import Endpoint, Position, Role
-from sluiceway.rest.groups import Membership, Mode, membership
-from sluiceway.rest.ledger import CommitPage
-from sluiceway.rest.models import (
-    ChannelResource,
-    ChannelSpec,
-    ChannelStatus,
-    Connection,
-    Heartbeat,
-    Retention,
-    SchemaVersion,
-)
-from sluiceway.rest.status import StatusReport
 from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import possible_renames
 from sluiceway.writer import ChannelWriter

@@ -6,26 +6,26 @@ import warnings
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
-from sluiceway.channel import Channel
-from sluiceway.endpoint.channel_endpoint import ClosesOnExit
-from sluiceway.errors import ChannelNotFound, Conflict
-from sluiceway.reader import ChannelReader
-from sluiceway.rest.arguments import check_seconds
-from sluiceway.rest.auth import Token
-from sluiceway.rest.channels import (
+from sluiceway.api.arguments import check_seconds
+from sluiceway.api.auth import Token
+from sluiceway.api.channels import (
     MIN_INTERVAL_S,
     Control,
     watch_summaries,
 )
-from sluiceway.rest.models import (
+from sluiceway.api.models import (
     ChannelResource,
     ChannelSpec,
     Heartbeat,
     Retention,
     require_readable,
 )
-from sluiceway.rest.status import ChannelSummary
-from sluiceway.rest.transport import Transport
+from sluiceway.api.status import ChannelSummary
+from sluiceway.api.transport import Transport
+from sluiceway.channel import Channel
+from sluiceway.endpoint.channel_endpoint import ClosesOnExit
+from sluiceway.errors import ChannelNotFound, Conflict
+from sluiceway.reader import ChannelReader
 from sluiceway.schema import Schema
 from sluiceway.transaction import Transaction
 from sluiceway.writer import ChannelWriter

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sluiceway import offsets
+from sluiceway.api.endpoints import Position
+from sluiceway.api.models import Connection
 from sluiceway.endpoint.assignment import PartitionAssignment, StopAtAssignmentEnd
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import StopCondition
 from sluiceway.errors import StaleGeneration
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.models import Connection
 from sluiceway.runtime.steps import Steps, run_steps
 
 __all__ = ["DynamicGroupReader", "OnPartitions"]

@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
+from sluiceway.api.endpoints import Position
 from sluiceway.errors import OffsetOutOfRange, OptionError
 from sluiceway.kafka.consumer import PartitionStream, Watermarks
-from sluiceway.rest.endpoints import Position
 
 __all__ = [
     "Start",

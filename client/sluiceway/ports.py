@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 
+from sluiceway.api.arguments import check_seconds
+from sluiceway.api.endpoints import Endpoint, Position
 from sluiceway.channel import Channel
 from sluiceway.endpoint.channel_endpoint import ClosesOnExit
 from sluiceway.endpoint.stop_condition import (
@@ -22,8 +24,6 @@ from sluiceway.endpoint.waiting import missing_endpoints
 from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTimeout
 from sluiceway.reader import ChannelReader
 from sluiceway.records import copies
-from sluiceway.rest.arguments import check_seconds
-from sluiceway.rest.endpoints import Endpoint, Position
 from sluiceway.writer import ChannelWriter, PreparedRecords
 
 __all__ = ["InputPort", "OutputPort"]

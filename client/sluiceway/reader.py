@@ -11,6 +11,9 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from sluiceway import offsets
+from sluiceway.api.arguments import check_seconds
+from sluiceway.api.endpoints import Position, PositionAdvance
+from sluiceway.api.models import Connection
 from sluiceway.codecs.decoder import decoder_for
 from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
 from sluiceway.endpoint.committer import OffsetCommitter
@@ -32,9 +35,6 @@ from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.ledger.writer_batches import Block
 from sluiceway.records import import_pandas
-from sluiceway.rest.arguments import check_seconds
-from sluiceway.rest.endpoints import Position, PositionAdvance
-from sluiceway.rest.models import Connection
 from sluiceway.runtime.threads import Signal
 from sluiceway.schema import Schema
 from sluiceway.schema.types import find_union

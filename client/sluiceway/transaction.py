@@ -3,6 +3,7 @@
 import logging
 from typing import Self
 
+from sluiceway.api.endpoints import PositionAdvance
 from sluiceway.concurrency import StatementExit
 from sluiceway.errors import (
     CommitUnknown,
@@ -13,7 +14,6 @@ from sluiceway.errors import (
 )
 from sluiceway.ledger.writer_batches import Block
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoints import PositionAdvance
 from sluiceway.writer import ChannelWriter
 
 __all__ = ["Transaction"]

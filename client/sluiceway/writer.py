@@ -11,6 +11,9 @@ from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
 
+from sluiceway.api.arguments import check_seconds
+from sluiceway.api.ledger import LedgerCalls
+from sluiceway.api.models import Connection
 from sluiceway.concurrency import FairLock, ForkGuard
 from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
 from sluiceway.endpoint.handle import EndpointHandle
@@ -36,9 +39,6 @@ from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.ledger.writer_batches import WriterBatches
 from sluiceway.records import import_pandas, to_batches
 from sluiceway.records.row_buffer import FULL, RowBuffer, Rows
-from sluiceway.rest.arguments import check_seconds
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.models import Connection
 from sluiceway.runtime.threads import call, start
 from sluiceway.schema import Schema
 from sluiceway.tracing import ActiveSpan, channel_span

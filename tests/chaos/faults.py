@@ -17,8 +17,8 @@ from tests.chaos.watching import Watch
 from tests.chaos.world import Broker, GatewayProcess, World
 from tests.support.relay import Relay
 
+from sluiceway.api.ledger import DEFAULT_LEASE_MS
 from sluiceway.errors import SluicewayError
-from sluiceway.rest.ledger import DEFAULT_LEASE_MS
 
 LEASE_S = DEFAULT_LEASE_MS / 1000
 _BEYOND_S = 3.0

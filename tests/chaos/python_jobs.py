@@ -22,6 +22,7 @@ from tests.chaos.checker import Identity, Record, rows_of, scan_of
 from tests.chaos.journal import Journal, Task, attempt_name, record_of
 
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway
+from sluiceway.api.endpoints import Position
 from sluiceway.errors import (
     CommitUnknown,
     CounterpartError,
@@ -29,7 +30,6 @@ from sluiceway.errors import (
     KafkaUnavailable,
     SluicewayError,
 )
-from sluiceway.rest.endpoints import Position
 
 _CHUNK = 8
 _PAUSE_S = 0.05

@@ -9,9 +9,9 @@ from tests.chaos.checker import Record, Seen
 from tests.chaos.journal import record_of
 
 from sluiceway import ChannelReader, Gateway
+from sluiceway.api.endpoints import Position
+from sluiceway.api.ledger import OpenBatch
 from sluiceway.errors import SluicewayError
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger import OpenBatch
 
 _READ = 200
 _POLL_S = 0.2

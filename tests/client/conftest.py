@@ -16,11 +16,11 @@ from relay import Relay
 from scripted_gateway import Script, scripted
 from shared_kafka import SharedKafka
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
+from sluiceway.api.endpoints import AttachResult
+from sluiceway.api.ledger import LedgerCalls
+from sluiceway.api.transport import Transport
 from sluiceway.broker import Broker
 from sluiceway.confluent import Consumer
-from sluiceway.rest.endpoints import AttachResult
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.transport import Transport
 from topics import DEFINITION, Topics
 
 

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from sluiceway import errors
+from sluiceway.api.parsing import BY_CODE
 from sluiceway.errors import (
     CorruptMessage,
     DeliveryFailed,
@@ -25,7 +26,6 @@ from sluiceway.errors import (
     UnsupportedType,
 )
 from sluiceway.kafka.errors import create_client, run_callbacks, translate_error
-from sluiceway.rest.parsing import BY_CODE
 from sluiceway_gateway.http.openapi import error_codes
 from sluiceway_gateway.kafka.client import rejection
 from sluiceway_gateway.kafka.model import Cause

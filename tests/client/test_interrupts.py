@@ -30,6 +30,10 @@ from faults import (
     no_threads,
 )
 from sluiceway import Channel, Endpoint
+from sluiceway.api.channels import Control
+from sluiceway.api.endpoints import EndpointCalls, Role
+from sluiceway.api.models import Connection
+from sluiceway.api.transport import Transport
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import DeliveryFailed, EndpointClosed, OptionError
@@ -37,10 +41,6 @@ from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.reader import ChannelReader
 from sluiceway.records.row_buffer import RowBuffer
-from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoints import EndpointCalls, Role
-from sluiceway.rest.models import Connection
-from sluiceway.rest.transport import Transport
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
 from waiting import until

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sluiceway.api.endpoints import Position
+from sluiceway.api.models import Connection
 from sluiceway.errors import OptionError
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
 

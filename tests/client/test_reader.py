@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from sluiceway.api.endpoints import Position
+from sluiceway.api.models import Connection
 from sluiceway.errors import EndpointClosed, OffsetOutOfRange, OptionError, ValueOutOfRange
 from sluiceway.kafka.fetcher import Fetcher
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from topics import Topics, messages_of, readings
 

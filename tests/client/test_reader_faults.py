@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from relay import Relay
+from sluiceway.api.endpoints import Position
+from sluiceway.api.models import Connection
 from sluiceway.errors import CorruptMessage, KafkaUnavailable, OffsetOutOfRange, TopicGone
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
 from waiting import collect, until

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from faults import at_call
+from sluiceway.api.endpoints import Position
+from sluiceway.api.models import Connection
 from sluiceway.codecs import Decoder
 from sluiceway.errors import CorruptMessage, SchemaMismatch, ValueOutOfRange
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
 
@@ -26,7 +26,7 @@ MILLIONS = 8_000_000
 
 PROGRAM = """
 import json, resource, sys
-from sluiceway.rest.models import Connection
+from sluiceway.api.models import Connection
 from sluiceway.reader import ChannelReader
 
 connection = Connection(**json.loads(sys.argv[1]))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 
 from sluiceway import Gateway
+from sluiceway.api.endpoints import Position
 from sluiceway.errors import CorruptMessage, EndpointClosed, SchemaMismatch
-from sluiceway.rest.endpoints import Position
 from topics import Topics, readings
 
 

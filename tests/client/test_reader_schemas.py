@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from sluiceway.api.endpoints import Position
+from sluiceway.api.models import Connection, SchemaVersion
 from sluiceway.codecs import codec
 from sluiceway.errors import CorruptMessage, GatewayUnavailable, SchemaMismatch
 from sluiceway.reader import ChannelReader
 from sluiceway.records import to_batches
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.models import Connection, SchemaVersion
 from sluiceway.schema import Schema
 from sluiceway.writer import ChannelWriter
 from topics import DEFINITION, Topics, readings

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from relay import Relay
+from sluiceway.api.models import Connection
 from sluiceway.errors import (
     DeliveryFailed,
     EndpointClosed,
@@ -15,7 +16,6 @@ from sluiceway.errors import (
     RecordTooLarge,
 )
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
 from waiting import until

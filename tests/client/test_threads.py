@@ -22,9 +22,9 @@ from sluiceway import (
     OutputPort,
     Position,
 )
+from sluiceway.api.models import Connection
 from sluiceway.concurrency import FairLock
 from sluiceway.errors import CommitBeyondRead, DeliveryFailed, EndpointClosed
-from sluiceway.rest.models import Connection
 from topics import Topics, readings
 from waiting import until
 

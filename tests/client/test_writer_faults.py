@@ -7,9 +7,9 @@ import pytest
 
 from relay import Relay
 from shared_kafka import SharedKafka
+from sluiceway.api.models import Connection
 from sluiceway.errors import DeliveryFailed, EndpointClosed, KafkaFailure
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
 from waiting import until

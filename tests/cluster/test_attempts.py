@@ -17,9 +17,9 @@ import pytest
 from ledger_view import LedgerView
 from processes import spark_environment
 from sluiceway import Gateway
+from sluiceway.api.ledger import DEFAULT_LEASE_MS, BatchRequest, LedgerCalls
+from sluiceway.api.transport import Transport
 from sluiceway.channel import Channel
-from sluiceway.rest.ledger import DEFAULT_LEASE_MS, BatchRequest, LedgerCalls
-from sluiceway.rest.transport import Transport
 from spark_tasks import SCHEMA, fill
 from waiting import until
 

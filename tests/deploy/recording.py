@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from gateways import serving
 from sluiceway import Gateway
+from sluiceway.api.models import Heartbeat, Retention
 from sluiceway.errors import GatewayError
-from sluiceway.rest.models import Heartbeat, Retention
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.embedded import KafkaServer

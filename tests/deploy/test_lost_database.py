@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from gateways import serving
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
-from sluiceway.rest.models import Retention
+from sluiceway.api.models import Retention
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.db.revision import migrate
 from sluiceway_gateway.kafka.admin import KafkaAdmin

@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from scripted_gateway import scripted
+from sluiceway.api.channels import Control
+from sluiceway.api.endpoints import EndpointCalls, EndpointEnd, PositionAdvance
+from sluiceway.api.models import ChannelResource, ChannelSpec
+from sluiceway.api.parsing import JsonNode, parse, problem
 from sluiceway.errors import Conflict, GatewayUnavailable
-from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoints import EndpointCalls, EndpointEnd, PositionAdvance
-from sluiceway.rest.models import ChannelResource, ChannelSpec
-from sluiceway.rest.parsing import JsonNode, parse, problem
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.settings import Settings
 

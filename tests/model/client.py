@@ -18,6 +18,11 @@ from pydantic_core import to_json
 from tests.model.gateway import Gateway, Move
 from tests.model.world import Killed, Record, Steps, Violation, World, pause
 
+from sluiceway.api import ledger as ledger_requests
+from sluiceway.api.endpoints import Position, PositionAdvance
+from sluiceway.api.ledger import LedgerCalls
+from sluiceway.api.parsing import JsonNode, parse, problem
+from sluiceway.api.parsing import to_json as request_json
 from sluiceway.errors import GatewayUnavailable, KafkaUnavailable, SluicewayError
 from sluiceway.kafka.messages import DeliveryReport
 from sluiceway.ledger import write_batch, writer_batches
@@ -25,11 +30,6 @@ from sluiceway.ledger.intervals import DeliveredIntervals
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.ledger.writer_batches import Block, WriterBatches
-from sluiceway.rest import ledger as ledger_requests
-from sluiceway.rest.endpoints import Position, PositionAdvance
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.parsing import JsonNode, parse, problem
-from sluiceway.rest.parsing import to_json as request_json
 from sluiceway_gateway.errors import SluicewayGatewayError
 from sluiceway_gateway.http.problems import problem_response
 from sluiceway_gateway.ledger.batches import CommitRequest

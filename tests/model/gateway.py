@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from tests.model.world import START, Violation, World, offsets
 
-from sluiceway.rest.ledger import DEFAULT_LEASE_MS
+from sluiceway.api.ledger import DEFAULT_LEASE_MS
 from sluiceway_gateway.errors import (
     BatchNotFound,
     BeyondWatermark,

@@ -28,6 +28,7 @@ from tests.model.world import (
     pause,
 )
 
+from sluiceway.api.ledger import Batch, BatchRequest, LedgerCalls
 from sluiceway.errors import (
     CommitUnknown,
     Conflict,
@@ -41,7 +42,6 @@ from sluiceway.ledger.facade_batches import MessageBatches
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.ledger.writer_batches import WriterBatches
-from sluiceway.rest.ledger import Batch, BatchRequest, LedgerCalls
 from sluiceway.transaction import Transaction as ClientTransaction
 
 Identity = tuple[Any, ...]

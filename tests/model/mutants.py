@@ -20,6 +20,8 @@ from tests.model.runs import JobRuns
 from tests.model.schedule import Outcome, run_schedules
 from tests.model.world import Record, Steps, World
 
+from sluiceway.api.endpoints import Endpoint
+from sluiceway.api.ledger import LedgerCalls
 from sluiceway.endpoint.stop_condition import LostWriterPolicy
 from sluiceway.errors import CommitUnknown, Conflict, GatewayError
 from sluiceway.kafka.messages import DeliveryReport
@@ -28,8 +30,6 @@ from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords, _Part
 from sluiceway.ledger.write_batch import BATCH_TRANSITIONS, WriteBatch
 from sluiceway.ledger.write_batch import BatchState as ClientBatchState
 from sluiceway.ledger.writer_batches import WriterBatches
-from sluiceway.rest.endpoints import Endpoint
-from sluiceway.rest.ledger import LedgerCalls
 from sluiceway_gateway.errors import PositionMoved
 from sluiceway_gateway.groups import model as groups
 from sluiceway_gateway.ledger import batches, model, repairing

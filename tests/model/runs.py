@@ -13,10 +13,10 @@ from tests.model.gateway import LEASE, Gateway
 from tests.model.readers import places_of
 from tests.model.world import JobFailed, Log, Process, Record, Steps, Violation, World, pause
 
+from sluiceway.api.endpoints import Endpoint
 from sluiceway.endpoint import stop_condition
 from sluiceway.endpoint.stop_condition import LostWriterPolicy
 from sluiceway.errors import CounterpartError
-from sluiceway.rest.endpoints import Endpoint
 from sluiceway_gateway.endpoints import model as endpoints
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Mode, Place, Role, State
 from sluiceway_gateway.groups import model as groups

@@ -22,6 +22,7 @@ from rich.traceback import Traceback
 from scripted_gateway import scripted
 from secured import PASSWORDS, SecuredGateway, SecuredKafka
 from sluiceway import Gateway
+from sluiceway.api.models import Connection
 from sluiceway.channel import Channel
 from sluiceway.errors import (
     CorruptMessage,
@@ -36,7 +37,6 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import ChannelDataReader
 from sluiceway.spark.options import ReadOptions

@@ -17,7 +17,7 @@ from sqlalchemy import event
 
 from relay import Relay
 from sluiceway import Channel
-from sluiceway.rest.transport import Transport
+from sluiceway.api.transport import Transport
 from sluiceway_gateway.db.engine import Database
 from waiting import until
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from gateways import Rig, result
-from sluiceway.rest.ledger import manifest_digest
+from sluiceway.api.ledger import manifest_digest
 from sluiceway_gateway.channels.model import Phase, TopicRef
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.model import Interval, halt

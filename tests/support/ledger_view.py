@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway
+from sluiceway.api.ledger import Committed, LedgerCalls
 from sluiceway.codecs.decoder import decoder_for
-from sluiceway.rest.ledger import Committed, LedgerCalls
 from sluiceway.schema import Schema
 from topics import messages_of
 

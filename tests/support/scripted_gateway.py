@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from sluiceway.rest.channels import Control
-from sluiceway.rest.transport import Transport
+from sluiceway.api.channels import Control
+from sluiceway.api.transport import Transport
 
 #: A channel as the gateway describes it.
 CHANNEL: dict[str, Any] = {

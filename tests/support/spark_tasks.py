@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JNetworkError
 
+from sluiceway.api.models import Connection
 from sluiceway.channel import Channel
-from sluiceway.rest.models import Connection
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.endpoints import Job
 from sluiceway.spark.ledger_batches import TaskResult

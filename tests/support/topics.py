@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import Consumer, IsolationLevel, Message, Producer, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from sluiceway.rest.models import Connection
+from sluiceway.api.models import Connection
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import NewMessage, Rejection
 from sluiceway_gateway.provisioning.topic import AlterConfig, CreateTopic, GrowPartitions

@@ -201,7 +201,7 @@ WITHOUT = """
 import os, sys
 sys.modules["opentelemetry"] = None
 from sluiceway import tracing
-from sluiceway.rest.transport import Transport
+from sluiceway.api.transport import Transport
 assert not tracing.INSTALLED
 with tracing.channel_span("send", "landings", kind="send") as span:
     span.set("sluiceway.records", 1)

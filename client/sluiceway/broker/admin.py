@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from sluiceway.api.models import ChannelSpec, Connection, Retention
 from sluiceway.broker.connection import GatewayAddress, RequestHandler
 from sluiceway.broker.exceptions import (
     LeaderNotAvailable,
@@ -34,7 +35,6 @@ from sluiceway.channel import Channel
 from sluiceway.errors import Forbidden, KafkaFailure, OptionError, SluicewayError
 from sluiceway.kafka.config import MaskedProperties, admin_config
 from sluiceway.kafka.errors import create_client, translate_error
-from sluiceway.rest.models import ChannelSpec, Connection, Retention
 
 __all__ = [
     "AdminRequests",

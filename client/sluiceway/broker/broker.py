@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
+from sluiceway.api.auth import Token
 from sluiceway.broker.admin import AdminRequests, ApiVersionsResponse
 from sluiceway.broker.connection import GatewayAddress, RequestHandler
 from sluiceway.broker.exceptions import SocketDisconnectedError
@@ -29,7 +30,6 @@ from sluiceway.broker.protocol import (
 )
 from sluiceway.endpoint.channel_endpoint import is_success
 from sluiceway.errors import GatewayUnavailable, SluicewayError
-from sluiceway.rest.auth import Token
 
 __all__ = ["Broker"]
 

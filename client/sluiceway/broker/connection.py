@@ -6,6 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluiceway.api.auth import Token
+from sluiceway.api.channels import Control
+from sluiceway.api.models import Connection
+from sluiceway.api.transport import Transport
 from sluiceway.broker.exceptions import (
     ProtocolClientError,
     SocketDisconnectedError,
@@ -23,10 +27,6 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.visibility import Visibility, visibility_of
-from sluiceway.rest.auth import Token
-from sluiceway.rest.channels import Control
-from sluiceway.rest.models import Connection
-from sluiceway.rest.transport import Transport
 
 __all__ = ["GatewayAddress", "RequestHandler", "SslConfig"]
 

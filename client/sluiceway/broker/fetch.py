@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluiceway.api.models import Connection
 from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
     LeaderNotAvailable,
@@ -30,7 +31,6 @@ from sluiceway.broker.protocol import (
 )
 from sluiceway.errors import OptionError, SluicewayError
 from sluiceway.records.to_python import gc_paused
-from sluiceway.rest.models import Connection
 
 __all__ = ["FetchRequests"]
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sluiceway.api.models import Connection
 from sluiceway.broker.exceptions import (
     OffsetOutOfRangeError,
     ProtocolClientError,
@@ -16,7 +17,6 @@ from sluiceway.kafka.consumer import PartitionStream, open_stream
 from sluiceway.kafka.io_thread import SHARED_CONSUMERS
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
-from sluiceway.rest.models import Connection
 
 __all__ = ["FetchedPartition", "Source", "open_source"]
 

@@ -8,6 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
+from sluiceway.api.endpoints import (
+    AttachResult,
+    Endpoint,
+    EndpointCalls,
+    EndpointEnd,
+    EndpointReport,
+    ReportedPositions,
+    SyncResult,
+)
+from sluiceway.api.groups import Membership
+from sluiceway.api.models import Connection
 from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
     IllegalGeneration,
@@ -33,17 +44,6 @@ from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.assignment import sync
 from sluiceway.endpoint.committer import OffsetCommitter
 from sluiceway.errors import Fenced, SluicewayError
-from sluiceway.rest.endpoints import (
-    AttachResult,
-    Endpoint,
-    EndpointCalls,
-    EndpointEnd,
-    EndpointReport,
-    ReportedPositions,
-    SyncResult,
-)
-from sluiceway.rest.groups import Membership
-from sluiceway.rest.models import Connection
 
 __all__ = [
     "DescribeGroupResponse",

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from sluiceway.api.endpoints import Position
 from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
     IllegalGeneration,
@@ -26,7 +27,6 @@ from sluiceway.broker.protocol import (
     in_text,
 )
 from sluiceway.errors import OptionError, SluicewayError
-from sluiceway.rest.endpoints import Position
 
 __all__ = ["OffsetRequests"]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from sluiceway.api.models import Connection
 from sluiceway.broker.connection import GatewayAddress, RequestHandler
 from sluiceway.broker.exceptions import (
     InvalidMessageError,
@@ -41,7 +42,6 @@ from sluiceway.kafka.config import MaskedProperties, producer_config
 from sluiceway.kafka.errors import create_client, run_callbacks
 from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
 from sluiceway.ledger.intervals import DeliveredIntervals
-from sluiceway.rest.models import Connection
 
 __all__ = ["ProduceRequests"]
 

@@ -14,13 +14,13 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from sluiceway.api.models import Connection
 from sluiceway.codecs.arrow import ArrowCodec
 from sluiceway.codecs.avro import AvroCodec
 from sluiceway.codecs.base import Codec, Corrupt, Decoded, runs
 from sluiceway.codecs.resolution import Resolution
 from sluiceway.codecs.wire import BytesCodec, arrow_schema_id, avro_schema_id
 from sluiceway.errors import CorruptMessage, OptionError, SchemaMismatch
-from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.schema.types import Nullable, written_name
 

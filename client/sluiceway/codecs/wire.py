@@ -7,10 +7,10 @@ from typing import Final
 
 import pyarrow as pa
 
+from sluiceway.api.models import Connection
 from sluiceway.codecs.arrow import Envelope, InvalidEnvelope
 from sluiceway.codecs.base import Corrupt, Decoded, Encoded, require_short, runs
 from sluiceway.errors import OptionError
-from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.schema.schema import holds_messages
 from sluiceway.schema.types import Nullable

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from sluiceway.api.endpoints import PositionAdvance
 from sluiceway.confluent.config import ProducerSettings, partition_of_key
 from sluiceway.confluent.errors import INVALID_ARG, kafka_error, kafka_exceptions, refused
 from sluiceway.confluent.local_queue import (
@@ -33,7 +34,6 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.errors import run_callbacks
 from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
-from sluiceway.rest.endpoints import PositionAdvance
 from sluiceway.runtime.threads import Background
 
 __all__ = ["BatchCommits", "ChannelProducer", "reason_of"]

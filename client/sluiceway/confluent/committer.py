@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from confluent_kafka import KafkaError, TopicPartition
 
+from sluiceway.api.endpoints import Position
 from sluiceway.confluent.errors import FAIL, kafka_error
 from sluiceway.confluent.partition_offsets import Partition, by_channel
 from sluiceway.errors import GatewayUnavailable, SluicewayError
-from sluiceway.rest.endpoints import Position
 from sluiceway.runtime.threads import Background, Signal
 
 __all__ = ["AsyncCommitter", "committed_partitions"]

@@ -11,16 +11,16 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
+from sluiceway.api.auth import Token
+from sluiceway.api.channels import Control
+from sluiceway.api.groups import Membership
+from sluiceway.api.models import ChannelResource, ChannelSpec, Heartbeat
+from sluiceway.api.transport import Transport
 from sluiceway.confluent import properties
 from sluiceway.confluent.errors import INVALID_ARG, refused
 from sluiceway.errors import ChannelNotFound, OptionError, clear_tracebacks
 from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, MaskedProperties
 from sluiceway.kafka.partitioner import partition_of
-from sluiceway.rest.auth import Token
-from sluiceway.rest.channels import Control
-from sluiceway.rest.groups import Membership
-from sluiceway.rest.models import ChannelResource, ChannelSpec, Heartbeat
-from sluiceway.rest.transport import Transport
 
 LOGGER = logging.getLogger("sluiceway.confluent")
 

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar, cast
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, Message, TopicPartition
 
+from sluiceway.api.endpoints import Position, PositionAdvance
 from sluiceway.confluent.committer import committed_partitions
 from sluiceway.confluent.config import consumer_settings
 from sluiceway.confluent.coordinator import ConsumerCoordinator, OnPartitions
@@ -30,7 +31,6 @@ from sluiceway.confluent.partition_offsets import (
 )
 from sluiceway.confluent.transactions import GroupMetadata
 from sluiceway.confluent.waiting import left_s
-from sluiceway.rest.endpoints import Position, PositionAdvance
 
 __all__ = ["Consumer"]
 

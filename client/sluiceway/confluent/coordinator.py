@@ -12,6 +12,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, Message, TopicPartition
 
+from sluiceway.api.endpoints import Position
 from sluiceway.concurrency import FairLock, ForkGuard
 from sluiceway.confluent.assignment import Assignment, leave_all
 from sluiceway.confluent.committer import AsyncCommitter
@@ -30,7 +31,6 @@ from sluiceway.confluent.partition_offsets import Partition, topic_partitions
 from sluiceway.confluent.waiting import WakeupEvent
 from sluiceway.endpoint.assignment import PartitionAssignment
 from sluiceway.errors import Fenced, GatewayUnavailable, SluicewayError
-from sluiceway.rest.endpoints import Position
 from sluiceway.runtime.steps import StepRunner, Steps
 from sluiceway.runtime.threads import Signal
 

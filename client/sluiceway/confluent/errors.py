@@ -6,6 +6,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from sluiceway.api.models import Connection
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
     ChannelClosed,
@@ -28,7 +29,6 @@ from sluiceway.errors import (
     TopicGone,
     Unauthenticated,
 )
-from sluiceway.rest.models import Connection
 
 # librdkafka's own codes have names with an underscore.
 CONFLICT: Final[int] = KafkaError._CONFLICT

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaError, Message
 
+from sluiceway.api.models import Connection
 from sluiceway.concurrency import FairLock
 from sluiceway.confluent.errors import (
     AUTO_OFFSET_RESET,
@@ -36,7 +37,6 @@ from sluiceway.kafka.io_thread import Consumers
 from sluiceway.kafka.topic import EARLIEST, LATEST
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.ledger.visibility import Visibility
-from sluiceway.rest.models import Connection
 from sluiceway.runtime.threads import Signal
 
 __all__ = ["MessageFetcher"]

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 
+from sluiceway.api.endpoints import Position, PositionAdvance
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.waiting import WakeupEvent
 from sluiceway.endpoint.assignment import PartitionAssignment
@@ -14,7 +15,6 @@ from sluiceway.errors import SluicewayError, StaleGeneration, TopicGone
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.visibility import visibility_of
-from sluiceway.rest.endpoints import Position, PositionAdvance
 from sluiceway.runtime.threads import Background
 
 __all__ = ["ChannelMember"]

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from sluiceway.api.models import Connection
 from sluiceway.confluent.channel_producer import BatchCommits, ChannelProducer, reason_of
 from sluiceway.confluent.config import ProducerSettings
 from sluiceway.confluent.errors import FAIL, INVALID_ARG, kafka_error, require_same_kafka
@@ -22,7 +23,6 @@ from sluiceway.confluent.local_queue import (
 from sluiceway.errors import GatewayUnavailable, KafkaFailure, SluicewayError, TopicGone
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client
-from sluiceway.rest.models import Connection
 from sluiceway.runtime.threads import call
 
 __all__ = ["CLOSE_TIMEOUT_S", "MessageSender"]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 
+from sluiceway.api.endpoints import HeartbeatResult, Position, SyncResult
 from sluiceway.endpoint.committer import AttachedMember
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import StopCondition
 from sluiceway.errors import GatewayUnavailable, StaleGeneration
-from sluiceway.rest.endpoints import HeartbeatResult, Position, SyncResult
 from sluiceway.runtime.steps import Steps
 from sluiceway.runtime.threads import Signal
 

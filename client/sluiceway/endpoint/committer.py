@@ -4,9 +4,9 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
+from sluiceway.api.endpoints import AttachResult, EndpointCalls, Position, PositionAdvance
+from sluiceway.api.groups import Membership
 from sluiceway.errors import CommitBeyondRead, Fenced, GatewayError, GatewayUnavailable, OptionError
-from sluiceway.rest.endpoints import AttachResult, EndpointCalls, Position, PositionAdvance
-from sluiceway.rest.groups import Membership
 
 __all__ = ["AttachedMember", "OffsetCommitter"]
 

@@ -10,6 +10,22 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from sluiceway.api.arguments import check_seconds
+from sluiceway.api.channels import Control
+from sluiceway.api.endpoints import (
+    UNSUBSCRIBED,
+    AttachResult,
+    Endpoint,
+    EndpointEnd,
+    EndpointReport,
+    HeartbeatResult,
+    Position,
+    ReportedPositions,
+    Role,
+    checked_payload,
+)
+from sluiceway.api.groups import Membership
+from sluiceway.api.transport import Backoff
 from sluiceway.concurrency import ForkGuard
 from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession
 from sluiceway.errors import (
@@ -24,22 +40,6 @@ from sluiceway.errors import (
     SluicewayTimeout,
     cause_of,
 )
-from sluiceway.rest.arguments import check_seconds
-from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoints import (
-    UNSUBSCRIBED,
-    AttachResult,
-    Endpoint,
-    EndpointEnd,
-    EndpointReport,
-    HeartbeatResult,
-    Position,
-    ReportedPositions,
-    Role,
-    checked_payload,
-)
-from sluiceway.rest.groups import Membership
-from sluiceway.rest.transport import Backoff
 from sluiceway.runtime.threads import Background, Signal, call
 from sluiceway.tracing import channel_span
 

@@ -11,6 +11,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+from sluiceway.api.endpoints import (
+    EndpointCalls,
+    EndpointEnd,
+    EndpointReport,
+    HeartbeatReply,
+    HeartbeatResult,
+    SessionReport,
+)
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
     ChannelNotFound,
@@ -19,14 +27,6 @@ from sluiceway.errors import (
     GatewayError,
     GatewayUnavailable,
     clear_tracebacks,
-)
-from sluiceway.rest.endpoints import (
-    EndpointCalls,
-    EndpointEnd,
-    EndpointReport,
-    HeartbeatReply,
-    HeartbeatResult,
-    SessionReport,
 )
 from sluiceway.runtime.threads import Background, Signal, call
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sluiceway.api.endpoints import AttachResult, Endpoint
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
     CounterpartError,
@@ -15,7 +16,6 @@ from sluiceway.errors import (
     WriterFailed,
     WriterLost,
 )
-from sluiceway.rest.endpoints import AttachResult, Endpoint
 
 __all__ = [
     "LOG_AFTER_S",

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from sluiceway.api.arguments import check_seconds
+from sluiceway.api.endpoints import Endpoint, EndpointCalls
+from sluiceway.api.groups import CommitProgress
 from sluiceway.errors import OptionError, SluicewayTimeout
-from sluiceway.rest.arguments import check_seconds
-from sluiceway.rest.endpoints import Endpoint, EndpointCalls
-from sluiceway.rest.groups import CommitProgress
 
 __all__ = ["WaitedState", "missing_endpoints", "wait_for_commits", "wait_for_endpoints"]
 

@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from sluiceway.api.models import Connection
 from sluiceway.codecs import Codec, Encoded, codec
 from sluiceway.errors import RecordTooLarge
 from sluiceway.kafka.messages import Messages, Numbers
 from sluiceway.kafka.partitioner import Partitioning
-from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.schema.types import walk
 

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from sluiceway.api.endpoints import Position
 from sluiceway.codecs import Corrupt, Decoded
 from sluiceway.errors import OptionError
 from sluiceway.records import to_records
-from sluiceway.rest.endpoints import Position
 
 __all__ = ["CompletedFetch"]
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
+from sluiceway.api.models import Connection
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
     EndpointClosed,
@@ -23,7 +24,6 @@ from sluiceway.kafka.config import MaskedProperties, consumer_config
 from sluiceway.kafka.errors import is_gone, is_unavailable, translate_error
 from sluiceway.kafka.io_thread import SHARED_CONSUMERS, Chunk, Consumers, MessageQueue
 from sluiceway.kafka.topic import EARLIEST, LATEST, TopicIdentity
-from sluiceway.rest.models import Connection
 from sluiceway.runtime.threads import Signal, call
 
 __all__ = [

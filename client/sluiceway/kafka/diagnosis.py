@@ -15,8 +15,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
+from sluiceway.api.tls import certificate_fault, speaks_tls
 from sluiceway.errors import KafkaAccessFailed
-from sluiceway.rest.tls import certificate_fault, speaks_tls
 
 _MAX_SERVERS = 3
 # A busy broker may take more than a second for one handshake.

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
+from sluiceway.api.transport import Backoff
 from sluiceway.errors import (
     KafkaFailure,
     KafkaUnavailable,
@@ -13,7 +14,6 @@ from sluiceway.errors import (
     TopicGone,
     clear_tracebacks,
 )
-from sluiceway.rest.transport import Backoff
 from sluiceway.runtime.threads import call as call_apart
 
 __all__ = [

@@ -9,14 +9,14 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from sluiceway.api.endpoints import Position
+from sluiceway.api.models import Connection
 from sluiceway.codecs import Decoder
 from sluiceway.codecs.decoder import corrupt_error
 from sluiceway.concurrency import FairLock, ForkGuard
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OffsetOutOfRange, SluicewayError
 from sluiceway.kafka.completed_fetch import CompletedFetch
 from sluiceway.kafka.consumer import FetchedMessages, IdleTimeout, PartitionStream
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.models import Connection
 
 __all__ = ["EndOffsets", "Fetcher"]
 

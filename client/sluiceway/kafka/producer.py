@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from sluiceway.api.models import Connection
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import DeliveryFailed
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client, translate_error
 from sluiceway.kafka.librdkafka import BatchProducer, is_supported
 from sluiceway.kafka.messages import DeliveryReport, Messages
-from sluiceway.rest.models import Connection
 from sluiceway.runtime.threads import call
 
 __all__ = ["IdempotentProducer"]

@@ -20,6 +20,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from sluiceway.api.models import Connection
+from sluiceway.api.transport import Backoff
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import KafkaUnavailable, TopicGone
 from sluiceway.kafka.config import MaskedProperties, admin_config
@@ -31,8 +33,6 @@ from sluiceway.kafka.errors import (
     translate_error,
     with_retries,
 )
-from sluiceway.rest.models import Connection
-from sluiceway.rest.transport import Backoff
 from sluiceway.runtime.threads import call
 
 __all__ = ["EARLIEST", "LATEST", "TopicIdentity"]

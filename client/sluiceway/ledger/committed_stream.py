@@ -5,12 +5,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
+from sluiceway.api.ledger import Interval
 from sluiceway.errors import RecordsLost, SluicewayError, SluicewayTimeout
 from sluiceway.kafka.consumer import FetchedMessages, MessageStream, Watermarks
 from sluiceway.kafka.io_thread import Chunk
 from sluiceway.kafka.topic import EARLIEST, LATEST
 from sluiceway.ledger.visibility import Visibility
-from sluiceway.rest.ledger import Interval
 from sluiceway.runtime.threads import Signal
 
 __all__ = ["CommittedStream"]

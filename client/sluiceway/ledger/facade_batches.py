@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from functools import partial
 
+from sluiceway.api.channels import Control
+from sluiceway.api.endpoints import PositionAdvance
+from sluiceway.api.ledger import LedgerCalls
+from sluiceway.api.models import Connection
 from sluiceway.codecs.wire import WireFormatValidator
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import DeliveryFailed, KafkaFailure
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.intervals import DeliveredIntervals
 from sluiceway.ledger.write_batch import BatchSequence, BatchState, WriteBatch
-from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoints import PositionAdvance
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.models import Connection
 
 __all__ = ["MessageBatches", "WriterEndpoint"]
 

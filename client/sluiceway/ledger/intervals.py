@@ -12,10 +12,10 @@ from typing import Final
 import numpy as np
 from confluent_kafka import KafkaError
 
+from sluiceway.api.ledger import Interval, Manifest
+from sluiceway.api.models import Connection
 from sluiceway.errors import DeliveryFailed
 from sluiceway.kafka.messages import DeliveryReport
-from sluiceway.rest.ledger import Interval, Manifest
-from sluiceway.rest.models import Connection
 
 __all__ = ["DeliveredIntervals", "WrittenRecords"]
 

@@ -4,9 +4,9 @@ import logging
 import threading
 from collections.abc import Callable
 
+from sluiceway.api.ledger import DEFAULT_LEASE_MS, LedgerCalls
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import ChannelNotFound, Conflict, GatewayError
-from sluiceway.rest.ledger import DEFAULT_LEASE_MS, LedgerCalls
 from sluiceway.runtime.threads import Signal, call
 
 __all__ = ["LeaseKeeper"]

@@ -8,6 +8,9 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
+from sluiceway.api.endpoints import Position
+from sluiceway.api.ledger import Committed, KnownCommit, LedgerCalls
+from sluiceway.api.models import Connection
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
     Conflict,
@@ -21,9 +24,6 @@ from sluiceway.errors import (
     clear_tracebacks,
 )
 from sluiceway.ledger.visible_runs import VisibleRuns
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger import Committed, KnownCommit, LedgerCalls
-from sluiceway.rest.models import Connection
 from sluiceway.runtime.threads import Signal, call
 
 __all__ = ["CommittedRuns", "FixedVisibility", "Snapshot", "Visibility", "visibility_of"]

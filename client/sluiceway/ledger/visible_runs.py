@@ -3,8 +3,8 @@
 import bisect
 from array import array
 
+from sluiceway.api.ledger import Committed, Interval
 from sluiceway.errors import IncompatibleGateway
-from sluiceway.rest.ledger import Committed, Interval
 
 __all__ = ["VisibleRuns"]
 

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final, Self
 
+from sluiceway.api.endpoints import PositionAdvance
+from sluiceway.api.ledger import Batch, BatchRequest, CommitResult, LedgerCalls
+from sluiceway.api.models import Connection
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
     ChannelNotReady,
@@ -22,9 +25,6 @@ from sluiceway.errors import (
 )
 from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
-from sluiceway.rest.endpoints import PositionAdvance
-from sluiceway.rest.ledger import Batch, BatchRequest, CommitResult, LedgerCalls
-from sluiceway.rest.models import Connection
 
 __all__ = ["BATCH_TRANSITIONS", "BatchSequence", "BatchState", "WriteBatch"]
 

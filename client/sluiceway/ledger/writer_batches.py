@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from sluiceway.api.endpoints import PositionAdvance
+from sluiceway.api.ledger import LedgerCalls
+from sluiceway.api.models import Connection
 from sluiceway.concurrency import FairLock, ForkGuard, StatementExit
 from sluiceway.errors import (
     CommitUnknown,
@@ -19,9 +22,6 @@ from sluiceway.errors import (
 )
 from sluiceway.ledger.intervals import DeliveredIntervals
 from sluiceway.ledger.write_batch import BatchSequence, WriteBatch
-from sluiceway.rest.endpoints import PositionAdvance
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.models import Connection
 
 __all__ = ["BatchedWriter", "Block", "KeyedBlock", "WriterBatches"]
 

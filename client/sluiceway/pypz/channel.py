@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from sluiceway.api.endpoints import Endpoint, Role
 from sluiceway.channel import Channel
 from sluiceway.endpoint.handle import EndpointHandle, EndpointMetrics
 from sluiceway.errors import (
@@ -31,7 +32,6 @@ from sluiceway.pypz.status import (
     cycle_figures,
 )
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoints import Endpoint, Role
 from sluiceway.runtime.threads import call
 from sluiceway.writer import ChannelWriter
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sluiceway.api.endpoints import AttachResult, Endpoint
 from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, writers_outcome
 from sluiceway.errors import CounterpartError
 from sluiceway.pypz.config import ChannelLogger
@@ -14,7 +15,6 @@ from sluiceway.pypz.status import (
     OwnChannelStatus,
     received_status,
 )
-from sluiceway.rest.endpoints import AttachResult, Endpoint
 
 __all__ = ["ChannelStatusMonitor", "FailedWriters", "Filter", "Peers"]
 

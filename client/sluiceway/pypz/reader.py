@@ -6,14 +6,14 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
+from sluiceway.api.endpoints import Endpoint, Position
+from sluiceway.api.models import Heartbeat
 from sluiceway.errors import CommitBeyondRead, Conflict, OptionError
 from sluiceway.pypz.channel import ChannelBase
 from sluiceway.pypz.config import ReaderSettings, group_name, reader_settings
 from sluiceway.pypz.peers import ChannelStatusMonitor, FailedWriters
 from sluiceway.pypz.status import ChannelStatus
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoints import Endpoint, Position
-from sluiceway.rest.models import Heartbeat
 
 __all__ = ["KafkaChannelReader", "OffsetHistory"]
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from sluiceway.api.models import Heartbeat
 from sluiceway.channel import Channel
 from sluiceway.errors import (
     ChannelNotFound,
@@ -16,7 +17,6 @@ from sluiceway.errors import (
 )
 from sluiceway.gateway import Gateway
 from sluiceway.pypz.config import ChannelLogger, channel_name
-from sluiceway.rest.models import Heartbeat
 from sluiceway.schema import Schema
 
 __all__ = ["MissingLocation", "Resources", "SchemaParseException"]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
+from sluiceway.api.endpoints import Endpoint
 from sluiceway.endpoint.handle import EndpointMetrics
-from sluiceway.rest.endpoints import Endpoint
 from sluiceway.runtime.threads import Signal
 
 __all__ = [

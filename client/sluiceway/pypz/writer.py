@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
+from sluiceway.api.endpoints import Endpoint
 from sluiceway.errors import InvalidRecord, OptionError
 from sluiceway.pypz.channel import ChannelBase
 from sluiceway.pypz.config import group_name, writer_properties
 from sluiceway.pypz.status import ChannelStatus
-from sluiceway.rest.endpoints import Endpoint
 from sluiceway.schema import types as t
 from sluiceway.writer import ChannelWriter, PreparedRecords
 

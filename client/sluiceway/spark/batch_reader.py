@@ -12,6 +12,8 @@ from confluent_kafka import Message
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from sluiceway.api.ledger import Interval
+from sluiceway.api.models import Connection
 from sluiceway.codecs import Corrupt
 from sluiceway.codecs.decoder import corrupt_error, decoder_for
 from sluiceway.errors import (
@@ -22,8 +24,6 @@ from sluiceway.errors import (
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import FetchedMessages, MessageStream, PartitionStream
 from sluiceway.ledger.committed_stream import CommittedStream
-from sluiceway.rest.ledger import Interval
-from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice, reporting
 from sluiceway.spark.metadata_columns import MetadataColumns

@@ -10,9 +10,9 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from sluiceway.api.endpoints import EndpointEnd, HeartbeatReply, KeptEndpoint, SessionReport
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError
-from sluiceway.rest.endpoints import EndpointEnd, HeartbeatReply, KeptEndpoint, SessionReport
 from sluiceway.runtime.threads import Background
 from sluiceway.spark.endpoints import Job, UnreportedEnds, control, heartbeat_session
 from sluiceway.spark.queries import (

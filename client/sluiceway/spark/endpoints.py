@@ -17,12 +17,8 @@ from typing import Final, Literal
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sluiceway.concurrency import ForkGuard
-from sluiceway.endpoint.heartbeat import HeartbeatSession
-from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError, cause_of
-from sluiceway.kafka.topic import TopicIdentity
-from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoints import (
+from sluiceway.api.channels import Control
+from sluiceway.api.endpoints import (
     AttachResult,
     EndpointCalls,
     EndpointEnd,
@@ -35,10 +31,14 @@ from sluiceway.rest.endpoints import (
     SparkJob,
     TaskProgress,
 )
-from sluiceway.rest.groups import Membership
-from sluiceway.rest.models import Connection
-from sluiceway.rest.parsing import JsonNode, parse, to_json
-from sluiceway.rest.transport import Transport
+from sluiceway.api.groups import Membership
+from sluiceway.api.models import Connection
+from sluiceway.api.parsing import JsonNode, parse, to_json
+from sluiceway.api.transport import Transport
+from sluiceway.concurrency import ForkGuard
+from sluiceway.endpoint.heartbeat import HeartbeatSession
+from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError, cause_of
+from sluiceway.kafka.topic import TopicIdentity
 
 __all__ = [
     "EndpointSpec",

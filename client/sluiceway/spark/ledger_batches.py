@@ -13,6 +13,9 @@ from typing import Final, Self, TypeAlias
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from sluiceway.api.ledger import Batch, BatchRequest, LedgerCalls
+from sluiceway.api.models import Connection
+from sluiceway.api.transport import Transport
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
     CommitUnknown,
@@ -24,9 +27,6 @@ from sluiceway.errors import (
 from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.write_batch import BatchState, WriteBatch
-from sluiceway.rest.ledger import Batch, BatchRequest, LedgerCalls
-from sluiceway.rest.models import Connection
-from sluiceway.rest.transport import Transport
 
 __all__ = ["BatchPart", "CommitMessages", "JobBatch", "TaskBatch", "TaskResult", "request_of_job"]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeVar
 
+from sluiceway.api.arguments import group_path
 from sluiceway.errors import OptionError
 from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, refuse_unlisted
-from sluiceway.rest.arguments import group_path
 from sluiceway.spark.offsets import EARLIEST, LATEST, AtTime, OffsetBound, parse_offsets
 
 T = TypeVar("T")

@@ -19,12 +19,12 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
+from sluiceway.api.channels import Control
+from sluiceway.api.endpoints import Role
+from sluiceway.api.ledger import DEFAULT_LEASE_MS
+from sluiceway.api.models import ChannelResource
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import CheckpointMismatch, GatewayError, GatewayUnavailable, OptionError
-from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoints import Role
-from sluiceway.rest.ledger import DEFAULT_LEASE_MS
-from sluiceway.rest.models import ChannelResource
 from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint
 from sluiceway.spark.offsets import StreamOffset
 from sluiceway.spark.options import WriteOptions

@@ -7,6 +7,10 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
 
+from sluiceway.api.channels import Control
+from sluiceway.api.ledger import Committed, Interval, KnownCommit
+from sluiceway.api.models import Connection
+from sluiceway.api.transport import Transport
 from sluiceway.errors import (
     CheckpointMismatch,
     Conflict,
@@ -23,10 +27,6 @@ from sluiceway.ledger.visibility import (
     Visibility,
     visibility_of,
 )
-from sluiceway.rest.channels import Control
-from sluiceway.rest.ledger import Committed, Interval, KnownCommit
-from sluiceway.rest.models import Connection
-from sluiceway.rest.transport import Transport
 from sluiceway.spark.offsets import OffsetRange
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.worker import RefreshableConnection

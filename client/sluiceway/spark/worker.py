@@ -20,11 +20,11 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from sluiceway import __version__
+from sluiceway.api.channels import Access
+from sluiceway.api.models import Connection
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import Conflict, GatewayUnavailable
 from sluiceway.gateway import Gateway
-from sluiceway.rest.channels import Access
-from sluiceway.rest.models import Connection
 from sluiceway.tracing import ActiveSpan, channel_span, configure, continued
 
 __all__ = ["ClientPool", "RefreshableConnection", "Shipped", "prepare_worker", "traced"]

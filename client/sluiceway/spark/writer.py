@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
+from sluiceway.api.models import Connection
 from sluiceway.errors import DeliveryFailed, RecordError, SluicewayError
 from sluiceway.kafka.accumulator import RecordAccumulator, record_accumulator
 from sluiceway.kafka.config import MaskedProperties
@@ -21,7 +22,6 @@ from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.records import to_batches
-from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.endpoints import JobEndpoint, TaskSlice, reporting
 from sluiceway.spark.ledger_batches import CommitMessages, JobBatch, TaskBatch, TaskResult

@@ -19,6 +19,10 @@ from typing import Any
 import click
 import yaml
 
+from sluiceway.api.arguments import channel_path
+from sluiceway.api.channels import Control
+from sluiceway.api.models import ChannelResource
+from sluiceway.api.transport import Transport
 from sluiceway.errors import (
     ChannelNotFound,
     GatewayError,
@@ -27,10 +31,6 @@ from sluiceway.errors import (
     SluicewayError,
     Unauthenticated,
 )
-from sluiceway.rest.arguments import channel_path
-from sluiceway.rest.channels import Control
-from sluiceway.rest.models import ChannelResource
-from sluiceway.rest.transport import Transport
 from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import possible_renames
 from sluiceway_gateway.cli import entry

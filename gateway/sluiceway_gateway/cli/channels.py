@@ -11,8 +11,8 @@ from typing import IO, Any
 import click
 
 from sluiceway import Gateway, Heartbeat, Retention
+from sluiceway.api.ledger import CommitPage, LedgerEvent, OpenBatch, Repair
 from sluiceway.errors import SluicewayTimeout
-from sluiceway.rest.ledger import CommitPage, LedgerEvent, OpenBatch, Repair
 from sluiceway_gateway.cli import entry
 from sluiceway_gateway.cli.entry import (
     confirm,

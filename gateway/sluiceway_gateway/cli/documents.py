@@ -18,8 +18,8 @@ from typing import Any
 import click
 import yaml
 
+from sluiceway.api.arguments import channel_path
 from sluiceway.errors import InvalidRequest
-from sluiceway.rest.arguments import channel_path
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _ENDINGS = " ".join(_SUFFIXES)

@@ -196,7 +196,7 @@ def retry_s() -> float:
 def gateway_at(url: str | None) -> str:
     """Return the gateway's description in messages, for this value of `--url`."""
     # Imported on use: most of the commands that run a gateway need no HTTP client.
-    from sluiceway.rest.transport import DEFAULT_URL
+    from sluiceway.api.transport import DEFAULT_URL
 
     return f"the gateway at {url or os.environ.get('SLUICEWAY_URL') or DEFAULT_URL}"
 

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import click
 
+from sluiceway.api.channels import Control, watch_status, watch_summaries
+from sluiceway.api.endpoints import Endpoint, Role
+from sluiceway.api.ledger import RepairPlan
+from sluiceway.api.status import ChannelSummary, EndpointCounts, LedgerReport, StatusReport
+from sluiceway.api.transport import Transport
 from sluiceway.channel import Channel
-from sluiceway.rest.channels import Control, watch_status, watch_summaries
-from sluiceway.rest.endpoints import Endpoint, Role
-from sluiceway.rest.ledger import RepairPlan
-from sluiceway.rest.status import ChannelSummary, EndpointCounts, LedgerReport, StatusReport
-from sluiceway.rest.transport import Transport
 from sluiceway_gateway.cli import entry
 from sluiceway_gateway.cli.entry import (
     confirm,

@@ -12,11 +12,11 @@ from broker_calls import broker_at, encode, fetch, fetch_offset, produce_values
 from faults import at_call, failing_call
 from ledger_view import LedgerView
 from sluiceway import Channel
+from sluiceway.api.ledger import LedgerCalls
 from sluiceway.broker import Broker, Message, OffsetType, ProduceRequest
 from sluiceway.broker.exceptions import OffsetOutOfRangeError, SocketDisconnectedError
 from sluiceway.errors import OptionError
 from sluiceway.ledger.facade_batches import MessageBatches
-from sluiceway.rest.ledger import LedgerCalls
 from topics import readings
 from waiting import until
 

@@ -25,13 +25,13 @@ from confluent_facade import (
 )
 from faults import at_call, interrupted_at_call
 from relay import Relay
+from sluiceway.api.channels import Control
+from sluiceway.api.endpoints import EndpointCalls, Position
+from sluiceway.api.transport import Transport
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import Fenced, GatewayUnavailable
-from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoints import EndpointCalls, Position
-from sluiceway.rest.transport import Transport
 from waiting import until
 
 EARLIEST = {"auto.offset.reset": "earliest"}

@@ -23,10 +23,10 @@ from faults import (
 from ledger_view import LedgerView
 from relay import Relay
 from sluiceway import Channel
+from sluiceway.api.ledger import LedgerCalls
 from sluiceway.confluent import Consumer, KafkaError, Producer
 from sluiceway.confluent.channel_producer import ChannelProducer
 from sluiceway.ledger.intervals import WrittenRecords
-from sluiceway.rest.ledger import LedgerCalls
 from waiting import until
 
 MakeConsumer = Callable[..., Consumer]

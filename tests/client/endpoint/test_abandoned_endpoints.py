@@ -14,9 +14,9 @@ import pytest
 
 from scripted_gateway import Script
 from sluiceway import Channel, ChannelReader, ChannelWriter
+from sluiceway.api.endpoints import Endpoint, EndpointCalls, EndpointEnd
 from sluiceway.endpoint.heartbeat import AbandonedEndpoints, DetachRequest
 from sluiceway.errors import Fenced, GatewayError, WriterFailed
-from sluiceway.rest.endpoints import Endpoint, EndpointCalls, EndpointEnd
 from topics import readings
 from waiting import until
 

@@ -7,11 +7,11 @@ import pytest
 from faults import failing_call
 from relay import Relay
 from sluiceway import Channel
+from sluiceway.api.channels import Control
+from sluiceway.api.endpoints import EndpointCalls, Position
+from sluiceway.api.transport import Transport
 from sluiceway.endpoint.committer import OffsetCommitter
 from sluiceway.errors import CommitBeyondRead, Conflict, GatewayUnavailable, OptionError
-from sluiceway.rest.channels import Control
-from sluiceway.rest.endpoints import EndpointCalls, Position
-from sluiceway.rest.transport import Transport
 from waiting import until
 
 

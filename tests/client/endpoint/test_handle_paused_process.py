@@ -20,6 +20,7 @@ from confluent_facade import Facade, KafkaError, at, codes, error_code_of, offse
 from faults import lose, suspended
 from relay import Relay
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat, InputPort
+from sluiceway.api.endpoints import HeartbeatReply, SessionReport
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
@@ -30,7 +31,6 @@ from sluiceway.errors import (
     StaleGeneration,
 )
 from sluiceway.kafka.consumer import IdleTimeout, MessageStream
-from sluiceway.rest.endpoints import HeartbeatReply, SessionReport
 from topics import Topics, readings
 from waiting import until
 

@@ -14,16 +14,16 @@ import pytest
 from faults import at_call, no_threads
 from relay import Relay
 from scripted_gateway import Script
-from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession
-from sluiceway.errors import GatewayError, GatewayUnavailable
-from sluiceway.rest.endpoints import (
+from sluiceway.api.endpoints import (
     EndpointCalls,
     EndpointReport,
     HeartbeatReply,
     HeartbeatResult,
     SessionReport,
 )
-from sluiceway.rest.transport import Transport
+from sluiceway.api.transport import Transport
+from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession
+from sluiceway.errors import GatewayError, GatewayUnavailable
 from waiting import until
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sluiceway.api.endpoints import Endpoint, Position
 from sluiceway.endpoint.stop_condition import (
     LostWriterPolicy,
     OnLostWriter,
@@ -20,7 +21,6 @@ from sluiceway.errors import (
     WriterFailed,
     WriterLost,
 )
-from sluiceway.rest.endpoints import Endpoint, Position
 from waiting import until
 
 PATIENCE_S = 60.0

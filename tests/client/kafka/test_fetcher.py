@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from sluiceway.api.endpoints import Position
+from sluiceway.api.models import Connection
 from sluiceway.codecs.decoder import decoder_for
 from sluiceway.errors import (
     KafkaUnavailable,
 )
 from sluiceway.kafka.consumer import FetchedMessages, MessageStream, PartitionStream
 from sluiceway.kafka.fetcher import Fetcher
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings

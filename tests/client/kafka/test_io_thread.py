@@ -19,12 +19,12 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from faults import at_call
 from shared_kafka import SharedKafka
+from sluiceway.api.models import Connection
 from sluiceway.errors import EndpointClosed, KafkaFailure, OptionError
 from sluiceway.kafka import io_thread
 from sluiceway.kafka.consumer import MessageStream
 from sluiceway.kafka.io_thread import SHARED_CONSUMERS, ConsumerThread
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.models import Connection
 from sluiceway.runtime import threads
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings

@@ -16,13 +16,13 @@ import pytest
 from confluent_kafka import KafkaError
 
 from faults import at_call, no_threads
+from sluiceway.api.models import Connection
 from sluiceway.errors import DeliveryFailed, OptionError
 from sluiceway.kafka import producer as producer_module
 from sluiceway.kafka.librdkafka import BatchProducer, is_supported, is_tested
 from sluiceway.kafka.messages import DeliveryReport, Messages
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.ledger.intervals import DeliveredIntervals
-from sluiceway.rest.models import Connection
 from topics import Topics, messages_of
 from waiting import until
 

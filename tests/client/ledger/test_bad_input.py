@@ -11,6 +11,7 @@ import pytest
 
 from ledger_view import LedgerView
 from sluiceway import Channel, Gateway
+from sluiceway.api.ledger import BatchRequest, Interval
 from sluiceway.errors import (
     Conflict,
     GatewayError,
@@ -21,7 +22,6 @@ from sluiceway.errors import (
 )
 from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.ledger.write_batch import WriteBatch
-from sluiceway.rest.ledger import BatchRequest, Interval
 from topics import DEFINITION, Topics, readings
 from waiting import until
 

@@ -9,8 +9,8 @@ from faults import LOST_COMMIT, at_call, failing_call, shorten_lost_commits
 from ledger_view import LedgerView, copy
 from relay import Relay
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway
+from sluiceway.api.ledger import LedgerCalls
 from sluiceway.errors import CommitUnknown, EndpointClosed
-from sluiceway.rest.ledger import LedgerCalls
 from topics import readings
 from waiting import until
 

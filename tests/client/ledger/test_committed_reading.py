@@ -11,9 +11,9 @@ import pytest
 
 from ledger_view import LedgerView
 from sluiceway import Channel
+from sluiceway.api.endpoints import Position
 from sluiceway.errors import Conflict, OffsetOutOfRange, OptionError, WriterFailed
 from sluiceway.ports import InputPort, OutputPort
-from sluiceway.rest.endpoints import Position
 from topics import Topics, readings
 from waiting import until
 

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from faults import at_call
+from sluiceway.api.endpoints import Position
+from sluiceway.api.ledger import Committed, Interval
+from sluiceway.api.models import Connection
 from sluiceway.errors import (
     KafkaUnavailable,
     OffsetOutOfRange,
@@ -19,9 +22,6 @@ from sluiceway.errors import (
 from sluiceway.kafka.consumer import MessageStream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.reader import ChannelReader
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger import Committed, Interval
-from sluiceway.rest.models import Connection
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
 from waiting import collect, until

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faults import interrupted_at_call
+from sluiceway.api.ledger import Interval
 from sluiceway.errors import DeliveryFailed
 from sluiceway.kafka.messages import DeliveryReport
 from sluiceway.ledger import intervals as collector
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
-from sluiceway.rest.ledger import Interval
 
 
 def report(partition: int, first: int, messages: int = 1, records: int = 1) -> DeliveryReport:

@@ -10,6 +10,8 @@ import pytest
 from faults import at_call, failing_call
 from ledger_view import LedgerView, copy
 from sluiceway import Channel, ChannelReader, ChannelWriter, Gateway, Position
+from sluiceway.api.endpoints import EndpointCalls
+from sluiceway.api.ledger import LedgerCalls
 from sluiceway.errors import (
     Conflict,
     EndpointClosed,
@@ -20,8 +22,6 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.consumer import MessageStream
 from sluiceway.kafka.producer import IdempotentProducer
-from sluiceway.rest.endpoints import EndpointCalls
-from sluiceway.rest.ledger import LedgerCalls
 from topics import readings
 from waiting import until
 

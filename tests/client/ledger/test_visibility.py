@@ -9,6 +9,9 @@ import pytest
 
 from faults import no_threads
 from scripted_gateway import Script
+from sluiceway.api.endpoints import Position
+from sluiceway.api.ledger import Committed, Interval, LedgerCalls
+from sluiceway.api.models import Connection
 from sluiceway.errors import (
     Conflict,
     GatewayUnavailable,
@@ -18,9 +21,6 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.ledger.visibility import CommittedRuns, Visibility, visibility_of
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger import Committed, Interval, LedgerCalls
-from sluiceway.rest.models import Connection
 from topics import connection_to
 
 UID = "0" * 32

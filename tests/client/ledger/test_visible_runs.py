@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluiceway.api.ledger import Committed, Interval
 from sluiceway.errors import IncompatibleGateway
 from sluiceway.ledger.visible_runs import VisibleRuns
-from sluiceway.rest.ledger import Committed, Interval
 
 
 def response(

@@ -16,6 +16,8 @@ from ledger_view import LedgerView
 from relay import Relay
 from scripted_gateway import Script
 from sluiceway import Channel
+from sluiceway.api.ledger import Batch, BatchRequest, Interval, LedgerCalls
+from sluiceway.api.transport import Transport
 from sluiceway.codecs import codec
 from sluiceway.errors import (
     ChannelNotReady,
@@ -36,8 +38,6 @@ from sluiceway.ledger.write_batch import (
     WriteBatch,
 )
 from sluiceway.records import to_batches
-from sluiceway.rest.ledger import Batch, BatchRequest, Interval, LedgerCalls
-from sluiceway.rest.transport import Transport
 from sluiceway.schema import Schema
 from topics import readings
 from waiting import until

@@ -15,6 +15,7 @@ import pytest
 from faults import at_call, failing_call
 from ledger_view import LedgerView
 from sluiceway import Channel, ChannelWriter
+from sluiceway.api.ledger import BatchRequest, LedgerCalls
 from sluiceway.errors import (
     Conflict,
     DeliveryFailed,
@@ -24,7 +25,6 @@ from sluiceway.errors import (
     ReplayMismatch,
 )
 from sluiceway.ledger.intervals import WrittenRecords
-from sluiceway.rest.ledger import BatchRequest, LedgerCalls
 from topics import Topics, readings
 from waiting import until
 

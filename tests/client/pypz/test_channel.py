@@ -12,6 +12,7 @@ import pytest
 from faults import AS_SIGNALS, at_call, failing_call, interrupted_at_call, lose
 from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
 from sluiceway import ChannelWriter, Gateway
+from sluiceway.api.endpoints import Position
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import (
     CommitBeyondRead,
@@ -30,7 +31,6 @@ from sluiceway.pypz import (
     NoRecordList,
     SchemaParseException,
 )
-from sluiceway.rest.endpoints import Position
 from topics import Topics
 from waiting import until
 

@@ -7,8 +7,8 @@ import pytest
 from faults import failing_call
 from pypz_rig import SCHEMA, Bench, demo, take
 from sluiceway import Channel, Gateway
+from sluiceway.api.ledger import LedgerCalls
 from sluiceway.errors import CommitUnknown
-from sluiceway.rest.ledger import LedgerCalls
 from waiting import until
 
 

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from faults import OF_FUNCTIONS, interrupted_at_call, no_threads
+from sluiceway.api.endpoints import Position
+from sluiceway.api.ledger import BatchLease, Committed
+from sluiceway.api.transport import Transport
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.visibility import CommittedRuns
-from sluiceway.rest.endpoints import Position
-from sluiceway.rest.ledger import BatchLease, Committed
-from sluiceway.rest.transport import Transport
 from sluiceway.runtime.threads import Background, Signal, call
 from topics import connection_to
 from waiting import until

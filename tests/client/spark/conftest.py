@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import sluiceway.spark
 from processes import spark_environment
 from relay import Relay
-from sluiceway.rest.models import Connection
+from sluiceway.api.models import Connection
 from sluiceway.schema import Schema
 from spark_tasks import SCHEMA
 from topics import Topics

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import sluiceway.spark
 from sluiceway import Gateway
-from sluiceway.rest.endpoints import Endpoint
+from sluiceway.api.endpoints import Endpoint
 
 
 def save(frame: DataFrame, name: str, format_: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 from faults import at_call
 from ledger_view import LedgerView
 from sluiceway import Gateway
+from sluiceway.api.transport import Transport
 from sluiceway.channel import Channel
 from sluiceway.errors import (
     ChannelNotFound,
@@ -18,7 +19,6 @@ from sluiceway.errors import (
     OptionError,
     ReplayMismatch,
 )
-from sluiceway.rest.transport import Transport
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.endpoints import Job
 from sluiceway.spark.types import struct_of

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from relay import Relay
 from sluiceway import Gateway
+from sluiceway.api.ledger import Interval
 from sluiceway.channel import Channel
 from sluiceway.errors import (
     GatewayAccessFailed,
@@ -21,7 +22,6 @@ from sluiceway.errors import (
     OptionError,
     RecordsLost,
 )
-from sluiceway.rest.ledger import Interval
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import InputSplit
 from sluiceway.spark.datasource import ChannelDataSource

@@ -14,6 +14,7 @@ import pytest
 from relay import Relay
 from scripted_gateway import Script
 from sluiceway import Gateway
+from sluiceway.api.ledger import Interval
 from sluiceway.channel import Channel
 from sluiceway.errors import (
     CheckpointMismatch,
@@ -22,7 +23,6 @@ from sluiceway.errors import (
     SluicewayTimeout,
 )
 from sluiceway.kafka.consumer import MessageStream
-from sluiceway.rest.ledger import Interval
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.microbatch import (
     ChannelStreamReader,

@@ -8,9 +8,9 @@ import pytest
 
 from relay import Relay
 from sluiceway import Gateway, Heartbeat
+from sluiceway.api.endpoints import HeartbeatReply, SessionReport
 from sluiceway.channel import Channel
 from sluiceway.errors import GatewayError
-from sluiceway.rest.endpoints import HeartbeatReply, SessionReport
 from sluiceway.spark.driver import Application
 from spark_tasks import SCHEMA, BatchJob, SparkParts, Tasks, pickled_copy
 from waiting import until

@@ -20,9 +20,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 from gateways import all_responses
 from sluiceway import Gateway, Heartbeat
+from sluiceway.api.endpoints import Endpoint, SparkJob
 from sluiceway.channel import Channel
 from sluiceway.errors import GatewayError
-from sluiceway.rest.endpoints import Endpoint, SparkJob
 from sluiceway.spark.driver import Application
 from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint, control
 from sluiceway.spark.queries import public_cause

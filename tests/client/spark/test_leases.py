@@ -14,11 +14,11 @@ from ledger_view import LedgerView
 from relay import Relay
 from scripted_gateway import Script
 from sluiceway import Gateway
+from sluiceway.api.endpoints import HeartbeatReply, KeptEndpoint, Role, SessionReport
+from sluiceway.api.ledger import BatchRequest
 from sluiceway.channel import Channel
 from sluiceway.errors import Conflict, GatewayUnavailable
 from sluiceway.ledger.leases import LeaseKeeper
-from sluiceway.rest.endpoints import HeartbeatReply, KeptEndpoint, Role, SessionReport
-from sluiceway.rest.ledger import BatchRequest
 from sluiceway.spark.driver import Application
 from sluiceway.spark.endpoints import Job, JobEndpoint, control, heartbeat_session
 from sluiceway.spark.ledger_batches import JobBatch, TaskResult

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from sluiceway import Gateway
+from sluiceway.api.models import Connection
 from sluiceway.channel import Channel
 from sluiceway.errors import GatewayUnavailable
-from sluiceway.rest.models import Connection
 from sluiceway.spark.batch_reader import ChannelDataReader
 from sluiceway.spark.microbatch import ChannelStreamReader
 from sluiceway.spark.options import ReadOptions

@@ -8,6 +8,7 @@ from pyspark.sql.datasource import InputPartition
 
 from relay import Relay
 from sluiceway import Gateway
+from sluiceway.api.models import Connection
 from sluiceway.channel import Channel
 from sluiceway.errors import (
     CorruptMessage,
@@ -16,7 +17,6 @@ from sluiceway.errors import (
     OptionError,
     TopicGone,
 )
-from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import ChannelDataReader
 from sluiceway.spark.options import ReadOptions

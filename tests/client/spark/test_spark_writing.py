@@ -8,6 +8,7 @@ import pytest
 
 from relay import Relay
 from sluiceway import Gateway
+from sluiceway.api.models import Connection
 from sluiceway.channel import Channel
 from sluiceway.errors import (
     DeliveryFailed,
@@ -17,7 +18,6 @@ from sluiceway.errors import (
     RecordTooLarge,
     TopicGone,
 )
-from sluiceway.rest.models import Connection
 from sluiceway.schema import Schema
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.writer import ChannelDataWriter, TaskWriter

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluiceway.api.ledger import KnownCommit
+from sluiceway.api.models import Connection
 from sluiceway.errors import CheckpointMismatch
-from sluiceway.rest.ledger import KnownCommit
-from sluiceway.rest.models import Connection
 from sluiceway.spark.offsets import StreamOffset
 
 AT = StreamOffset(channel="flights", uid="a" * 32, topic_id="T", next_offsets={0: 5, 1: 0})

@@ -17,6 +17,7 @@ from pyspark.sql.types import LongType
 from relay import Relay
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
+from sluiceway.api.models import Connection
 from sluiceway.channel import Channel
 from sluiceway.errors import (
     CheckpointMismatch,
@@ -27,7 +28,6 @@ from sluiceway.errors import (
     SchemaMismatch,
     TopicGone,
 )
-from sluiceway.rest.models import Connection
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.microbatch import (
     ChannelStreamReader,

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from scripted_gateway import Script
+from sluiceway.api.endpoints import EndpointCalls
 from sluiceway.endpoint.heartbeat import HeartbeatSession
-from sluiceway.rest.endpoints import EndpointCalls
 from sluiceway.spark.endpoints import (
     EndpointSpec,
     Job,

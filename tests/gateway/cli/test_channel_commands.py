@@ -17,9 +17,9 @@ from processes import Run, Sluiceway, Terminal, process
 from relay import Relay
 from shared_kafka import SharedKafka
 from sluiceway import Gateway, Heartbeat
-from sluiceway.rest.channels import Control
-from sluiceway.rest.ledger import BatchRequest
-from sluiceway.rest.transport import Transport
+from sluiceway.api.channels import Control
+from sluiceway.api.ledger import BatchRequest
+from sluiceway.api.transport import Transport
 
 SCHEMA = {
     "type": "record",

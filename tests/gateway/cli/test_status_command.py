@@ -9,7 +9,7 @@ import pytest
 
 from processes import INTERRUPTIBLE, Run, Sluiceway, process
 from sluiceway import Channel, Gateway, Heartbeat
-from sluiceway.rest.status import EndpointCounts
+from sluiceway.api.status import EndpointCounts
 from sluiceway_gateway.cli.status import counts_text, number_text, seconds_text
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}

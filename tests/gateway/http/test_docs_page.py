@@ -12,7 +12,7 @@ import pytest
 
 from gateways import Rig, code
 from sluiceway import __version__
-from sluiceway.rest.parsing import BY_CODE
+from sluiceway.api.parsing import BY_CODE
 from sluiceway_gateway.http import openapi
 from sluiceway_gateway.http.openapi import ADVICE, error_codes
 from sluiceway_gateway.http.openapi_examples import EXAMPLES, LINKS

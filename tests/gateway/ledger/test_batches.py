@@ -16,7 +16,7 @@ from faults import at_call
 from gateways import ManualClock, Rig, code
 from ledger_sites import FEATURES, LedgerSite, ledger_site
 from shared_kafka import SharedKafka
-from sluiceway.rest.ledger import manifest_digest
+from sluiceway.api.ledger import manifest_digest
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.kafka.admin import KafkaAdmin

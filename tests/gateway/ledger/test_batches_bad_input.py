@@ -6,7 +6,7 @@ import pytest
 
 from gateways import SCHEMA, Rig, code
 from ledger_sites import LedgerSite
-from sluiceway.rest.ledger import manifest_digest
+from sluiceway.api.ledger import manifest_digest
 from sluiceway_gateway.channels.model import Phase
 
 

@@ -17,6 +17,10 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from sluiceway import __version__
+from sluiceway.api.arguments import check_seconds, checked_url
+from sluiceway.api.auth import Token, TokenSource
+from sluiceway.api.parsing import JsonNode, Page, parse, problem, to_json
+from sluiceway.api.tls import certificate_fault, speaks_tls, tls_error, trusted
 from sluiceway.concurrency import ForkGuard
 from sluiceway.errors import (
     EndpointClosed,
@@ -26,10 +30,6 @@ from sluiceway.errors import (
     OptionError,
     clear_tracebacks,
 )
-from sluiceway.rest.arguments import check_seconds, checked_url
-from sluiceway.rest.auth import Token, TokenSource
-from sluiceway.rest.parsing import JsonNode, Page, parse, problem, to_json
-from sluiceway.rest.tls import certificate_fault, speaks_tls, tls_error, trusted
 from sluiceway.runtime.threads import call
 from sluiceway.tracing import carrier, child_span, request_ids
 

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
+from sluiceway.api.arguments import channel_path
+from sluiceway.api.endpoints import PositionAdvance, position_json
+from sluiceway.api.parsing import LOCAL, JsonPath, to_json
+from sluiceway.api.transport import Backoff, Params, Transport
 from sluiceway.errors import CommitUnknown, Conflict, GatewayError, InvalidRequest
-from sluiceway.rest.arguments import channel_path
-from sluiceway.rest.endpoints import PositionAdvance, position_json
-from sluiceway.rest.parsing import LOCAL, JsonPath, to_json
-from sluiceway.rest.transport import Backoff, Params, Transport
 
 __all__ = [
     "DEFAULT_LEASE_MS",

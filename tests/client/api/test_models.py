@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from scripted_gateway import CHANNEL
+from sluiceway.api.endpoints import EndpointEnd, HeartbeatReply, Position
+from sluiceway.api.ledger import Committed
+from sluiceway.api.models import ChannelResource, ChannelSpec, Connection, Retention
+from sluiceway.api.parsing import JsonNode, parse, to_json
 from sluiceway.errors import IncompatibleGateway, OptionError
-from sluiceway.rest.endpoints import EndpointEnd, HeartbeatReply, Position
-from sluiceway.rest.ledger import Committed
-from sluiceway.rest.models import ChannelResource, ChannelSpec, Connection, Retention
-from sluiceway.rest.parsing import JsonNode, parse, to_json
 
 CONNECTION: dict[str, Any] = {
     "channel": {"name": "flights", "uid": "0" * 32, "generation": 2},

@@ -7,8 +7,8 @@ import pytest
 
 from scripted_gateway import Script
 from sluiceway import Channel, Gateway, StatusReport
+from sluiceway.api.status import GroupReport
 from sluiceway.errors import Conflict, IncompatibleGateway
-from sluiceway.rest.status import GroupReport
 from topics import readings
 from waiting import until
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
+from sluiceway.api.parsing import LOCAL, JsonNode, JsonPath, parse
 from sluiceway.errors import OptionError, SchemaMismatch
 from sluiceway.kafka.config import MaskedProperties
-from sluiceway.rest.parsing import LOCAL, JsonNode, JsonPath, parse
 from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import incompatibilities
 

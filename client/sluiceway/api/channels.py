@@ -5,20 +5,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sluiceway.errors import Conflict
-from sluiceway.rest.arguments import channel_path, check_seconds
-from sluiceway.rest.endpoints import EndpointCalls
-from sluiceway.rest.ledger import LedgerCalls
-from sluiceway.rest.models import (
+from sluiceway.api.arguments import channel_path, check_seconds
+from sluiceway.api.endpoints import EndpointCalls
+from sluiceway.api.ledger import LedgerCalls
+from sluiceway.api.models import (
     ChannelResource,
     ChannelSpec,
     Cluster,
     Connection,
     SchemaVersion,
 )
-from sluiceway.rest.parsing import Page, to_json
-from sluiceway.rest.status import ChannelSummary, StatusPage, StatusReport
-from sluiceway.rest.transport import Transport
+from sluiceway.api.parsing import Page, to_json
+from sluiceway.api.status import ChannelSummary, StatusPage, StatusReport
+from sluiceway.api.transport import Transport
+from sluiceway.errors import Conflict
 
 __all__ = [
     "MIN_INTERVAL_S",

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
+from sluiceway.api.arguments import channel_path, group_path
+from sluiceway.api.groups import CommitProgress, Membership
+from sluiceway.api.models import Connection
+from sluiceway.api.parsing import LOCAL, JsonPath, Page, to_json
+from sluiceway.api.transport import Transport
 from sluiceway.errors import Conflict, OptionError
-from sluiceway.rest.arguments import channel_path, group_path
-from sluiceway.rest.groups import CommitProgress, Membership
-from sluiceway.rest.models import Connection
-from sluiceway.rest.parsing import LOCAL, JsonPath, Page, to_json
-from sluiceway.rest.transport import Transport
 
 __all__ = [
     "UNSUBSCRIBED",

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from sluiceway.api.arguments import group_path
 from sluiceway.errors import OptionError
-from sluiceway.rest.arguments import group_path
 
 __all__ = ["CommitProgress", "Membership", "Mode", "PartitionShortfall", "membership"]
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from scripted_gateway import Script, scripted
-from sluiceway.errors import CommitUnknown, Conflict, IncompatibleGateway, InvalidRequest
-from sluiceway.rest.endpoints import Position, PositionAdvance
-from sluiceway.rest.ledger import (
+from sluiceway.api.endpoints import Position, PositionAdvance
+from sluiceway.api.ledger import (
     Batch,
     BatchRequest,
     Committed,
@@ -20,6 +19,7 @@ from sluiceway.rest.ledger import (
     manifest_digest,
     manifest_slices,
 )
+from sluiceway.errors import CommitUnknown, Conflict, IncompatibleGateway, InvalidRequest
 
 UID = "0" * 32
 REQUEST = BatchRequest(channel="c", uid=UID, key="day-1", owner="job", instance="i")

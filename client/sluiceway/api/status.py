@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any
 
-from sluiceway.rest.endpoints import Endpoint
-from sluiceway.rest.parsing import LOCAL, JsonPath
+from sluiceway.api.endpoints import Endpoint
+from sluiceway.api.parsing import LOCAL, JsonPath
 
 __all__ = [
     "BatchReport",

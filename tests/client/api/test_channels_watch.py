@@ -8,8 +8,8 @@ import pytest
 
 from scripted_gateway import Script
 from sluiceway import Channel, Gateway
+from sluiceway.api.channels import watch_status, watch_summaries
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
-from sluiceway.rest.channels import watch_status, watch_summaries
 
 CREW = {"live": 1, "lost": 0, "failed": 0, "finished": 0}
 

@@ -18,6 +18,9 @@ import pytest
 from faults import at_call
 from relay import Relay
 from scripted_gateway import CHANNEL, Script
+from sluiceway.api.auth import TokenSource
+from sluiceway.api.models import ChannelSpec
+from sluiceway.api.transport import Transport
 from sluiceway.errors import (
     Conflict,
     Forbidden,
@@ -29,9 +32,6 @@ from sluiceway.errors import (
     Unauthenticated,
 )
 from sluiceway.gateway import Gateway
-from sluiceway.rest.auth import TokenSource
-from sluiceway.rest.models import ChannelSpec
-from sluiceway.rest.transport import Transport
 from sluiceway.tracing import request_ids
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from scripted_gateway import CHANNEL, Script, scripted
 from sluiceway import Gateway
+from sluiceway.api.channels import Control
+from sluiceway.api.transport import Transport, proxy_of
 from sluiceway.errors import Forbidden, GatewayUnavailable, OptionError
-from sluiceway.rest.channels import Control
-from sluiceway.rest.transport import Transport, proxy_of
 
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 AWAY = "http://gateway.invalid:8900"
