@@ -28,6 +28,7 @@ from sluiceway_gateway.embedded import KafkaServer
 RECORDS = 300_000
 READERS = 10_000
 CHANNELS = 10
+READERS_PER_PARTITION = 4
 ROUNDS = 5
 _PER_READ = 1000
 _AT_ONCE = 200
@@ -111,10 +112,11 @@ def wait(service: Service, count: int) -> dict[str, Reached]:
 
     async def waiting() -> dict[str, Reached]:
         process = psutil.Process()
+        partitions = range(count // (CHANNELS * READERS_PER_PARTITION))
         async with aio.Gateway(service.url, token=service.token, timeout_s=_PATIENCE_S) as gateway:
             channels = [
                 await gateway.channel(
-                    _new_name(), SCHEMA, partitions=count // CHANNELS, wait_s=_PATIENCE_S
+                    _new_name(), SCHEMA, partitions=len(partitions), wait_s=_PATIENCE_S
                 )
                 for _ in range(CHANNELS)
             ]
@@ -122,7 +124,7 @@ def wait(service: Service, count: int) -> dict[str, Reached]:
             before_bytes = process.memory_info().rss
             started_s = time.monotonic()
             readers: list[aio.Reader] = []
-            places = itertools.product(channels, range(count // CHANNELS))
+            places = itertools.product(channels, [*partitions] * READERS_PER_PARTITION)
             while some := [*itertools.islice(places, _AT_ONCE)]:
                 readers += await asyncio.gather(*itertools.starmap(_opened, some))
             opened_s = time.monotonic() - started_s
@@ -133,12 +135,14 @@ def wait(service: Service, count: int) -> dict[str, Reached]:
             idle_share = (time.process_time() - worked_s) / _IDLE_S
             grown_bytes = process.memory_info().rss - before_bytes
             threads = threading.active_count()
+            writers = [await channel.writer() for channel in channels]
             written_s = time.monotonic()
-            for channel in channels:
-                async with channel.writer() as writer:
-                    await writer.write([{"a": 1}] * (count // CHANNELS))
-            await asyncio.gather(*reads)
+            await asyncio.gather(
+                *(writer.write([{"a": 1}] * len(partitions)) for writer in writers)
+            )
+            await asyncio.gather(*(writer.flush() for writer in writers), *reads)
             received_s = time.monotonic() - written_s
+            await asyncio.gather(*(writer.close() for writer in writers))
             await asyncio.gather(*(reader.close() for reader in readers))
         return {
             "open_s": Reached(value=opened_s, at_most=120),

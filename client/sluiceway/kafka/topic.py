@@ -54,6 +54,8 @@ _MAX_VERIFY_S = 2.0
 _MAX_LIST_S = 5.0
 #: librdkafka may end the process if this time is over while it looks up the leaders.
 _LEAST_LIST_S = 1.0
+_LEAST_AGE_S = 1.0
+"""The age from which a shared client is replaced after a failure."""
 _DOING = "describing the topic"
 _SPECS = {LATEST: OffsetSpec.latest(), EARLIEST: OffsetSpec.earliest()}
 _ISOLATION = {False: IsolationLevel.READ_UNCOMMITTED, True: IsolationLevel.READ_COMMITTED}
@@ -77,6 +79,7 @@ class _AdminConnection:
     """
 
     def __init__(self, properties: MaskedProperties) -> None:
+        self.created_s = time.monotonic()
         self.descriptions: dict[str, _Description] = {}
         self.lock = threading.Lock()
         self.errors = ConnectionErrors(properties)
@@ -314,8 +317,10 @@ class TopicIdentity:
             found = call(lambda: self._request_description(admin, timeout_s, grace_s))
         except BaseException:
             admin.descriptions.pop(name, None)
-            # Earlier connection errors must not mislead the next caller.
-            if _ADMINS.get(self._key) is admin:
+            # Earlier connection errors must not mislead the next caller. In an outage, thousands of
+            # readers must not have a client each.
+            old = time.monotonic() - admin.created_s > _LEAST_AGE_S
+            if old and _ADMINS.get(self._key) is admin:
                 _ADMINS.pop(self._key, None)
             raise
         admin.descriptions[name] = description = _Description(
