@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import threading
 import time
 import weakref
@@ -55,7 +56,7 @@ _MAX_LIST_S = 5.0
 #: librdkafka may end the process if this time is over while it looks up the leaders.
 _LEAST_LIST_S = 1.0
 _LEAST_AGE_S = 1.0
-"""The age from which a shared client is replaced after a failure."""
+"""The age from which a client that has replaced another one is replaced after a failure."""
 _DOING = "describing the topic"
 _SPECS = {LATEST: OffsetSpec.latest(), EARLIEST: OffsetSpec.earliest()}
 _ISOLATION = {False: IsolationLevel.READ_UNCOMMITTED, True: IsolationLevel.READ_COMMITTED}
@@ -79,7 +80,9 @@ class _AdminConnection:
     """
 
     def __init__(self, properties: MaskedProperties) -> None:
-        self.created_s = time.monotonic()
+        self.failed = False
+        self.replaced_s = -math.inf
+        """When it replaced a client that had failed."""
         self.descriptions: dict[str, _Description] = {}
         self.lock = threading.Lock()
         self.errors = ConnectionErrors(properties)
@@ -115,6 +118,7 @@ class TopicIdentity:
         self._properties = properties
         self._key = (self._fork_guard, properties)
         # It keeps the shared connection alive.
+        self._shared: _AdminConnection | None = None
         self._shared = self._admin
         self._verified = False
         # The number of delivered records whose topic was certainly this one.
@@ -130,6 +134,8 @@ class TopicIdentity:
         admin = _ADMINS.get(self._key)
         if admin is None:
             admin = _ADMINS.setdefault(self._key, _AdminConnection(self._properties))
+            if self._shared is not None and self._shared.failed:
+                admin.replaced_s = time.monotonic()
         self._shared = admin
         return admin
 
@@ -317,10 +323,11 @@ class TopicIdentity:
             found = call(lambda: self._request_description(admin, timeout_s, grace_s))
         except BaseException:
             admin.descriptions.pop(name, None)
-            # Earlier connection errors must not mislead the next caller. In an outage, thousands of
-            # readers must not have a client each.
-            old = time.monotonic() - admin.created_s > _LEAST_AGE_S
-            if old and _ADMINS.get(self._key) is admin:
+            # Earlier connection errors must not mislead the next caller. But thousands of readers
+            # must not have a client each in an outage.
+            settled = time.monotonic() - admin.replaced_s > _LEAST_AGE_S
+            if settled and _ADMINS.get(self._key) is admin:
+                admin.failed = True
                 _ADMINS.pop(self._key, None)
             raise
         admin.descriptions[name] = description = _Description(
