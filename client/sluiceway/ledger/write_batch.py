@@ -16,7 +16,6 @@ from sluiceway.errors import (
     Conflict,
     EndpointClosed,
     GatewayError,
-    GatewayUnavailable,
     InvalidRequest,
     ReplayMismatch,
     SluicewayError,
@@ -130,8 +129,7 @@ class WriteBatch:
         live instance has it, `batch_aborted` and `batch_fenced` for an instance that has to stop,
         `stale_batch` for an ordinal below a committed one, `ledger_restored` after a restore of the
         database to a state without the `previous` commit; TopicGone for another topic,
-        ChannelNotReady if the ledger lacks a partition, and GatewayUnavailable, after which the
-        batch may be open: call it again, or `abort`.
+        ChannelNotReady if the ledger lacks a partition.
         """
         request = self.request
         if self.state is BatchState.NEW:
@@ -269,8 +267,8 @@ class WriteBatch:
         """Request the batch, which the gateway may have opened before. Raises GatewayError."""
         try:
             batch = self._calls.open(self.request, timeout_s=timeout_s)
-        except SluicewayError as error:
-            if self.state is BatchState.OPENING and not isinstance(error, GatewayUnavailable):
+        except SluicewayError:
+            if self.state is BatchState.OPENING:
                 self._become(BatchState.NEW)
             raise
         self.adopt(batch)
