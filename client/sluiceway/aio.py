@@ -26,12 +26,25 @@ import logging
 import math
 import os
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    suppress,
+)
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
@@ -42,6 +55,7 @@ from sluiceway.api.status import ChannelSummary, StatusReport
 from sluiceway.channel import Channel as SyncChannel
 from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
 from sluiceway.endpoint.handle import StatusCallback
+from sluiceway.errors import OptionError
 from sluiceway.gateway import Gateway as SyncGateway
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.reader import ChannelReader
@@ -68,8 +82,9 @@ _LONGEST_CHECK_S = 5.0
 _CHECKS_PER_S = 500
 """Waiting readers look for the end, growth and outages this often, all together."""
 
-# By process: a forked child has none of its parent's threads.
-_executors: dict[int, ThreadPoolExecutor] = {}
+_Turns = frozenset[asyncio.Lock]
+# The turns of the writers and readers whose call runs in this thread.
+_HELD: ContextVar[_Turns] = ContextVar("sluiceway_turns", default=frozenset())
 
 
 def _complete(future: Future[T], work: Callable[[], T]) -> None:
@@ -87,24 +102,34 @@ def _complete(future: Future[T], work: Callable[[], T]) -> None:
 def _start(work: Callable[[], T]) -> "asyncio.Future[T]":
     """Do some work in a thread of its own, where it may wait for long."""
     future: Future[T] = Future()
-    context = copy_context()
-    start(functools.partial(_complete, future, functools.partial(context.run, work)))
-    return asyncio.wrap_future(future)
+    start(functools.partial(_complete, future, functools.partial(copy_context().run, work)))
+    waiter = asyncio.wrap_future(future)
+    future.add_done_callback(functools.partial(_log_abandoned, waiter))
+    return waiter
+
+
+def _log_abandoned(waiter: "asyncio.Future[Any]", future: Future[Any]) -> None:
+    """Log the failure of a call whose caller has not waited for its end."""
+    if waiter.cancelled() and not future.cancelled() and future.exception() is not None:
+        LOGGER.warning("a call that was cancelled has failed: %r", future.exception())
+
+
+@functools.cache
+def _executor(_process: int) -> ThreadPoolExecutor:
+    """Return the threads of a process: a forked child has none of its parent's."""
+    return ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="sluiceway-aio")
 
 
 def _submit(work: Callable[[], T]) -> "asyncio.Future[T]":
     """Do some work in one of a few threads."""
-    process = os.getpid()
-    if process not in _executors:
-        executor = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="sluiceway-aio")
-        _executors.setdefault(process, executor)
-    return asyncio.get_running_loop().run_in_executor(_executors[process], copy_context().run, work)
+    executor = _executor(os.getpid())
+    return asyncio.get_running_loop().run_in_executor(executor, copy_context().run, work)
 
 
 async def _to_its_end(future: "asyncio.Future[T]", undo: Callable[[T], object] | None = None) -> T:
     """Return the result of a call, which is not left before its end.
 
-    After a cancellation, `undo` is called with the result.
+    After a cancellation, `undo` is called with the result; a failure of either is logged.
     """
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
@@ -114,11 +139,12 @@ async def _to_its_end(future: "asyncio.Future[T]", undo: Callable[[T], object] |
             cancelled = error
     if cancelled is None:
         return future.result()
-    failure = future.exception()
-    if failure is not None:
+    try:
+        result = future.result()
+        if undo is not None:
+            await _to_its_end(_submit(functools.partial(undo, result)))
+    except Exception as failure:
         LOGGER.warning("a call that was cancelled has failed: %r", failure)
-    elif undo is not None:
-        await _to_its_end(_submit(functools.partial(undo, future.result())))
     raise cancelled
 
 
@@ -128,6 +154,7 @@ class _Callback:
     current: ContextVar["_Callback | None"] = ContextVar("sluiceway_callback", default=None)
 
     def __init__(self) -> None:
+        self.turns = _HELD.get()
         self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         # Changed in the loop's thread, as work is submitted.
         self.ended = False
@@ -163,27 +190,30 @@ def _in_loop(callback: Any) -> Any:
     return lambda *arguments: _Callback().wait(callback(*arguments), loop)
 
 
-class _Turn:
-    """The calls of a writer or reader, one at a time."""
+async def _in_turns(
+    turns: _Turns,
+    work: Callable[[], T],
+    undo: Callable[[T], object] | None = None,
+    submit: Callable[[Callable[[], T]], "asyncio.Future[T]"] = _submit,
+) -> T:
+    """Return the result of a call, in a thread; none of the others with one of these turns runs.
 
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-
-    async def run(
-        self,
-        work: Callable[[], T],
-        *others: "_Turn",
-        undo: Callable[[T], object] | None = None,
-    ) -> T:
-        """Return the result of a call in a thread; `others` have a part in it."""
-        callback = _Callback.current.get()
-        if callback is not None and not callback.ended:
-            # The turn waits for the callback that makes this call.
-            return await _to_its_end(callback.submit(work), undo)
-        async with self.lock:
-            if others:
-                return await others[0].run(work, *others[1:], undo=undo)
-            return await _to_its_end(_submit(work), undo)
+    A call that waits for the callback that makes this one lends it its turns, and its thread.
+    """
+    callback = _Callback.current.get()
+    held = frozenset() if callback is None or callback.ended else callback.turns
+    if callback is not None and turns & held:
+        submit = callback.submit
+    async with AsyncExitStack() as stack:
+        # Always in the same order, so that no two calls wait for each other.
+        for turn in sorted(turns - held, key=id):
+            await stack.enter_async_context(turn)
+        token = _HELD.set(turns | held)
+        try:
+            future = submit(work)
+        finally:
+            _HELD.reset(token)
+        return await _to_its_end(future, undo)
 
 
 class _Wrapper(Generic[S]):
@@ -218,7 +248,7 @@ class _Endpoint(_Wrapper[E]):
 
     def __init__(self, wrapped: E) -> None:
         super().__init__(wrapped)
-        self._turn = _Turn()
+        self._turns = frozenset({asyncio.Lock()})
 
     @property
     def endpoint_id(self) -> str | None:
@@ -255,50 +285,39 @@ class _Endpoint(_Wrapper[E]):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._leave(functools.partial(self._sync.__exit__, kind, error, trace))
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._leave(functools.partial(self._sync.__exit__, *raised))
 
     async def _run(self, work: Callable[[], T]) -> T:
-        return await self._turn.run(work)
+        return await _in_turns(self._turns, work)
 
     async def _leave(self, work: Callable[[], None]) -> None:
         """Make the last call, in a thread of its own: members of a group wait for each other."""
-        async with self._turn.lock:
-            await _to_its_end(_start(work))
+        await _in_turns(self._turns, work, submit=_start)
 
 
 class _Block(Generic[T]):
     """A block of a batch or a transaction, begun and ended by calls of its endpoints."""
 
-    def __init__(self, block: AbstractContextManager[T, None], turn: _Turn, *turns: _Turn) -> None:
+    def __init__(self, block: AbstractContextManager[T, None], turns: _Turns) -> None:
         self._block = block
-        self._turn, self._turns = turn, turns
+        self._turns = turns
         # A synchronous block's statement holds it: a block without it is abandoned.
         self._exit: Callable[..., object] | None = None
 
     async def __aenter__(self) -> T:
         leave = self._exit = self._block.__exit__
         cancelled = asyncio.CancelledError()
-        return await self._turn.run(
+        return await _in_turns(
+            self._turns,
             self._block.__enter__,
-            *self._turns,
             undo=lambda _: leave(asyncio.CancelledError, cancelled, None),
         )
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: Any) -> None:
         leave, self._exit = self._exit, None
         assert leave is not None  # noqa: S101 - entered
-        await self._turn.run(functools.partial(leave, kind, error, trace), *self._turns)
+        await _in_turns(self._turns, functools.partial(leave, *raised))
 
 
 class Writer(_Endpoint[ChannelWriter]):
@@ -310,8 +329,16 @@ class Writer(_Endpoint[ChannelWriter]):
     write = _awaited(ChannelWriter.write)
     flush = _awaited(ChannelWriter.flush)
     resolve = _awaited(ChannelWriter.resolve)
-    wait_acknowledged = _awaited(ChannelWriter.wait_acknowledged)
     end_offsets = _awaited(ChannelWriter.end_offsets)
+
+    async def wait_acknowledged(self, groups: Sequence[str], *, timeout_s: float = 60.0) -> None:
+        """Flush, and return when these reading groups have committed past the written records.
+
+        See `ChannelWriter.wait_acknowledged`.
+        """
+        work = functools.partial(self._sync.wait_acknowledged, groups, timeout_s=timeout_s)
+        # Readers of this process may need the other threads to get there.
+        await _in_turns(self._turns, work, submit=_start)
 
     def batch(
         self, key: str, *, owner: str | None = None
@@ -320,7 +347,7 @@ class Writer(_Endpoint[ChannelWriter]):
 
         See `ChannelWriter.batch`. A cancelled block is aborted.
         """
-        return _Block(self._sync.batch(key, owner=owner), self._turn)
+        return _Block(self._sync.batch(key, owner=owner), self._turns)
 
     @property
     def schema(self) -> Schema:
@@ -390,7 +417,7 @@ class Reader(_Endpoint[ChannelReader]):
         """
         deadline_s = math.inf if timeout is None else self._loop.time() + timeout
         records: list[dict[str, Any]] = []
-        async with self._reading:
+        async with self._one_read():
             with self._sync.span("receive", kind="receive") as span:
                 await self._poll(
                     lambda: self._sync.read_at_hand(records, max_records) or None, deadline_s
@@ -403,7 +430,7 @@ class Reader(_Endpoint[ChannelReader]):
         """Yield the records one by one; each counts as returned when it is yielded."""
         take = functools.partial(self._sync.take_at_hand, self._sync.records_at_hand)
         while True:
-            async with self._reading:
+            async with self._one_read():
                 records: Iterator[dict[str, Any]] | None = await self._poll(take, math.inf)
             if records is None:
                 return
@@ -417,12 +444,24 @@ class Reader(_Endpoint[ChannelReader]):
         """
         self._sync.require_batches()
         while True:
-            async with self._reading:
+            async with self._one_read():
                 batch = await self._poll(self._sync.batch_at_hand, math.inf)
                 self._sync.end_call()
             if batch is None:
                 return
             yield batch
+
+    @asynccontextmanager
+    async def _one_read(self) -> AsyncIterator[None]:
+        """Wait for the other reads. Raises OptionError in a callback that one of them waits for."""
+        callback = _Callback.current.get()
+        if callback is not None and not callback.ended and self._turns <= callback.turns:
+            raise OptionError(
+                "on_assign and on_revoke cannot read, because a read of this reader waits for "
+                "their end: commit and seek in them, and read after them"
+            )
+        async with self._reading:
+            yield
 
     async def _leave(self, work: Callable[[], None]) -> None:
         try:
@@ -439,13 +478,13 @@ class Reader(_Endpoint[ChannelReader]):
         try:
             while True:
                 self._waiter = waiter = self._loop.create_future()
-                taken = await self._turn.run(take)
+                taken = await self._run(take)
                 left_s = deadline_s - self._loop.time()
                 if taken is not None or self._sync.finished or left_s <= 0:
                     return taken
                 await self._wait(waiter, left_s)
         except BaseException:
-            await self._turn.run(self._sync.put_back)
+            await self._run(self._sync.put_back)
             raise
 
     async def _wait(self, waiter: "asyncio.Future[None]", left_s: float) -> None:
@@ -478,7 +517,7 @@ class Transaction(_Block[SyncTransaction]):
 
     def __init__(self, reader: Reader, writer: Writer) -> None:
         block = SyncTransaction(reader._sync, writer._sync)  # noqa: SLF001 - of this module
-        super().__init__(block, reader._turn, writer._turn)  # noqa: SLF001
+        super().__init__(block, reader._turns | writer._turns)  # noqa: SLF001
 
 
 class _Opening(Generic[W]):
@@ -495,13 +534,8 @@ class _Opening(Generic[W]):
         opened: W = self._opened
         return opened
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._opened.__aexit__(kind, error, trace)
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._opened.__aexit__(*raised)
 
 
 def _opening(
@@ -538,8 +572,8 @@ def _wrapped(
     return call
 
 
-async def _each(items: Iterator[T]) -> AsyncIterator[T]:
-    """Yield the items of an iterator that waits for each."""
+async def _items(items: Iterator[T]) -> AsyncIterator[T]:
+    """Yield the items of an iterator that waits for the next one."""
     while item := await _start(lambda: [*itertools.islice(items, 1)]):
         yield item[0]
 
@@ -615,7 +649,7 @@ class Channel(_Wrapper[SyncChannel]):
 
         See `sluiceway.Channel.watch`.
         """
-        return _each(self._sync.watch(every_s=every_s))
+        return _items(self._sync.watch(every_s=every_s))
 
     @property
     def _resource(self) -> ChannelResource:
@@ -658,7 +692,7 @@ class Gateway(_Wrapper[SyncGateway]):
 
     async def channels(self, selector: str | None = None) -> AsyncIterator[Channel]:
         """Yield the channels that the token may see, by name; see `sluiceway.Gateway.channels`."""
-        async for channel in _each(self._sync.channels(selector)):
+        async for channel in _items(self._sync.channels(selector)):
             yield Channel(channel)
 
     def watch(
@@ -668,7 +702,7 @@ class Gateway(_Wrapper[SyncGateway]):
 
         See `sluiceway.Gateway.watch`.
         """
-        return _each(self._sync.watch(every_s=every_s))
+        return _items(self._sync.watch(every_s=every_s))
 
     def transaction(self, reader: Reader, writer: Writer) -> Transaction:
         """Return a block that commits its output together with the positions of its input.

@@ -65,10 +65,7 @@ class DynamicGroupReader(ChannelReader):
 
     def records_at_hand(self) -> Iterator[dict[str, Any]]:
         """Return an iterator over some fetched records, which ends before a rebalance."""
-        for record in super().records_at_hand():
-            yield record
-            if self._assignment.rebalance_due:
-                break
+        return self._until_rebalance(super().records_at_hand())
 
     def commit(self, positions: Mapping[int, Position | int] | None = None) -> None:
         """Store positions of its current partitions with the gateway, as ChannelReader does.
@@ -117,6 +114,12 @@ class DynamicGroupReader(ChannelReader):
                     self._release()
         finally:
             super().close()
+
+    def _until_rebalance(self, records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for record in records:
+            yield record
+            if self._assignment.rebalance_due:
+                break
 
     def _start_positions(
         self, start: offsets.Start, partitions: Sequence[int], committed: Mapping[int, Position]
@@ -200,7 +203,9 @@ class DynamicGroupReader(ChannelReader):
             self._handle.mark_incomplete()
 
     def _announce_assigned(self) -> None:
-        """Call `on_assign` with the partitions that are not announced."""
+        """Call `on_assign` with new partitions, unless an earlier call has closed the reader."""
+        if self._closed:
+            return
         new = tuple(p for p in self._assignment.partitions if p not in self._announced)
         self._announced.update(new)
         if new and self._on_assign is not None:

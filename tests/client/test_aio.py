@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import threading
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ import uvloop
 from sluiceway import Channel, Endpoint, aio
 from sluiceway.errors import EndpointClosed, OptionError, SluicewayTimeout
 from topics import readings
+from waiting import until
 
 T = TypeVar("T")
 NewChannel = Callable[..., Channel]
@@ -260,6 +261,78 @@ def test_a_member_commits_in_a_coroutine_when_its_partitions_are_revoked(run: Ru
     run(work)
 
 
+def test_a_callback_may_close_its_reader_and_write_but_not_read(run: Run[None]) -> None:
+    async def work(channel: aio.Channel) -> None:
+        refused: list[OptionError] = []
+
+        async def leave(partitions: tuple[int, ...]) -> None:
+            with pytest.raises(OptionError, match="cannot read") as raised:
+                await reader.read(1)
+            refused.append(raised.value)
+            # The writer's own calls go on meanwhile.
+            await asyncio.gather(*(writer.write(readings(1, number)) for number in partitions))
+            await writer.flush()
+            await reader.close()
+
+        async with channel.writer() as writer:
+            reader = await channel.reader(group="g", dynamic=True, until=None, on_assign=leave)
+            with pytest.raises(EndpointClosed):
+                await reader.read(1, timeout=None)
+            assert len(refused) == 1
+            assert writer.accepted_records == 2
+        async with channel.reader(until="now") as check:
+            assert {record["id"] async for record in check} == {0, 1}
+
+    run(work)
+
+
+def test_the_failure_of_a_cancelled_call_is_logged(
+    run: Run[None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(channel: aio.Channel) -> None:
+        async with channel.writer() as writer:
+            for call in (writer.write, channel.wait_until):
+                begun, proceed = threading.Event(), threading.Event()
+
+                def records(
+                    begun: threading.Event = begun, proceed: threading.Event = proceed
+                ) -> Iterator[dict[str, Any]]:
+                    begun.set()
+                    proceed.wait(60)
+                    raise ZeroDivisionError
+                    yield
+
+                def missing(_: object, fail: Callable[[], Any] = records) -> list[str]:
+                    return list(fail())
+
+                argument = missing if call == channel.wait_until else records()
+                task = asyncio.create_task(call(argument))
+                await asyncio.to_thread(begun.wait, 60)
+                task.cancel()
+                proceed.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+
+    run(work)
+    until(lambda: caplog.text.count("has failed: ZeroDivisionError") == 2)
+
+
+@pytest.mark.long
+def test_more_writers_than_threads_wait_for_acknowledgements(run: Run[None]) -> None:
+    async def work(channel: aio.Channel) -> None:
+        writers = [await channel.writer() for _ in range(70)]
+        async with channel.reader(group="g", until=None) as reader:
+            await asyncio.gather(*(writer.write(readings(1)) for writer in writers))
+            waits = [asyncio.create_task(writer.wait_acknowledged(["g"])) for writer in writers]
+            assert len(await reader.read(70, timeout=None)) == 70
+            await reader.commit()
+            await asyncio.gather(*waits)
+        for writer in writers:
+            await writer.close()
+
+    run(work)
+
+
 def test_waiting_readers_have_no_threads(run: Run[None]) -> None:
     async def work(channel: aio.Channel) -> None:
         readers = [await channel.reader(until=None, share_connection=True) for _ in range(100)]
@@ -267,7 +340,8 @@ def test_waiting_readers_have_no_threads(run: Run[None]) -> None:
         async with asyncio.TaskGroup() as tasks:
             waiting = [tasks.create_task(reader.read(1, timeout=None)) for reader in readers]
             async with channel.writer() as writer:
-                await asyncio.wait(waiting, timeout=1)
+                # After the first look of each of them.
+                await asyncio.gather(*(reader.position() for reader in readers))
                 assert threading.active_count() <= before + 66
                 await writer.write(readings(1))
         assert all(task.result() == readings(1) for task in waiting)

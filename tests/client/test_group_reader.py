@@ -11,7 +11,14 @@ import pytest
 from faults import lose
 from relay import Relay
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
-from sluiceway.errors import Conflict, Fenced, OptionError, SluicewayError, StaleGeneration
+from sluiceway.errors import (
+    Conflict,
+    EndpointClosed,
+    Fenced,
+    OptionError,
+    SluicewayError,
+    StaleGeneration,
+)
 from topics import readings
 
 NewChannel = Callable[..., Channel]
@@ -98,6 +105,21 @@ def test_partitions_of_a_leaving_member_continue_at_its_commits(channel: Channel
             found += first.read(100 - len(found), timeout=None)
         assert by_id(found) == readings(100)
         assert set(first.lag().values()) == {0}
+
+
+def test_a_reader_that_is_closed_when_it_gets_partitions_gets_no_others(
+    new_channel: NewChannel,
+) -> None:
+    assigned: list[tuple[int, ...]] = []
+
+    def leave(partitions: tuple[int, ...]) -> None:
+        assigned.append(partitions)
+        reader.close()
+
+    reader = new_channel(partitions=2).reader(group="d", dynamic=True, on_assign=leave)
+    with pytest.raises(EndpointClosed):
+        reader.read(1, timeout=None)
+    assert assigned == [(0, 1)]
 
 
 @pytest.mark.long

@@ -1,7 +1,7 @@
 """Group requests: lists, descriptions; members of this process join, sync and leave."""
 
-import contextlib
 import functools
+import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -55,6 +55,8 @@ __all__ = [
     "ListGroupsResponse",
     "group_state",
 ]
+
+LOGGER = logging.getLogger("sluiceway.broker")
 
 _PROTOCOL_TYPE = b"consumer"
 
@@ -387,8 +389,10 @@ class GroupRequests:
         except BaseException as error:
             if member is not None and attach is not None:
                 # Its id is lost, and until its timeout it would hold partitions.
-                with contextlib.suppress(SluicewayError):
+                try:
                     self._detach(member)
+                except SluicewayError as failure:
+                    LOGGER.warning("a member that has not joined is still attached: %s", failure)
             if not isinstance(error, SluicewayError):
                 raise
             refusal = group_refusal(error)
