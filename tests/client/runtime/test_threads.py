@@ -6,9 +6,10 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -171,45 +172,33 @@ def test_a_signal_handler_may_call_while_the_main_thread_waits() -> None:
     assert handled == [2]
 
 
-def test_calls_work_in_a_forked_child() -> None:
-    call(lambda: None)
+def in_forked_child(work: Callable[[], object]) -> None:
+    """Run `work` in a child, which has no idle threads of earlier tests."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            code = call(lambda: 0)
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@contextmanager
-def no_free_threads() -> Iterator[None]:
-    """Let work get no thread: idle ones are busy, and no new one can start."""
-    busy: list[int] = []
-    proceed = threading.Event()
-
-    def wait() -> None:
-        busy.append(1)
-        assert proceed.wait(60)
-
-    def all_are_busy() -> bool:
-        workers = [each for each in threading.enumerate() if each.name == "sluiceway-worker"]
-        if len(workers) > len(busy):
-            Background().run(wait)
-        return len(workers) == len(busy)
-
-    with no_threads("sluiceway-worker"):
-        try:
-            until(all_are_busy)
-            yield
-        finally:
-            proceed.set()
+def test_calls_work_in_a_forked_child() -> None:
+    call(lambda: None)
+    in_forked_child(lambda: call(lambda: None))
 
 
 def test_without_a_new_thread_a_call_runs_in_the_main_thread() -> None:
-    with no_free_threads():
-        assert call(threading.current_thread) is threading.main_thread()
+    def work() -> None:
+        with no_threads("sluiceway-worker"):
+            assert call(threading.current_thread) is threading.main_thread()
+
+    in_forked_child(work)
 
 
 def test_background_work_runs_one_at_a_time_and_skips_to_the_newest() -> None:
@@ -236,16 +225,18 @@ def test_background_work_runs_one_at_a_time_and_skips_to_the_newest() -> None:
 def test_background_work_goes_on_after_an_error_and_after_a_lack_of_threads(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    background, done = Background(), threading.Event()
-    with no_free_threads():
-        caplog.clear()
-        background.run(lambda: None)
-    assert "work in the background waits: can't start new thread" in caplog.text
-    for work, error in ((lambda: 1 // 0, "ZeroDivisionError"), (sys.exit, "SystemExit")):
-        background.run(work)
-        until(lambda error=error: error in caplog.text)
-    background.run(done.set)
-    assert done.wait(60)
+    def work() -> None:
+        background, done = Background(), threading.Event()
+        with no_threads("sluiceway-worker"):
+            background.run(lambda: None)
+        assert "work in the background waits: can't start new thread" in caplog.text
+        for task, error in ((lambda: 1 // 0, "ZeroDivisionError"), (sys.exit, "SystemExit")):
+            background.run(task)
+            until(lambda error=error: error in caplog.text)
+        background.run(done.set)
+        assert done.wait(60)
+
+    in_forked_child(work)
 
 
 def interrupted_at_instruction(number: int, work: Callable[[], object]) -> bool:
