@@ -104,7 +104,10 @@ class OffsetRequests:
         else:
             connection = self.handler.connection(topic)
             topic_id, committer = connection.topic_id, group_state().committer(connection, group)
-        fetched, known = group_state().fetched(topic_id), committer.known(calls=self._calls)
+        fetched, known = (
+            group_state().fetched(topic_id),
+            committer.last_committed(calls=self._calls),
+        )
         positions = {}
         for partition, each in requested.items():
             at = known.get(partition)

@@ -166,7 +166,7 @@ class ChannelMember:
 
     def committed(self, partition: int) -> int | None:
         """Return the last seen committed offset, without a request."""
-        position = self._commits.last_known(partition)
+        position = self._commits.cached_position(partition)
         return None if position is None else position.offset
 
     def _count(self, offsets: Mapping[int, int]) -> int:

@@ -225,13 +225,13 @@ class OffsetCommitter:
                     self._committed = others | own
             return stored
 
-    def known(self, *, calls: EndpointCalls | None = None) -> Mapping[int, Position]:
+    def last_committed(self, *, calls: EndpointCalls | None = None) -> Mapping[int, Position]:
         """Return the last seen committed positions; requests them if needed."""
         with self._commit_lock:
             self._resolve(self._calls_or(calls))
             return dict(self._committed)
 
-    def last_known(self, partition: int) -> Position | None:
+    def cached_position(self, partition: int) -> Position | None:
         """Return a partition's last seen committed position, without a request."""
         return self._committed.get(partition)
 
@@ -269,13 +269,13 @@ class OffsetCommitter:
 
     def _checked(self, positions: Mapping[int, Position | int]) -> dict[int, Position]:
         checked = {}
-        for partition, given in positions.items():
+        for partition, requested in positions.items():
             if partition not in self._consumed:
                 raise OptionError(
                     f"partition {partition!r} is not assigned to this reader, which has "
                     f"{', '.join(map(str, sorted(self._consumed)))}"
                 )
-            position = Position.of(given)
+            position = Position.of(requested)
             if position > self._consumed[partition]:
                 raise CommitBeyondRead(
                     f"partition {partition}: {_text(position)} is past the returned records, "

@@ -529,10 +529,10 @@ class EndpointMetrics:
             return {}
         elapsed_ms = 1000 * (marks[-1][0] - marks[0][0])
         records = max(0, marks[-1][1] - marks[0][1])
-        found = {
+        averages = {
             f"averageTimePer{self.kind}CycleMs": round(elapsed_ms / cycles, 3),
             f"averageRecordPer{self.kind}Cycle": round(records / cycles, 3),
         }
         if records:
-            found[f"averageTimePer{self.kind}RecordMs"] = round(elapsed_ms / records, 6)
-        return found
+            averages[f"averageTimePer{self.kind}RecordMs"] = round(elapsed_ms / records, 6)
+        return averages

@@ -377,7 +377,9 @@ class HeartbeatSession:
         further: Sequence[SessionReport],
     ) -> HeartbeatReply | None:
         with self._in_flight:
-            reports = [report for each in endpoints if (report := each.report()) is not None]
+            reports = [
+                report for endpoint in endpoints if (report := endpoint.report()) is not None
+            ]
             if not reports and not further:
                 return None
             responses: list[HeartbeatReply] = []
@@ -395,8 +397,10 @@ class HeartbeatSession:
                 # The gateway ignores numbers up to the highest that it has seen.
                 self._sequence = max(self._sequence, responses[-1].highest_number)
         self._end_outage()
-        results = {id_: result for each in responses for id_, result in each.results.items()}
-        next_ms = min(each.next_ms for each in responses)
+        results = {
+            id_: result for response in responses for id_, result in response.results.items()
+        }
+        next_ms = min(response.next_ms for response in responses)
         return replace(responses[0], results=results, next_ms=next_ms)
 
     def _run(self, calls: EndpointCalls, wake: Signal) -> None:

@@ -104,12 +104,12 @@ class LostWriterPolicy:
 
     def observe(self, endpoints: Iterable[Endpoint]) -> None:
         """Record which writers are open and which have ended; thread-safe."""
-        for each in endpoints:
-            if each.role == "writer" and each.lives:
-                self._seen_open.add(each.id)
-                self._ended_s.pop(each.id, None)
-            elif each.role == "writer" and each.state != "closed":
-                self._ended_s.setdefault(each.id, self._monotonic())
+        for endpoint in endpoints:
+            if endpoint.role == "writer" and endpoint.lives:
+                self._seen_open.add(endpoint.id)
+                self._ended_s.pop(endpoint.id, None)
+            elif endpoint.role == "writer" and endpoint.state != "closed":
+                self._ended_s.setdefault(endpoint.id, self._monotonic())
 
     def has_seen_open(self, writer: Endpoint) -> bool:
         """Whether the writer was open while this reader was attached."""
@@ -139,7 +139,7 @@ class LostWriterPolicy:
     def waits_for(self, writers: Iterable[Endpoint]) -> bool:
         """Whether one of these failed or lost writers may still get a successor."""
         now_s = self._monotonic()
-        ends_s = [each for each in map(self._until_s, writers) if each > now_s]
+        ends_s = [end_s for end_s in map(self._until_s, writers) if end_s > now_s]
         self._due_s = min(ends_s, default=math.inf)
         return bool(ends_s)
 
@@ -167,33 +167,35 @@ def writers_outcome(
     `writers`, and no failed one gets a successor. A failed writer that wrote nothing is ignored;
     but if it was open while this reader was attached, the reader waits for its successor.
     """
-    present = [each for each in endpoints if each.role == "writer"]
+    present = [endpoint for endpoint in endpoints if endpoint.role == "writer"]
     policy.observe(present)
-    counted = [each for each in present if policy.counts(each)]
-    if any(each.lives for each in present) or (len(counted) < writers and not complete):
+    counted = [writer for writer in present if policy.counts(writer)]
+    if any(writer.lives for writer in present) or (len(counted) < writers and not complete):
         return None
-    unaccounted = [each for each in counted if not each.is_accounted_for]
+    unaccounted = [writer for writer in counted if not writer.is_accounted_for]
     pristine = [
-        each
-        for each in present
-        if each.wrote_nothing and each.group is not None and policy.has_seen_open(each)
+        writer
+        for writer in present
+        if writer.wrote_nothing and writer.group is not None and policy.has_seen_open(writer)
     ]
     if not complete and policy.waits_for([*unaccounted, *pristine]):
         return None
     ends: dict[int, int] = {}
-    for each in present:
-        known = each.ends if each.is_accounted_for else each.lost_at
+    for ended in present:
+        end_offsets = ended.ends if ended.is_accounted_for else ended.lost_at
         # A writer that was closed without end offsets has written nothing.
-        for partition, end in (known or {}).items():
+        for partition, end in (end_offsets or {}).items():
             ends[partition] = max(end, ends.get(partition, 0))
     error = None
     if unaccounted and policy.on_lost_writer != "go_on":
         error = _error(unaccounted, channel, complete=complete)
     return WritersOutcome(
         ends=ends,
-        through=max((each.number for each in present if each.number is not None), default=None),
+        through=max(
+            (writer.number for writer in present if writer.number is not None), default=None
+        ),
         short=len(counted) < max(writers, 1),
-        unreported=frozenset(each.id for each in unaccounted if each.lost_at is None),
+        unreported=frozenset(writer.id for writer in unaccounted if writer.lost_at is None),
         error=error,
     )
 
@@ -299,7 +301,7 @@ class WhenFinished(StopCondition):
         if present is not None and (changed or self._policy.is_due()):
             # An evaluation that fails is repeated by the next call.
             self._evaluated = None, complete
-            found = writers_outcome(
+            outcome = writers_outcome(
                 present,
                 self._policy,
                 channel=self._reader.channel,
@@ -309,8 +311,8 @@ class WhenFinished(StopCondition):
             if len(self._counted()) >= self._writers:
                 # The wait begins again once one of them fails.
                 self._open_since_s = None
-            self._ends = None if found is None else self._own_ends(found)
-            self._outcome = found
+            self._ends = None if outcome is None else self._own_ends(outcome)
+            self._outcome = outcome
             self._evaluated = present, complete
         return self._ends
 
@@ -366,11 +368,11 @@ class WhenFinished(StopCondition):
         self._raised = error
         raise error
 
-    def _own_ends(self, found: WritersOutcome) -> Mapping[int, int]:
+    def _own_ends(self, outcome: WritersOutcome) -> Mapping[int, int]:
         if self._committed:
             return self._final_ends()
-        ends = {p: end for p, end in found.ends.items() if self._owns(p)}
-        unknown = (found.unreported, found.short)
+        ends = {p: end for p, end in outcome.ends.items() if self._owns(p)}
+        unknown = (outcome.unreported, outcome.short)
         if unknown != self._substitute[0]:
             # Without end offsets of these writers, the end is that of the topic now.
             self._substitute = (unknown, self._final_ends())
@@ -379,17 +381,23 @@ class WhenFinished(StopCondition):
         return ends
 
     def _counted(self) -> list[Endpoint]:
-        writers = (each for each in self._reader.counterparts or () if each.role == "writer")
-        return [each for each in writers if self._policy.counts(each)]
+        writers = (
+            endpoint for endpoint in self._reader.counterparts or () if endpoint.role == "writer"
+        )
+        return [writer for writer in writers if self._policy.counts(writer)]
 
     def _explanation(self) -> str:
-        writers = [each for each in self._evaluated[0] or () if each.role == "writer"]
+        writers = [endpoint for endpoint in self._evaluated[0] or () if endpoint.role == "writer"]
         counted = self._counted()
-        unfinished = ", ".join(each.place for each in counted if each.state != "closed")
+        unfinished = ", ".join(writer.place for writer in counted if writer.state != "closed")
         failed = _named(
-            [each for each in writers if each.wrote_nothing or self._policy.is_settled(each)]
+            [
+                writer
+                for writer in writers
+                if writer.wrote_nothing or self._policy.is_settled(writer)
+            ]
         )
-        read = _named([each for each in writers if self._policy.was_read(each)])
+        read = _named([writer for writer in writers if self._policy.was_read(writer)])
         return (
             f"{self._reader.name} has read everything and waits for writers: {len(counted)} of "
             f"{self._writers} writers have attached, not finished: {unfinished or 'none'}. "
@@ -414,16 +422,16 @@ def already_read(writers: str) -> str:
 
 
 def _error(unaccounted: Sequence[Endpoint], channel: str, *, complete: bool) -> CounterpartError:
-    failed = [each for each in unaccounted if each.state == "error"]
+    failed = [writer for writer in unaccounted if writer.state == "error"]
     kind, writers = (WriterFailed, failed) if failed else (WriterLost, list(unaccounted))
     how = "failed" if failed else "is lost (no heartbeat for the channel's heartbeat timeout)"
-    grouped = [each for each in writers if each.group is not None]
+    grouped = [writer for writer in writers if writer.group is not None]
     pronoun = "it" if len(writers) == 1 else "them"
     remedies = []
     if grouped and not complete:
         remedies.append("restart it in its place (the same group and index), and continue to read")
     remedies.append(f"read with on_lost_writer='go_on' to end without {pronoun}")
-    ids = ", ".join(repr(each.id) for each in writers[:_MAX_NAMED])
+    ids = ", ".join(repr(writer.id) for writer in writers[:_MAX_NAMED])
     command = f"sluiceway channels dismiss {channel}" + (
         f" --endpoint {writers[0].id}"
         if len(writers) == 1
@@ -443,11 +451,13 @@ def _error(unaccounted: Sequence[Endpoint], channel: str, *, complete: bool) -> 
     return kind(
         f"not every writer of the channel {channel!r} has finished: {_named(writers)} {how}. All "
         f"known records were returned. {reason}{advice[0].upper()}{advice[1:]}",
-        endpoints=tuple(each.id for each in writers),
+        endpoints=tuple(writer.id for writer in writers),
     )
 
 
 def _named(writers: Sequence[Endpoint]) -> str:
-    names = [f"{each.place} ({each.cause})" if each.cause else each.place for each in writers]
+    names = [
+        f"{writer.place} ({writer.cause})" if writer.cause else writer.place for writer in writers
+    ]
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return ", ".join(names[:_MAX_NAMED]) + more

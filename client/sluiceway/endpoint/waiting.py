@@ -40,10 +40,10 @@ def wait_for_endpoints(
     present: tuple[Endpoint, ...] = ()
     while True:
         left_s = min(_MAX_WAIT_S, every_s, deadline_s - time.monotonic())
-        found, etag = calls.endpoints(
+        endpoints, etag = calls.endpoints(
             channel, seen=etag, wait_s=0.0 if etag is None else max(0.0, left_s)
         )
-        present = present if found is None else found
+        present = present if endpoints is None else endpoints
         names = missing(present)
         if not names:
             return present
@@ -61,15 +61,15 @@ def missing_endpoints(
         raise OptionError(f"state is {state!r}; it takes 'opened', 'started' or 'closed'")
     if wanted == 0:
         return []
-    known = [each for each in present if each.role == role]
-    reached = [each for each in known if each.state in _REACHED[state]]
-    late = [each for each in known if each not in reached]
-    unfinished = state == "closed" and any(each.lives for each in late)
+    attached = [endpoint for endpoint in present if endpoint.role == role]
+    reached = [endpoint for endpoint in attached if endpoint.state in _REACHED[state]]
+    late = [endpoint for endpoint in attached if endpoint not in reached]
+    unfinished = state == "closed" and any(endpoint.lives for endpoint in late)
     if len(reached) >= wanted and not unfinished:
         return []
-    vacant = _vacant(known)
-    details = [_description(each) for each in late] + vacant
-    never = wanted - len(known)
+    vacant = _vacant(attached)
+    details = [_description(endpoint) for endpoint in late] + vacant
+    never = wanted - len(attached)
     if never > 0 and len(vacant) < never:
         details.append(f"{never} never attached")
     return [f"{role}s: {len(reached)} of {wanted} {state} ({', '.join(details)})"]
@@ -82,10 +82,12 @@ def _description(endpoint: Endpoint) -> str:
     return f"{endpoint.place} is {endpoint.state}{health}{cause}"
 
 
-def _vacant(known: Sequence[Endpoint]) -> list[str]:
+def _vacant(attached: Sequence[Endpoint]) -> list[str]:
     """Name the places of groups without an instance."""
-    sizes = {each.group: each.size for each in known if each.group and each.size}
-    taken = {(each.group, each.index) for each in known}
+    sizes = {
+        endpoint.group: endpoint.size for endpoint in attached if endpoint.group and endpoint.size
+    }
+    taken = {(endpoint.group, endpoint.index) for endpoint in attached}
     return [
         f"{group}[{index}] never attached"
         for group, size in sorted(sizes.items())
@@ -109,7 +111,7 @@ def wait_for_commits(
     Each request is a long poll. Raises SluicewayTimeout with the missing messages by group and
     partition.
     """
-    if isinstance(groups, str) or not groups or not all(isinstance(each, str) for each in groups):
+    if isinstance(groups, str) or not groups or not all(isinstance(name, str) for name in groups):
         raise OptionError(f"groups is {groups!r}; it takes a list of group names")
     check_seconds("timeout_s", timeout_s)
     deadline_s = time.monotonic() + timeout_s
@@ -136,15 +138,15 @@ def _shortfall(progress: CommitProgress) -> str:
     if not progress.known:
         return "it never had a member"
     partitions = [
-        (f"member {each.index}, " if each.index is not None else "")
-        + f"partition {each.partition}: "
+        (f"member {shortfall.index}, " if shortfall.index is not None else "")
+        + f"partition {shortfall.partition}: "
         + (
-            f"none of {each.wanted} messages committed"
-            if each.committed is None
-            else f"{each.wanted - each.committed} messages missing ({each.committed} of "
-            f"{each.wanted})"
+            f"none of {shortfall.wanted} messages committed"
+            if shortfall.committed is None
+            else f"{shortfall.wanted - shortfall.committed} messages missing "
+            f"({shortfall.committed} of {shortfall.wanted})"
         )
-        for each in progress.missing[:_MAX_NAMED]
+        for shortfall in progress.missing[:_MAX_NAMED]
     ]
     more = progress.lacking - len(partitions)
     return ", ".join([*partitions, *([f"and {more} more partitions"] if more > 0 else [])])
