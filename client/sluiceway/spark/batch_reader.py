@@ -354,7 +354,7 @@ def _handle_corrupt(
     corrupt: Sequence[Corrupt], fetched: FetchedMessages, channel: str, options: ReadOptions
 ) -> None:
     skip = options.on_corrupt == "skip"
-    first = next((each for each in corrupt if not (skip and each.skippable)), corrupt[0])
+    first = next((message for message in corrupt if not (skip and message.skippable)), corrupt[0])
     places = [(chunk.partition, offset) for chunk in fetched.chunks for offset in chunk.offsets]
     partition, offset = places[first.index]
     if not (skip and first.skippable):

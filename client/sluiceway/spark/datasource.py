@@ -72,8 +72,8 @@ def with_table_options(options: Mapping[str, str], columns: StructType) -> dict[
     if not any(name.lower() == "path" for name in options):
         for field in columns.fields:
             if kept := field.metadata.get(_KEY):
-                given = {name.lower(): value for name, value in options.items()}
-                return {**json.loads(kept), **given}
+                statement_options = {name.lower(): value for name, value in options.items()}
+                return {**json.loads(kept), **statement_options}
     return dict(options)
 
 
@@ -114,12 +114,12 @@ class ChannelDataSource(Shipped, DataSource):
     def schema(self) -> StructType:
         """Return the channel's columns and the requested metadata columns."""
         prepare_worker()
-        given = without_table_properties(self.options)
-        options = ReadOptions.parse(given)
+        read_options = without_table_properties(self.options)
+        options = ReadOptions.parse(read_options)
         require_supported(options)
         columns = struct_of(_schema(self._source(options.channel)).arrow)
         columns = MetadataColumns(options).add_to(columns, options.channel)
-        return columns if given == self.options else keep_options(columns, given)
+        return columns if read_options == self.options else keep_options(columns, read_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plan a batch read of the columns in `schema`."""
@@ -346,11 +346,11 @@ def _activate(spark: SparkSession) -> None:
 
 def _application(spark: SparkSession, url: str) -> Application:
     """Return the running application of `spark` at this gateway, or start it."""
-    known = _APPLICATIONS.get(id(spark))
-    if known is not None and known.is_active and known.gateway_url == url:
-        return known
+    previous = _APPLICATIONS.get(id(spark))
+    if previous is not None and previous.is_active and previous.gateway_url == url:
+        return previous
     application = Application(spark, url)
-    application.start(replacing=known)
+    application.start(replacing=previous)
     _APPLICATIONS[id(spark)] = application
     return application
 

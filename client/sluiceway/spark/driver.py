@@ -150,21 +150,21 @@ class Application:
     def on_response(self, response: HeartbeatReply) -> None:
         """Detach the kept endpoints that have ended."""
         queries = self.session.ids
-        kept = [each for each in response.kept if each.id not in queries]
-        self._writes = [each.id for each in kept if each.role == "writer"]
+        kept = [endpoint for endpoint in response.kept if endpoint.id not in queries]
+        self._writes = [endpoint.id for endpoint in kept if endpoint.role == "writer"]
         now_s = time.monotonic()
         before, self._last_reports = self._last_reports, {}
         ends: deque[tuple[KeptEndpoint, str, str]] = deque()
-        for each in kept:
-            report = before.get(each.id)
-            if report is None or report[0] != each.reported_at:
-                report = (each.reported_at, now_s)
-            self._last_reports[each.id] = report
-            is_read = each.role == "reader"
+        for kept_endpoint in kept:
+            report = before.get(kept_endpoint.id)
+            if report is None or report[0] != kept_endpoint.reported_at:
+                report = (kept_endpoint.reported_at, now_s)
+            self._last_reports[kept_endpoint.id] = report
+            is_read = kept_endpoint.role == "reader"
             if self._ending:
-                ends.append((each, "closed" if is_read else "error", _ENDED))
-            elif is_read and now_s - report[1] > each.heartbeat_timeout_ms / 1000:
-                ends.append((each, "closed", _SILENT))
+                ends.append((kept_endpoint, "closed" if is_read else "error", _ENDED))
+            elif is_read and now_s - report[1] > kept_endpoint.heartbeat_timeout_ms / 1000:
+                ends.append((kept_endpoint, "closed", _SILENT))
         # The response lists again what the background has not detached yet.
         self._to_detach = ends
         self._over |= self._ending or (self._retired and not kept and self.queries.all_ended)

@@ -179,11 +179,11 @@ class JobBatch:
         tasks cannot open it again; one with the user's key only if tasks have opened it. If the
         request fails, this is logged, and the batch ends with its lease.
         """
-        results = [each for each in messages if isinstance(each, TaskResult)]
-        found = {each.part.batch.id: each.part for each in results if each.part is not None}
-        for part in found.values():
+        results = [message for message in messages if isinstance(message, TaskResult)]
+        parts = {result.part.batch.id: result.part for result in results if result.part is not None}
+        for part in parts.values():
             self.write_batch(part.request).adopt(part.batch).abort(cause)
-        if not found and self.request is not None:
+        if not parts and self.request is not None:
             try:
                 batch = self._unnamed(self.request)
                 if batch is not None:
@@ -198,7 +198,7 @@ class JobBatch:
             page = _ledger_calls(self.gateway_url).commits(
                 request.channel, uid=request.uid, limit=1
             )
-            owners = [each.owner for each in page.open if each.key == request.key]
+            owners = [open_batch.owner for open_batch in page.open if open_batch.key == request.key]
             if not owners:
                 return None
             request = replace(request, owner=owners[0])
@@ -210,16 +210,17 @@ class JobBatch:
         """Return the tasks' parts; raise IncompleteBatch unless every task has one."""
         missing = [
             str(task)
-            for task, each in enumerate(messages)
-            if not isinstance(each, TaskResult) or (each.part is None and self.request is not None)
+            for task, message in enumerate(messages)
+            if not isinstance(message, TaskResult)
+            or (message.part is None and self.request is not None)
         ]
         if missing:
             raise IncompleteBatch(
                 f"Spark's commit has no message of the tasks {', '.join(missing[:5])}, so their "
                 f"records are unknown. {_NOTHING_COMMITTED}"
             )
-        results = (each for each in messages if isinstance(each, TaskResult))
-        parts = [each.part for each in results if each.part is not None]
+        results = (message for message in messages if isinstance(message, TaskResult))
+        parts = [result.part for result in results if result.part is not None]
         batches = sorted({(part.batch.id, part.batch.state, part.request.key) for part in parts})
         strange = any(
             replace(part.request, owner=self.request.owner) != self.request
@@ -377,10 +378,10 @@ def _local_property(name: str) -> str | None:
 
 
 def _required_property(name: str) -> str:
-    found = _local_property(name)
-    if found is None:
+    value = _local_property(name)
+    if value is None:
         raise RuntimeError(f"Spark's task lacks the local property {name}")
-    return found
+    return value
 
 
 def _ledger_calls(gateway_url: str | None) -> LedgerCalls:

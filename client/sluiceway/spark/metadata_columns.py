@@ -94,8 +94,8 @@ class MetadataColumns:
 
 def _headers(messages: Sequence[Message]) -> pa.Array:
     headers = [
-        found and [{"key": key, "value": value} for key, value in found]
-        for found in (message.headers() for message in messages)
+        pairs and [{"key": key, "value": value} for key, value in pairs]
+        for pairs in (message.headers() for message in messages)
     ]
     return pa.array(headers, _HEADERS_FIELD.type)
 

@@ -111,8 +111,8 @@ def resolve_ranges(
         # Not cut to the watermarks, as the starts are.
         at_time = offsets_for_time(starting.timestamp_ms)
     for partition, error in removed.items():
-        given = starting.get(partition) if isinstance(starting, Mapping) else starting
-        if given == EARLIEST or at_time.get(partition, _MAX_OFFSET) <= watermarks[partition].begin:
+        start = starting.get(partition) if isinstance(starting, Mapping) else starting
+        if start == EARLIEST or at_time.get(partition, _MAX_OFFSET) <= watermarks[partition].begin:
             on_loss(error)
     ranges = ranges_between(starts, ends, watermarks, on_loss)
     if isinstance(starting, Mapping) or isinstance(ending, Mapping):
@@ -199,23 +199,23 @@ def split_ranges(
     and none is empty, so there are fewer than `min_splits` only if there are fewer offsets. Long
     ranges are split first.
     """
-    counts = [-(-each.messages // max_messages) for each in ranges]
-    total = sum(each.messages for each in ranges)
+    counts = [-(-offset_range.messages // max_messages) for offset_range in ranges]
+    total = sum(offset_range.messages for offset_range in ranges)
     wanted = min(min_splits, total)
     if wanted > sum(counts):
         counts = [
-            max(count, wanted * each.messages // total)
-            for each, count in zip(ranges, counts, strict=True)
+            max(count, wanted * offset_range.messages // total)
+            for offset_range, count in zip(ranges, counts, strict=True)
         ]
         # Rounding leaves fewer missing splits than there are ranges of two or more offsets.
         longest = sorted(range(len(ranges)), key=lambda index: -ranges[index].messages)
         for index in longest[: max(0, wanted - sum(counts))]:
             counts[index] += 1
     return tuple(
-        OffsetRange(partition=each.partition, start=start, end=end)
-        for each, count in zip(ranges, counts, strict=True)
+        OffsetRange(partition=offset_range.partition, start=start, end=end)
+        for offset_range, count in zip(ranges, counts, strict=True)
         for start, end in pairwise(
-            each.start + each.messages * i // count for i in range(count + 1)
+            offset_range.start + offset_range.messages * i // count for i in range(count + 1)
         )
     )
 
@@ -307,7 +307,7 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values in a fixed order, because Spark compares offsets as text."""
-        found = {
+        fields = {
             "version": _VERSION,
             "channel": self.channel,
             "uid": self.uid,
@@ -315,12 +315,12 @@ class StreamOffset:
             "offsets": _partitions_json(self.next_offsets),
         }
         if self.group is not None:
-            found["group"] = self.group
+            fields["group"] = self.group
         if self.query_start is not None:
-            found["start"] = _partitions_json(self.query_start)
+            fields["start"] = _partitions_json(self.query_start)
         if self.commit is not None:
-            found["commit"] = {"number": self.commit.number, "at": self.commit.at.isoformat()}
-        return found
+            fields["commit"] = {"number": self.commit.number, "at": self.commit.at.isoformat()}
+        return fields
 
     @property
     def is_query_start(self) -> bool:

@@ -85,9 +85,9 @@ class OptionParser:
     def __init__(self, options: Mapping[str, str], operation: str, groups: tuple[str, ...]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
         self.kafka: dict[str, str] = {}
-        known = {name.lower(): name for group in groups for name in OPTIONS[group]}
+        allowed = {name.lower(): name for group in groups for name in OPTIONS[group]}
         elsewhere = {name.lower(): group for group, names in OPTIONS.items() for name in names}
-        for name in sorted(self._options.keys() - known.keys() - {"path"}):
+        for name in sorted(self._options.keys() - allowed.keys() - {"path"}):
             if name in _REASONS:
                 raise OptionError(f"{name!r} is not an option of a channel: {_REASONS[name]}")
             if name.startswith(_KAFKA_PREFIX):
@@ -97,11 +97,11 @@ class OptionParser:
                 raise OptionError(
                     f"{name!r} is an option of a {elsewhere[name]}, not of a {operation}: remove it"
                 )
-            close = difflib.get_close_matches(name, known, n=1)
+            close = difflib.get_close_matches(name, allowed, n=1)
             advice = (
-                f"did you mean {known[close[0]]!r}?"
+                f"did you mean {allowed[close[0]]!r}?"
                 if close
-                else f"a {operation} takes {', '.join(sorted(known.values()))} and kafka.*"
+                else f"a {operation} takes {', '.join(sorted(allowed.values()))} and kafka.*"
             )
             raise OptionError(f"there is no option {name!r}: {advice}")
         refuse_unlisted(self.kafka, CONNECTION, PRODUCER if "write" in groups else CONSUMER)
@@ -227,7 +227,7 @@ class ReadOptions:
         channel = parser.channel("load")
         starting = parser.bound("starting", channel, EARLIEST)
         ending = parser.bound("ending", channel, LATEST)
-        times = [each.timestamp_ms for each in (starting, ending) if isinstance(each, AtTime)]
+        times = [bound.timestamp_ms for bound in (starting, ending) if isinstance(bound, AtTime)]
         if times != sorted(times):
             raise OptionError(
                 f"startingTimestamp {times[0]} is after endingTimestamp {times[1]}, so nothing "
@@ -285,10 +285,12 @@ class WriteOptions:
                 )
         parser = OptionParser(options, "write", ("write", "batch write"))
         creation = {
-            "format": parser.choice("format", {each: each for each in _FORMATS}, None),
+            "format": parser.choice("format", {format_: format_ for format_ in _FORMATS}, None),
             "partitions": parser.number("partitions", 1, 10_000),
             "replication": parser.number("replication", 1, 2**15 - 1),
-            "delivery": parser.choice("delivery", {each: each for each in _DELIVERIES}, None),
+            "delivery": parser.choice(
+                "delivery", {delivery: delivery for delivery in _DELIVERIES}, None
+            ),
         }
         creation = {name: value for name, value in creation.items() if value is not None}
         create = parser.flag("create", default=False)

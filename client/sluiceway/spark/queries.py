@@ -127,7 +127,9 @@ class Queries(StreamingQueryListener):
         """The ids of the runs that have ended, for as long as they may have an open batch."""
         since_s = self._monotonic() - _REPORTED_S
         with self._lock:
-            self._ended_s = {each: at_s for each, at_s in self._ended_s.items() if at_s > since_s}
+            self._ended_s = {
+                run_id: at_s for run_id, at_s in self._ended_s.items() if at_s > since_s
+            }
             return list(self._ended_s)
 
     @property
@@ -268,7 +270,7 @@ class Queries(StreamingQueryListener):
             query=run.name or run.id,
             ui=self._ui,
         )
-        found: dict[EndpointSpec, tuple[int, Mapping[int, int]]] = {}
+        totals: dict[EndpointSpec, tuple[int, Mapping[int, int]]] = {}
         progress = run.progress or _last_progress(run.query) or {}
         for number, source in enumerate(progress.get("sources", ())):
             try:
@@ -280,8 +282,8 @@ class Queries(StreamingQueryListener):
                 channel=offset.channel, uid=offset.uid, role="reader", group=group, job=job
             )
             # A query that reads a channel twice has read up to the lower offset.
-            records, others = found.get(spec, (0, offset.next_offsets))
-            found[spec] = (
+            records, others = totals.get(spec, (0, offset.next_offsets))
+            totals[spec] = (
                 records + run.records_read.get(number, 0),
                 {p: min(o, others.get(p, o)) for p, o in offset.next_offsets.items()},
             )
@@ -291,8 +293,8 @@ class Queries(StreamingQueryListener):
             spec = EndpointSpec(
                 channel=channel.name, uid=channel.uid, role="writer", group=group, job=job
             )
-            found[spec] = (run.records_written, {})
-        for spec, (records, offsets) in found.items():
+            totals[spec] = (run.records_written, {})
+        for spec, (records, offsets) in totals.items():
             endpoint = run.endpoints.get(spec)
             if endpoint is None:
                 endpoint = QueryEndpoint(spec, self._session, self._control.endpoints)
@@ -340,8 +342,8 @@ def public_cause(exception: str, error_class: str | None) -> str:
     """Return the type and error class of a JVM exception, without its message."""
     match = _JAVA_CLASS.match(exception.strip())
     type_ = "the query failed" if match is None else match[0]
-    known = error_class is not None and _ERROR_CLASS.fullmatch(error_class)
-    return f"{type_}: {error_class}" if known else type_
+    is_public = error_class is not None and _ERROR_CLASS.fullmatch(error_class)
+    return f"{type_}: {error_class}" if is_public else type_
 
 
 def active_jobs(spark: SparkSession) -> Sequence[int] | None:

@@ -46,15 +46,15 @@ _RESTORED: Final = (
 )
 
 
-def consumer_properties(connection: Connection, *given: Mapping[str, object]) -> MaskedProperties:
+def consumer_properties(connection: Connection, *configs: Mapping[str, object]) -> MaskedProperties:
     """Return a consumer's properties; later ones take precedence.
 
     Consumers of exactly-once channels read past open Kafka transactions of foreign producers, which
     would hold back committed records.
     """
     properties = MaskedProperties()
-    for each in given:
-        properties = properties.over(each)
+    for config in configs:
+        properties = properties.over(config)
     if connection.delivery == "exactly_once":
         return properties.over({"isolation.level": "read_uncommitted"})
     return properties
@@ -116,7 +116,7 @@ class ReadableOffsets:
         self._followed_s = followed_s
         self._control: Control | None = None
         self._visibility: Visibility | None = None
-        self._asked_s = self._retry_at_s = float("-inf")
+        self._last_follow_s = self._retry_at_s = float("-inf")
         try:
             self._visibility = self._open(
                 source, options.snapshot, gateway_timeout_s, open_timeout_s, bounded=bounded
@@ -135,17 +135,17 @@ class ReadableOffsets:
     def close(self) -> None:
         """Close the connections, and stop waiting for commits."""
         self.stream.close()
-        found, self._visibility = self._visibility, None
-        if found is not None:
-            found.release()
+        visibility, self._visibility = self._visibility, None
+        if visibility is not None:
+            visibility.release()
         if self._control is not None:
             self._control.close()
 
     @property
     def last_commit(self) -> KnownCommit | None:
         """The last known commit of an exactly-once channel, for the checkpoint."""
-        found = self._visibility
-        return found.last_commit if isinstance(found, CommittedRuns) else None
+        visibility = self._visibility
+        return visibility.last_commit if isinstance(visibility, CommittedRuns) else None
 
     def refresh(self) -> None:
         """Request all commits until now. Raises CheckpointMismatch, GatewayError, TopicGone."""
@@ -153,18 +153,18 @@ class ReadableOffsets:
             with self._advice(self.last_commit):
                 self._visibility.refresh()
 
-    def require(self, known: KnownCommit) -> None:
+    def require(self, commit: KnownCommit) -> None:
         """Raise CheckpointMismatch unless the gateway has the commit of a checkpoint.
 
         Raises GatewayError.
         """
         if isinstance(self._visibility, CommittedRuns):
-            with self._advice(known):
-                self._visibility.require(known)
+            with self._advice(commit):
+                self._visibility.require(commit)
 
     @contextmanager
-    def _advice(self, known: KnownCommit | None) -> Iterator[None]:
-        """Raise errors of the ledger with the advice for a query, which is at commit `known`."""
+    def _advice(self, commit: KnownCommit | None) -> Iterator[None]:
+        """Raise errors of the ledger with the advice for a query, which is at `commit`."""
         try:
             yield
         except Conflict as error:
@@ -172,11 +172,11 @@ class ReadableOffsets:
                 error.add_note(
                     "Restart the query, or run the job again: a query continues at its checkpoint"
                 )
-            if error.code != "ledger_restored" or known is None:
+            if error.code != "ledger_restored" or commit is None:
                 raise
             raise CheckpointMismatch(
                 f"the query has read the channel {self._channel!r} as of the commit "
-                f"{known.number} of {known.at}, which the gateway does not have: {_RESTORED}"
+                f"{commit.number} of {commit.at}, which the gateway does not have: {_RESTORED}"
             ) from error
 
     def follow(self) -> None:
@@ -189,8 +189,8 @@ class ReadableOffsets:
         if self._visibility is None:
             return
         now_s = time.monotonic()
-        followed = now_s - self._asked_s < self._followed_s
-        self._asked_s = now_s
+        followed = now_s - self._last_follow_s < self._followed_s
+        self._last_follow_s = now_s
         try:
             with self._advice(self.last_commit):
                 if followed or now_s < self._retry_at_s:
@@ -214,7 +214,9 @@ class ReadableOffsets:
         """Return an error for each partition of a snapshot whose first records are gone."""
         if self._visibility is None:
             return {}
-        return self._visibility.removed_records({p: each.begin for p, each in marks.items()})
+        return self._visibility.removed_records(
+            {partition: watermarks.begin for partition, watermarks in marks.items()}
+        )
 
     def await_stable(
         self, ends: Mapping[int, int], *, timeout_s: float, on_timeout: Callable[[str], None]
@@ -223,25 +225,25 @@ class ReadableOffsets:
 
         Committed records are not readable while a batch that was opened before them is open.
         """
-        found = self._visibility
-        if found is None:
+        visibility = self._visibility
+        if visibility is None:
             return
         deadline_s = time.monotonic() + timeout_s
         while True:
             # The number first: a change in between then ends the wait.
-            number = found.number
-            if all(found.runs.stable_of(p) >= end for p, end in ends.items()):
+            number = visibility.number
+            if all(visibility.runs.stable_of(partition) >= end for partition, end in ends.items()):
                 return
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                holder = found.held_back_by() or "a batch"
+                holder = visibility.held_back_by() or "a batch"
                 on_timeout(
                     f"committed records of the channel {self._channel!r} are not readable after "
                     f"{timeout_s:g} s, because {holder} began before them and has not ended"
                 )
                 return
             with self._advice(self.last_commit):
-                found.wait(number, left_s)
+                visibility.wait(number, left_s)
 
     def watermarks(
         self, partitions: Collection[int], ends: Mapping[int, int] | None = None
@@ -266,13 +268,13 @@ class ReadableOffsets:
 
         Raises CheckpointMismatch for a checkpoint that is ahead of the channel's commits.
         """
-        found = self._visibility
-        if found is not None and any(
-            end > found.runs.stable_of(partition) for partition, end in offsets.items()
+        visibility = self._visibility
+        if visibility is not None and any(
+            end > visibility.runs.stable_of(partition) for partition, end in offsets.items()
         ):
             self.refresh()
         marks = self.watermarks(offsets)
-        for partition, end in offsets.items() if found is not None else ():
+        for partition, end in offsets.items() if visibility is not None else ():
             if end > marks[partition].end:
                 raise CheckpointMismatch(
                     f"the checkpoint has read partition {partition} of the channel "

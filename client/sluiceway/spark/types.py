@@ -121,10 +121,10 @@ def require_readable(
     stays nullable. Raises SchemaMismatch.
     """
     theirs = _columns_of(schema)
-    given, advice = "the schema", f"remove it{_LOAD_AGAIN}"
+    source, advice = "the schema", f"remove it{_LOAD_AGAIN}"
     if of_table:
-        given, advice = "the table", _CREATE_AGAIN
-    _require_columns(struct, theirs, given, channel, advice)
+        source, advice = "the table", _CREATE_AGAIN
+    _require_columns(struct, theirs, source, channel, advice)
     for field in struct.fields:
         _require_supported(schema.arrow.field(field.name), field.name)
         require_same_type(field, theirs[field.name], channel, of_table=of_table)
@@ -166,7 +166,8 @@ def _members(kind: spark.DataType) -> list[spark.StructField]:
     match kind:
         case spark.StructType():
             return [
-                spark.StructField(f".{each.name}", each.dataType, each.nullable) for each in kind
+                spark.StructField(f".{field.name}", field.dataType, field.nullable)
+                for field in kind
             ]
         case spark.ArrayType():
             return [spark.StructField("[]", kind.elementType, kind.containsNull)]
@@ -180,12 +181,12 @@ def _columns_of(schema: Schema) -> dict[str, spark.StructField]:
 
 
 def _require_columns(
-    struct: spark.StructType, theirs: Collection[str], given: str, channel: str, advice: str
+    struct: spark.StructType, theirs: Collection[str], source: str, channel: str, advice: str
 ) -> None:
     """Raise SchemaMismatch for a duplicate column and for one that the channel lacks."""
     for name in struct.names:
         if struct.names.count(name) > 1:
-            raise SchemaMismatch(f"{given} has the column {name!r} twice: rename or drop one")
+            raise SchemaMismatch(f"{source} has the column {name!r} twice: rename or drop one")
         if name not in theirs:
             raise SchemaMismatch(
                 f"the channel {channel!r} has no column {name!r}, only {', '.join(theirs)}: "
@@ -312,15 +313,15 @@ class ColumnSelection:
     def __init__(self, struct: spark.StructType) -> None:
         self._struct = struct
         self._names = struct.names
-        self._given: pa.Schema | None = None
+        self._batch_schema: pa.Schema | None = None
         self._wanted: pa.Schema | None = None
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the selected columns of `batch`."""
         selected = batch.select(self._names)
-        if self._given is None or not self._given.equals(selected.schema):
+        if self._batch_schema is None or not self._batch_schema.equals(selected.schema):
             # Batches of one read have the same schema, and its conversion costs as much as a batch.
-            self._given = selected.schema
+            self._batch_schema = selected.schema
             pairs = zip(selected.schema, self._struct.fields, strict=True)
             wanted = pa.schema([_with_nullability(field, like) for field, like in pairs])
             self._wanted = None if wanted.equals(selected.schema) else wanted

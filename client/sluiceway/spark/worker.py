@@ -80,16 +80,16 @@ def _unpickle(version: str, driver: str, pickled: bytes) -> object:
         "--conf spark.pyspark.python=./environment/bin/python"
     )
     try:
-        from sluiceway import __version__ as found
+        from sluiceway import __version__ as installed
 
-        if found.split(".")[:2] == version.split(".")[:2]:
+        if installed.split(".")[:2] == version.split(".")[:2]:
             kind, attributes = pickle.loads(pickled)  # noqa: S301 - pickled by Spark's driver
             made: object = kind.__new__(kind)
             vars(made).update(attributes)
             return made
     except ImportError as error:
         raise ImportError(f"{worker} cannot load sluiceway: {error}; {advice}") from error
-    raise ImportError(f"{worker} has sluiceway {found}, the driver has {version}: {advice}")
+    raise ImportError(f"{worker} has sluiceway {installed}, the driver has {version}: {advice}")
 
 
 def prepare_worker() -> None:
@@ -163,10 +163,10 @@ class ClientPool(Generic[C]):
     def borrow(self, key: Hashable, make: Callable[[], C]) -> Iterator[C]:
         """Lend the idle client of `key`, or a new one."""
         idle = self._idle.setdefault(ForkGuard(), [])
-        known = next((each for each in reversed(idle) if each[0] == key), None)
-        if known is not None:
-            idle.remove(known)
-        client = make() if known is None else known[1]
+        pooled = next((entry for entry in reversed(idle) if entry[0] == key), None)
+        if pooled is not None:
+            idle.remove(pooled)
+        client = make() if pooled is None else pooled[1]
         try:
             yield client
         except BaseException:
@@ -214,7 +214,7 @@ class RefreshableConnection:
         if now_s < self._retry_at_s:
             return False
         try:
-            found = self._requested(self.gateway_url)
+            connection = self._requested(self.gateway_url)
         except GatewayUnavailable as error:
             LOGGER.warning(
                 "channel %r: %s. The query continues with the last known connection",
@@ -224,10 +224,10 @@ class RefreshableConnection:
             self._retry_at_s = now_s + _RETRY_AFTER_S
             return False
         if self._access == "read":
-            found = replace(
-                found, schema_id=before.schema_id, schema_definition=before.schema_definition
+            connection = replace(
+                connection, schema_id=before.schema_id, schema_definition=before.schema_definition
             )
-        self.connection = found
+        self.connection = connection
         self._refreshed_s = now_s
         return True
 
@@ -235,11 +235,12 @@ class RefreshableConnection:
         name, uid = self.connection.channel_name, self.connection.channel_uid
         timeout_s = _TIMEOUT_S if self._timeout_s is None else self._timeout_s
         with Gateway(gateway_url, timeout_s=timeout_s) as gateway:
-            found = gateway.channel(name, wait_s=timeout_s)
-            if found.uid != uid:
+            channel = gateway.channel(name, wait_s=timeout_s)
+            if channel.uid != uid:
                 raise Conflict(
                     f"the channel {name!r} was deleted and recreated while this query ran: its "
-                    f"uid was {uid} and is {found.uid} now, with other records. Restart the query",
+                    f"uid was {uid} and is {channel.uid} now, with other records. Restart the "
+                    "query",
                     code="uid_mismatch",
                 )
-            return found.connection(self._access)
+            return channel.connection(self._access)

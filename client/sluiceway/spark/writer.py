@@ -251,8 +251,8 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
             self._commit(messages)
 
     def _commit(self, messages: CommitMessages) -> None:
-        results = [each for each in messages if isinstance(each, TaskResult)]
-        records = sum(each.records for each in results)
+        results = [message for message in messages if isinstance(message, TaskResult)]
+        records = sum(result.records for result in results)
         ends = partial(self._merge_end_offsets, results)
         if self._batch is not None:
             written = self._batch.commit(messages)
@@ -265,7 +265,7 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
 
         Without a batch, records of successful tasks stay in the channel.
         """
-        written = sum(each is not None for each in messages)
+        written = sum(message is not None for message in messages)
         cause = (
             f"the Spark job failed or was cancelled; {written} of its {len(messages)} tasks had "
             "written"
@@ -284,11 +284,13 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
             return None
 
     def _merge_end_offsets(self, results: Sequence[TaskResult]) -> Mapping[int, int]:
-        found = [each.ends for each in results if each.records]
-        known = [ends for ends in found if ends is not None]
-        if not known or len(known) < len(found):
+        task_ends = [result.ends for result in results if result.records]
+        known_ends = [ends for ends in task_ends if ends is not None]
+        if not known_ends or len(known_ends) < len(task_ends):
             return self._task_writer.end_offsets()
-        return {partition: max(ends[partition] for ends in known) for partition in known[0]}
+        return {
+            partition: max(ends[partition] for ends in known_ends) for partition in known_ends[0]
+        }
 
 
 class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
@@ -347,5 +349,7 @@ class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
 
 def _trace_of(messages: CommitMessages) -> Mapping[str, str]:
     """Return the trace of a micro-batch's tasks."""
-    traces = (each.trace for each in messages if isinstance(each, TaskResult) and each.trace)
+    traces = (
+        message.trace for message in messages if isinstance(message, TaskResult) and message.trace
+    )
     return next(traces, {})
