@@ -19,13 +19,13 @@ class Token:
     _text: str = field(repr=False)
 
     @classmethod
-    def of(cls, given: "str | Token | None") -> "Token | None":
+    def of(cls, token: "str | Token | None") -> "Token | None":
         """Return the argument as a token, unchecked. Raises OptionError for another type."""
-        if given is None or isinstance(given, Token):
-            return given
-        if not isinstance(given, str):
-            raise OptionError(f"token is of the type {type(given).__name__}; it takes a str")
-        return Token(given)
+        if token is None or isinstance(token, Token):
+            return token
+        if not isinstance(token, str):
+            raise OptionError(f"token is of the type {type(token).__name__}; it takes a str")
+        return Token(token)
 
     def checked(self, name: str) -> "Token":
         """Return the token without surrounding space. Raises OptionError if it cannot be one."""
@@ -52,23 +52,23 @@ class TokenSource:
     """
 
     def __init__(self, token: Token | None = None) -> None:
-        self.given = token
-        self.current = self._found()
+        self.argument = token
+        self.current = self._read()
 
     @property
     def origin(self) -> Hashable:
         """The source of the token; it stays equal when the content of a file changes."""
         variable = Token.of(os.environ.get("SLUICEWAY_TOKEN"))
-        return (self.given, variable, os.environ.get("SLUICEWAY_TOKEN_FILE"))
+        return (self.argument, variable, os.environ.get("SLUICEWAY_TOKEN_FILE"))
 
     def refresh(self, rejected: Token | None) -> bool:
         """Read the token again; return whether it differs from the rejected one."""
-        self.current = self._found()
+        self.current = self._read()
         return self.current != rejected
 
-    def _found(self) -> Token | None:
-        if self.given is not None:
-            return self.given.checked("token")
+    def _read(self) -> Token | None:
+        if self.argument is not None:
+            return self.argument.checked("token")
         if os.environ.get("SLUICEWAY_TOKEN"):
             return Token(os.environ["SLUICEWAY_TOKEN"]).checked("SLUICEWAY_TOKEN")
         path = os.environ.get("SLUICEWAY_TOKEN_FILE")

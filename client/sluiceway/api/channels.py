@@ -183,13 +183,13 @@ def watch_status(
 ) -> Iterator[StatusReport]:
     """Yield the status of a channel, at once and after every change."""
     check_seconds("every_s", every_s)
-    found = control.status(name)
+    report = control.status(name)
     while True:
-        if found is not None:
-            last = found
-            yield found
+        if report is not None:
+            last = report
+            yield report
             sleep(every_s)
-        found = control.status(name, seen=last.etag, wait_s=_WAIT_S)
+        report = control.status(name, seen=last.etag, wait_s=_WAIT_S)
 
 
 def watch_summaries(
@@ -207,11 +207,11 @@ def watch_summaries(
             sleep(_PAGES_INTERVAL_S)
 
 
-def _pages(control: Control, known: list[StatusPage]) -> Iterator[StatusPage]:
-    """Yield all pages; unchanged ones are the objects in `known`."""
+def _pages(control: Control, previous: list[StatusPage]) -> Iterator[StatusPage]:
+    """Yield all pages; unchanged ones are the objects in `previous`."""
     # A long poll for one page would delay changes of the others.
-    wait_s = _WAIT_S if len(known) == 1 else 0.0
-    by_cursor = {page.cursor: page for page in known}
+    wait_s = _WAIT_S if len(previous) == 1 else 0.0
+    by_cursor = {page.cursor: page for page in previous}
     cursor: str | None = None
     while True:
         before = by_cursor.get(cursor)

@@ -69,9 +69,9 @@ class Position:
         return self != stored or self.metadata != stored.metadata
 
     @classmethod
-    def of(cls, given: "Position | int") -> "Position":
-        """Return `given`, where an int is an offset."""
-        return given if isinstance(given, Position) else cls(offset=given)
+    def of(cls, position: "Position | int") -> "Position":
+        """Return `position`, where an int is an offset."""
+        return position if isinstance(position, Position) else cls(offset=position)
 
 
 def position_json(position: Position) -> dict[str, Any]:

@@ -170,7 +170,7 @@ class Committed:
     why the ledger accepts no more commits, or None. `repaired` is the number of the last repair,
     or None, and `given_up` are the intervals that repairs have removed from the runs. `removed` are
     the partitions of which retention has removed runs of this state since commit `number`. `at` is
-    the time of that commit, and `known_at` that of the number `known` of the request.
+    the time of that commit, and `known_at` that of the request's `expected_number`.
     """
 
     uid: str
@@ -354,8 +354,8 @@ class LedgerCalls:
             )
         slices = list(manifest_slices(manifest))
         if len(slices) > 1:
-            for index, each in enumerate(slices):
-                self.upload(request, batch.id, index=index, manifest=each)
+            for index, manifest_slice in enumerate(slices):
+                self.upload(request, batch.id, index=index, manifest=manifest_slice)
         inline = len(slices) <= 1
         body: dict[str, Any] = {
             **_writer(request),
@@ -404,14 +404,14 @@ class LedgerCalls:
         wait_s: float = 0.0,
         number: int | None = None,
         snapshot: int | datetime | None = None,
-        known: int | None = None,
+        expected_number: int | None = None,
     ) -> Committed | None:
         """Return the committed part of a channel, with the first runs from `starts` on.
 
         With the ETag `seen`, wait up to `wait_s` for a change and return None without one. The
         `number` of a truncated response requests the rest of its runs. `snapshot` is the number or
         the time of a commit: the response is the state as of that commit. The response has the time
-        of the number `known`.
+        of the commit `expected_number`.
         """
         at = snapshot.astimezone(UTC).isoformat() if isinstance(snapshot, datetime) else None
         ranges = ",".join(f"{p}:{offset}" for p, offset in sorted(starts.items()))
@@ -420,7 +420,7 @@ class LedgerCalls:
             "limit": _LIMIT,
             "from": ranges or None,
             "number": number,
-            "known": known,
+            "known": expected_number,
             "snapshot_at": at,
             "snapshot": None if isinstance(snapshot, datetime) else snapshot,
         }
@@ -436,15 +436,15 @@ class LedgerCalls:
         seen: str | None = None,
         wait_s: float = 0.0,
         snapshot: int | datetime | None = None,
-        known: int | None = None,
+        expected_number: int | None = None,
     ) -> Committed | None:
         """Like `committed`, but with all runs, from several requests for one state."""
         request = partial(self.committed, channel, uid=uid, snapshot=snapshot)
         named, left = _cut(starts)
-        first = request(starts=named, seen=seen, wait_s=wait_s, known=known)
+        first = request(starts=named, seen=seen, wait_s=wait_s, expected_number=expected_number)
         if first is None or not (first.truncated or left):
             return first
-        runs = {partition: list(found) for partition, found in first.runs.items()}
+        runs = {partition: list(intervals) for partition, intervals in first.runs.items()}
         removed = set(first.removed)
         left = {**first.truncated, **left}
         while left:
@@ -454,14 +454,18 @@ class LedgerCalls:
             if more.repaired != first.repaired:
                 # A repair in between has removed runs.
                 return self.all_committed(
-                    channel, uid=uid, starts=starts, snapshot=snapshot, known=known
+                    channel,
+                    uid=uid,
+                    starts=starts,
+                    snapshot=snapshot,
+                    expected_number=expected_number,
                 )
             removed.update(more.removed)
-            for partition, found in more.runs.items():
+            for partition, added in more.runs.items():
                 if partition in named:
-                    runs.setdefault(partition, []).extend(found)
+                    runs.setdefault(partition, []).extend(added)
             left = {**more.truncated, **left}
-        merged = {partition: tuple(found) for partition, found in runs.items()}
+        merged = {partition: tuple(intervals) for partition, intervals in runs.items()}
         return replace(first, runs=merged, truncated={}, removed=tuple(sorted(removed)))
 
     def commits(
@@ -481,7 +485,7 @@ class LedgerCalls:
 
         May be repeated. Raises Conflict `repair_changed` if other records are lost.
         """
-        lost_from = {str(each.partition): each.first for each in plan.lost}
+        lost_from = {str(loss.partition): loss.first for loss in plan.lost}
         body = {"uid": uid, "lost_from": lost_from, "reason": reason}
         return self._transport.fetch(Repair, "POST", _repair(channel), body=body)
 
@@ -528,8 +532,8 @@ class LedgerCalls:
 
 def _cut(starts: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
     """Split partitions into those that fit into one URL, and the rest."""
-    each = sorted(starts.items())
-    return dict(each[:_PARTITIONS]), dict(each[_PARTITIONS:])
+    ordered = sorted(starts.items())
+    return dict(ordered[:_PARTITIONS]), dict(ordered[_PARTITIONS:])
 
 
 def _repair(channel: str) -> str:

@@ -62,11 +62,11 @@ class ChannelStatus:
 
     def condition(self, kind: str) -> Condition | None:
         """Return the condition of that type, or None."""
-        return next((each for each in self.conditions if each.type == kind), None)
+        return next((condition for condition in self.conditions if condition.type == kind), None)
 
     def explain(self) -> str:
         """Return the messages of all conditions that are not met, or else the phase."""
-        unmet = [each.message for each in self.conditions if each.status != "True"]
+        unmet = [condition.message for condition in self.conditions if condition.status != "True"]
         return "; ".join(unmet) or f"its phase is {self.phase}"
 
 
@@ -169,7 +169,7 @@ def _versions(node: JsonNode) -> tuple[SchemaVersion, ...]:
     """Return the schema versions of a connection; older gateways send only the one in use."""
     present = node.find("schemas")
     nodes = [node.at("schema")] if present is None else present.items()
-    return tuple(parse(SchemaVersion, each) for each in nodes)
+    return tuple(parse(SchemaVersion, version_node) for version_node in nodes)
 
 
 NOT_REGISTERED: Final = 0
@@ -235,19 +235,22 @@ class Connection:
         return replace(self, schema_id=version.id, schema_definition=version.definition)
 
     def _version_of(self, schema: Schema) -> SchemaVersion | None:
-        same = (each for each in self.schemas if Schema.parse(each.definition) == schema)
+        same = (version for version in self.schemas if Schema.parse(version.definition) == schema)
         return next(same, None)
 
 
 def require_readable(channel: str, schema: Schema, versions: Iterable[SchemaVersion]) -> None:
     """Raise SchemaMismatch unless `schema` is one of the versions, or can read all of them."""
-    parsed = {each.version: Schema.parse(each.definition) for each in versions}
+    parsed = {
+        schema_version.version: Schema.parse(schema_version.definition)
+        for schema_version in versions
+    }
     if schema in parsed.values():
         return
     broken = [
         f"records of version {version} cannot be read with it: {reason}"
-        for version, each in parsed.items()
-        for reason in incompatibilities(schema, each)
+        for version, written in parsed.items()
+        for reason in incompatibilities(schema, written)
     ]
     if broken:
         raise SchemaMismatch(

@@ -341,10 +341,10 @@ _CHANNEL_PATH = re.compile(r"/v1/channels/([^/]+)")
 
 
 def _how_to_create(response: httpx.Response) -> str:
-    found = _CHANNEL_PATH.search(response.request.url.path)
-    if found is None:
+    match = _CHANNEL_PATH.search(response.request.url.path)
+    if match is None:
         return ""
-    name = found[1]
+    name = match[1]
     return (
         f" Create it with `sluiceway channels create {name} --schema FILE`, or in Python with "
         f"gateway.channel({name!r}, schema=…)"
@@ -371,13 +371,13 @@ def problem(response: httpx.Response, *, via: str = "") -> GatewayError:
         status, InvalidRequest if status < 500 else GatewayError
     )
     errors = [
-        {"pointer": str(each.get("pointer", "")), "message": str(each.get("message", ""))}
-        for each in content.get("errors") or ()
-        if isinstance(each, dict)
+        {"pointer": str(entry.get("pointer", "")), "message": str(entry.get("message", ""))}
+        for entry in content.get("errors") or ()
+        if isinstance(entry, dict)
     ]
     detail = str(content.get("detail") or content.get("title") or code)
-    additional = [each for each in errors if each["message"] not in detail]
-    fields = "".join(f"; {each['pointer']}: {each['message']}" for each in additional)
+    additional = [error for error in errors if error["message"] not in detail]
+    fields = "".join(f"; {error['pointer']}: {error['message']}" for error in additional)
     advice = _how_to_create(response) if kind is ChannelNotFound else ""
     return kind(
         f"{detail}{fields}{advice}",

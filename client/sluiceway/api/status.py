@@ -142,7 +142,7 @@ class LedgerReport:
     @property
     def held_back_by(self) -> BatchReport | None:
         """The open batch that holds back the most committed messages, or None."""
-        return next((each for each in self.batches if each.held_messages), None)
+        return next((batch for batch in self.batches if batch.held_messages), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,8 +231,10 @@ class StatusReport:
 
     def group(self, name: str, index: int | None = None) -> GroupReport | None:
         """Return the report of a group, or of one member of a broadcast group, or None."""
-        found = (each for each in self.groups if (each.group, each.index) == (name, index))
-        return next(found, None)
+        reports = (
+            report for report in self.groups if (report.group, report.index) == (name, index)
+        )
+        return next(reports, None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,8 +49,10 @@ def tls_error(error: BaseException | None) -> ssl.SSLError | None:
 
 def certificate_fault(error: ssl.SSLCertVerificationError, host: str, trust: str) -> str:
     """Explain a refused certificate of `host`; `trust` names the setting for CA certificates."""
-    known = _FAULTS.get(error.verify_code)
-    fault = f"is refused: {error.verify_message}" if known is None else known.format(trust=trust)
+    template = _FAULTS.get(error.verify_code)
+    fault = (
+        f"is refused: {error.verify_message}" if template is None else template.format(trust=trust)
+    )
     return f"the certificate of {host} {fault}"
 
 

@@ -96,7 +96,9 @@ class Transport:
 
     def clone(self) -> Self:
         """Return a transport to the same gateway with its own connections."""
-        return type(self)(self.url, token=self._token.given, ca=self._ca, timeout_s=self._timeout_s)
+        return type(self)(
+            self.url, token=self._token.argument, ca=self._ca, timeout_s=self._timeout_s
+        )
 
     def request(
         self,

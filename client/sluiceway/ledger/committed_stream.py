@@ -196,10 +196,14 @@ class CommittedStream:
 
         Raises OffsetOutOfRange for a snapshot of which retention may have removed such records.
         """
-        found = self._stream.offsets_at(time_ms, partitions)
+        offsets = self._stream.offsets_at(time_ms, partitions)
         marks = self.watermarks(partitions)
-        self.earliest([p for p, offset in found.items() if offset <= marks[p].begin])
-        return {p: min(offset, marks[p].end) for p, offset in found.items()}
+        self.earliest(
+            [partition for partition, offset in offsets.items() if offset <= marks[partition].begin]
+        )
+        return {
+            partition: min(offset, marks[partition].end) for partition, offset in offsets.items()
+        }
 
     @property
     def awaits_messages(self) -> bool:

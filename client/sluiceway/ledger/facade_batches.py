@@ -217,8 +217,8 @@ class WriterEndpoint:
         """Return the end offsets. Raises KafkaFailure, TopicGone if the topic was deleted."""
         try:
             # The channel may have grown, and messages without a key go to any partition.
-            found = self.identity.all_ends(timeout_s=timeout_s, least=self.partitions_used)
+            ends = self.identity.all_ends(timeout_s=timeout_s, least=self.partitions_used)
         except KafkaFailure:
             self.identity.verify(timeout_s=timeout_s)
             raise
-        return {partition: end for partition, end in found.items() if end}
+        return {partition: end for partition, end in ends.items() if end}

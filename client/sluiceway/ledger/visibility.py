@@ -223,9 +223,9 @@ class Snapshot(FixedVisibility):
 
     def removed_records(self, begins: Mapping[int, int]) -> dict[int, OffsetOutOfRange]:
         """Return an error for each partition of which retention has removed records."""
-        found: dict[int, OffsetOutOfRange] = {}
+        errors: dict[int, OffsetOutOfRange] = {}
         if self._of_present:
-            return found
+            return errors
         for partition, begin in begins.items():
             run = self.runs.next_run(partition, 0)
             if run is not None and run.first < begin:
@@ -235,7 +235,7 @@ class Snapshot(FixedVisibility):
                 offset = max(0, begin - 1)
             else:
                 continue
-            found[partition] = OffsetOutOfRange(
+            errors[partition] = OffsetOutOfRange(
                 partition=partition,
                 offset=offset,
                 begin=begin,
@@ -243,7 +243,7 @@ class Snapshot(FixedVisibility):
                 advice="Kafka no longer has all records of this snapshot: read a later one, or set "
                 "the start to an offset within the range to read what is left",
             )
-        return found
+        return errors
 
 
 class CommittedRuns(Visibility):
@@ -294,12 +294,12 @@ class CommittedRuns(Visibility):
         """
         self._request(self._calls, seen=self._etag, wait_s=0.0)
 
-    def require(self, known: KnownCommit) -> None:
+    def require(self, commit: KnownCommit) -> None:
         """Raise Conflict `ledger_restored` unless the gateway has this commit.
 
         Raises GatewayError.
         """
-        self._request(self._calls, seen=None, wait_s=0.0, required=known)
+        self._request(self._calls, seen=None, wait_s=0.0, required=commit)
 
     def wait(self, number: int, timeout_s: float) -> bool:
         """Wait for an event after `number`; False after the timeout."""
@@ -398,22 +398,22 @@ class CommittedRuns(Visibility):
     ) -> None:
         while True:
             starts = dict.fromkeys(range(self._partitions), 0) | self.runs.stable
-            known = required or self.last_commit
+            expected = required or self.last_commit
             response = calls.all_committed(
                 self.channel,
                 uid=self._uid,
                 starts=starts,
                 seen=seen,
                 wait_s=wait_s,
-                known=None if known is None else known.number,
+                expected_number=None if expected is None else expected.number,
             )
             if response is None:
                 return
             # A commit without a time was pruned, if there are later ones.
-            if known is not None and (
-                response.number < known.number or response.known_at not in (None, known.at)
+            if expected is not None and (
+                response.number < expected.number or response.known_at not in (None, expected.at)
             ):
-                raise self._restored(known)
+                raise self._restored(expected)
             self._check(response)
             added = response.stable.keys() - starts.keys()
             if not added:
@@ -437,12 +437,12 @@ class CommittedRuns(Visibility):
         for arrived in self._signals:
             arrived.set()
 
-    def _restored(self, known: KnownCommit) -> Conflict:
+    def _restored(self, commit: KnownCommit) -> Conflict:
         """Return the error for a ledger without a commit that this process knows."""
         self.outdated = True
         return Conflict(
-            f"the gateway does not know the commit {known.number} of the channel "
-            f"{self.channel!r} that this reader has seen, of {known.at}: its database was "
+            f"the gateway does not know the commit {commit.number} of the channel "
+            f"{self.channel!r} that this reader has seen, of {commit.at}: its database was "
             "restored to an earlier state. Records that this reader has returned may be no longer "
             "committed, and be written again. Open a new reader, which continues at the committed "
             "positions",
@@ -469,10 +469,13 @@ def _holder(response: Committed) -> str | None:
     """Describe the open batch with the lowest begin that hides committed records, if any."""
     held = {p: end for p, end in response.visible_end.items() if end > response.stable.get(p, 0)}
     holders = [
-        (sum(end - each.begin[p] for p, end in held.items() if each.begin.get(p, end) < end), each)
-        for each in response.open
+        (
+            sum(end - batch.begin[p] for p, end in held.items() if batch.begin.get(p, end) < end),
+            batch,
+        )
+        for batch in response.open
     ]
-    most, holder = max(holders, key=lambda found: found[0], default=(0, None))
+    most, holder = max(holders, key=lambda candidate: candidate[0], default=(0, None))
     if not most or holder is None:
         return None
     return (
@@ -508,13 +511,13 @@ def visibility_of(
     if snapshot is not None or present:
         return Snapshot(calls, connection, snapshot)
     key = (ForkGuard(), calls.identity, grace_s, connection.channel_uid, connection.topic_id)
-    found = _SHARED.get(key)
-    if found is None or found.outdated:
+    visibility = _SHARED.get(key)
+    if visibility is None or visibility.outdated:
         _SHARED.pop(key, None)
         # The caller may close its own connections before other readers of the process end.
         own = calls.clone()
-        found = CommittedRuns(own, connection, grace_s=grace_s)
-        weakref.finalize(found, own.close).atexit = False
-        found = _SHARED.setdefault(key, found)
-    found.refresh()
-    return found
+        visibility = CommittedRuns(own, connection, grace_s=grace_s)
+        weakref.finalize(visibility, own.close).atexit = False
+        visibility = _SHARED.setdefault(key, visibility)
+    visibility.refresh()
+    return visibility

@@ -56,15 +56,15 @@ class VisibleRuns:
         a run that a repair removed.
         """
         for partition, stable in response.stable.items():
-            found = response.runs.get(partition)
+            intervals = response.runs.get(partition)
             given_up = response.given_up.get(partition, ())
             if any(lost.first < stable <= lost.end for lost in given_up):
                 continue
-            if found and found[-1].end < stable > self.stable_of(partition):
+            if intervals and intervals[-1].end < stable > self.stable_of(partition):
                 raise IncompatibleGateway(
                     f"the gateway's list of committed records is incomplete: partition "
-                    f"{partition} is listed up to {found[-1].end}, but committed up to {stable}, "
-                    "so the list is not used. Update the gateway"
+                    f"{partition} is listed up to {intervals[-1].end}, but committed up to "
+                    f"{stable}, so the list is not used. Update the gateway"
                 )
         for partition, stable in response.stable.items():
             runs = self._partitions.setdefault(partition, _PartitionRuns())
@@ -94,9 +94,9 @@ class VisibleRuns:
 
     def between(self, partition: int, first: int, end: int) -> tuple[Interval, ...]:
         """Return the visible intervals from `first` up to, not including, `end`."""
-        found = []
+        intervals = []
         at = self.next_run(partition, first)
         while at is not None and at.first < end:
-            found.append(Interval(at.first, min(at.end, end)))
+            intervals.append(Interval(at.first, min(at.end, end)))
             at = self.next_run(partition, at.end)
-        return tuple(found)
+        return tuple(intervals)
