@@ -113,9 +113,9 @@ class _Pending:
     def extended(self, batches: Sequence[pa.RecordBatch]) -> "_Pending":
         return _Pending(
             batches=[*self.batches, *batches],
-            rows=self.rows + sum(each.num_rows for each in batches),
+            rows=self.rows + sum(batch.num_rows for batch in batches),
             size_bytes=self.size_bytes
-            + sum(each.nbytes + _COLUMN_BYTES * each.num_columns for each in batches),
+            + sum(batch.nbytes + _COLUMN_BYTES * batch.num_columns for batch in batches),
         )
 
 
@@ -136,8 +136,8 @@ class _BatchMessages(RecordAccumulator):
         added: dict[int | None, list[tuple[pa.RecordBatch, Sequence[int]]]] = {}
         first = 0
         for batch in batches:
-            for target, part, given in self._partitioning.split(batch, first):
-                added.setdefault(target, []).append((part, given))
+            for target, part, row_numbers in self._partitioning.split(batch, first):
+                added.setdefault(target, []).append((part, row_numbers))
             first += batch.num_rows
         encoded: list[tuple[int | None, Encoded]] = []
         pending = dict(self._pending)
@@ -149,7 +149,10 @@ class _BatchMessages(RecordAccumulator):
                 pending[target] = replace(rows, batches=[*before.batches, *map(_copied, new)])
                 continue
             # Rows of earlier writes fit into a message, so their numbers are placeholders.
-            numbers: list[Sequence[int]] = [range(-before.rows, 0), *(given for _, given in parts)]
+            numbers: list[Sequence[int]] = [
+                range(-before.rows, 0),
+                *(part_numbers for _, part_numbers in parts),
+            ]
             done = 0
             for piece in _pieces(rows.batches, self._batch_records):
                 rest = _Pending().extended([piece])

@@ -41,9 +41,11 @@ class CompletedFetch:
         *,
         skip: bool,
     ) -> None:
-        skipped = [each for each in decoded.corrupt if skip and each.skippable]
-        self._skipped = [each.index for each in skipped]
-        self._failures = deque(each for each in decoded.corrupt if not (skip and each.skippable))
+        skipped = [corrupt for corrupt in decoded.corrupt if skip and corrupt.skippable]
+        self._skipped = [corrupt.index for corrupt in skipped]
+        self._failures = deque(
+            corrupt for corrupt in decoded.corrupt if not (skip and corrupt.skippable)
+        )
         self._chunks = [chunk for chunk in chunks if chunk[1]]
         # The index of the first message of each chunk, and the number of all messages.
         self._starts = [*accumulate((len(offsets) for _, offsets in self._chunks), initial=0)]
@@ -194,7 +196,7 @@ class CompletedFetch:
             if position is None or offsets[0] != position.offset:
                 continue
             counts = self._counts or [1] * self._starts[-1]
-            if any(each.index == index for each in self._failures):
+            if any(failure.index == index for failure in self._failures):
                 continue
             if position.records > counts[index]:
                 raise OptionError(

@@ -59,19 +59,19 @@ def found_credentials() -> MaskedProperties:
     path = os.environ.get(f"{_VARIABLE}_FILE")
     if path and os.environ.get(_VARIABLE):
         raise OptionError(f"{_VARIABLE} and {_VARIABLE}_FILE are both set: keep one of them")
-    found = _parsed(_content(path) if path else os.environ.get(_VARIABLE, ""))
-    if found is None:
+    credentials = _parsed(_content(path) if path else os.environ.get(_VARIABLE, ""))
+    if credentials is None:
         source = f"the file {path} of {_VARIABLE}_FILE" if path else _VARIABLE
         raise OptionError(
             f'{source} holds no JSON object like {{"sasl.username": "...", "sasl.password": "..."}}'
         )
-    return found
+    return credentials
 
 
-def _merged(given: Mapping[str, object], own: Mapping[str, object]) -> MaskedProperties:
-    """Merge properties; `own` take precedence, also over alternative names in `given`."""
+def _merged(base: Mapping[str, object], own: Mapping[str, object]) -> MaskedProperties:
+    """Merge properties; `own` take precedence, also over alternative names in `base`."""
     replaced = {name for group in _ALTERNATIVES if group & own.keys() for name in group}
-    kept = MaskedProperties({name: given[name] for name in given if name not in replaced})
+    kept = MaskedProperties({name: base[name] for name in base if name not in replaced})
     return kept.over(own)
 
 
@@ -80,10 +80,10 @@ def _parsed(text: str) -> MaskedProperties | None:
     if not text:
         return MaskedProperties()
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return None
-    return MaskedProperties(found) if isinstance(found, dict) else None
+    return MaskedProperties(value) if isinstance(value, dict) else None
 
 
 def _content(path: str) -> str:
@@ -202,10 +202,10 @@ _CONSUMER_DEFAULTS = {
 
 def refuse_unlisted(properties: Mapping[str, object], *allowed: frozenset[str]) -> None:
     """Raise OptionError for the first property that is in none of the `allowed` lists."""
-    known = frozenset().union(*allowed)
+    listed = frozenset().union(*allowed)
     for name in properties:
-        if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=1)
+        if name not in listed:
+            close = difflib.get_close_matches(str(name), listed, n=1)
             advice = _INSTEAD.get(str(name)) or (f"did you mean {close[0]!r}?" if close else "")
             raise OptionError(
                 f"the Kafka property {name!r} cannot be set" + (f"; {advice}" if advice else "")
@@ -264,8 +264,10 @@ def admin_config(
     From a writer's or reader's `overrides`, it takes the connection properties.
     """
     refuse_unlisted(overrides or {}, CONNECTION, PRODUCER, CONSUMER)
-    given = MaskedProperties(overrides or {})
-    of_connection = MaskedProperties({name: given[name] for name in given if name in CONNECTION})
+    properties = MaskedProperties(overrides or {})
+    of_connection = MaskedProperties(
+        {name: properties[name] for name in properties if name in CONNECTION}
+    )
     return MaskedProperties(_DEFAULTS).over(_connection_properties(connection, of_connection))
 
 

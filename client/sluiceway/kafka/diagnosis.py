@@ -62,12 +62,12 @@ def diagnosis(properties: Mapping[str, object], *, timeout_s: float = _PROBE_S) 
         # A timeout of 0 would make the socket non-blocking.
         share_s = max(deadline_s - time.monotonic(), 0.01) / (len(addresses) - index)
         try:
-            found = _BrokerProbe(host, port, properties, share_s / _MAX_CONNECTIONS).finding()
+            finding = _BrokerProbe(host, port, properties, share_s / _MAX_CONNECTIONS).finding()
         except TimeoutError:
             slow.append(f"{host}:{port}")
         else:
-            if found is not None:
-                return found
+            if finding is not None:
+                return finding
     if slow:
         raise TimeoutError(f"no response from {', '.join(slow)}")
     return None
@@ -144,8 +144,12 @@ class _BrokerProbe:
             return _protocol(
                 f"{self._where} does not use TLS ({error.reason}); correct the address"
             )
-        given = any(name in self._properties for name in _CERTIFICATES)
-        does = "refuses this client's certificate" if given else "requires a client certificate"
+        has_certificate = any(name in self._properties for name in _CERTIFICATES)
+        does = (
+            "refuses this client's certificate"
+            if has_certificate
+            else "requires a client certificate"
+        )
         message = (
             f"{self._where} {does} ({error.reason}); give one that it trusts, with its key, in "
             "ssl.certificate.pem and ssl.key.pem"
@@ -264,12 +268,12 @@ class ConnectionErrors:
         if self._diagnosed and not final:
             return
         try:
-            found = diagnosis(self._properties)
+            finding = diagnosis(self._properties)
         except TimeoutError:
             return
         self._diagnosed = True
-        if found is not None:
-            raise self._failure(found.message, doing, topic)
+        if finding is not None:
+            raise self._failure(finding.message, doing, topic)
 
     @staticmethod
     def _failure(reason: str, doing: str, topic: str) -> KafkaAccessFailed:

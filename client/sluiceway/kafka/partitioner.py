@@ -40,7 +40,7 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 def partitions_of(keys: Sequence[bytes | None], partitions: int) -> list[int | None]:
     """Return `partition_of` each key, and None for None; keys of one length are vectorized."""
-    found: list[int | None] = [None] * len(keys)
+    targets: list[int | None] = [None] * len(keys)
     for first in range(0, len(keys), _KEYS_PER_PASS):
         by_length: defaultdict[int, list[int]] = defaultdict(list)
         for index, key in enumerate(keys[first : first + _KEYS_PER_PASS], first):
@@ -53,16 +53,16 @@ def partitions_of(keys: Sequence[bytes | None], partitions: int) -> list[int | N
             else:
                 hashed = _vectorized(same_length, length, partitions)
             for index, partition in zip(chosen, hashed, strict=True):
-                found[index] = partition
-    return found
+                targets[index] = partition
+    return targets
 
 
 def _vectorized(keys: Sequence[bytes], length: int, partitions: int) -> list[int]:
     joined = b"".join(keys if length % 4 == 0 else map(_padded, keys))
     rows = np.frombuffer(joined, "<u4").reshape(len(keys), -1)
     hashed = _hashed(np.ascontiguousarray(rows.T, dtype=np.uint64), length)
-    found: list[int] = ((hashed & _POSITIVE) % partitions).tolist()
-    return found
+    targets: list[int] = ((hashed & _POSITIVE) % partitions).tolist()
+    return targets
 
 
 def _padded(data: bytes) -> bytes:
@@ -215,7 +215,7 @@ class _ByField(Partitioning):
         del first
         to_bytes = self._to_bytes
         values = batch.column(self._field).to_pylist()
-        return self._hashed_keys([None if each is None else to_bytes(each) for each in values])
+        return self._hashed_keys([None if value is None else to_bytes(value) for value in values])
 
 
 class _ByKeyFunction(Partitioning):
@@ -273,9 +273,9 @@ def partitioning(
 ) -> Partitioning:
     """Return the partitioning of a writer; round robin by default. Raises OptionError."""
     options = {"key": key, "partitioner": partitioner, "partition": partition}
-    given = [name for name, option in options.items() if option is not None]
-    if len(given) > 1:
-        raise OptionError(f"{' and '.join(given)} exclude each other: give one of them")
+    chosen = [name for name, option in options.items() if option is not None]
+    if len(chosen) > 1:
+        raise OptionError(f"{' and '.join(chosen)} exclude each other: give one of them")
     if partition is not None:
         if type(partition) is not int or not 0 <= partition < partitions:
             raise OptionError(

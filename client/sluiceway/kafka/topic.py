@@ -151,20 +151,20 @@ class TopicIdentity:
         """Return the topic's number of partitions, after the checks of `verify`."""
         name = self._connection.topic_name
         since_s = time.monotonic() - max_age_s
-        found = self._admin.descriptions.get(name)
-        if found is None or found.at_s <= since_s:
+        description = self._admin.descriptions.get(name)
+        if description is None or description.at_s <= since_s:
             if max_age_s:
-                found = call(lambda: self._describe_shared(timeout_s, since_s))
+                description = call(lambda: self._describe_shared(timeout_s, since_s))
             else:
-                found = self._describe(timeout_s)
-        self._require_same(found)
-        if found.leaderless:
+                description = self._describe(timeout_s)
+        self._require_same(description)
+        if description.leaderless:
             raise KafkaUnavailable(
-                f"partition {min(found.leaderless)} of the topic {name} has no leader; "
+                f"partition {min(description.leaderless)} of the topic {name} has no leader; "
                 "try again when its brokers are back"
             )
         self._verified = True
-        return found.partitions
+        return description.partitions
 
     def partitions(self, *, timeout_s: float) -> int:
         """Return the topic's current number of partitions. Raises TopicGone, KafkaUnavailable."""
@@ -254,18 +254,20 @@ class TopicIdentity:
         """Request the offsets of these times once."""
         self._fork_guard.check("this reader or writer")
         name, admin = self._connection.topic_name, self._admin
-        asked = {
+        specs = {
             TopicPartition(name, p): _SPECS.get(time_ms) or OffsetSpec.for_timestamp(time_ms)
             for p, time_ms in times.items()
         }
 
         def request() -> dict[int, int]:
-            found = admin.client.list_offsets(
-                asked,
+            futures = admin.client.list_offsets(
+                specs,
                 isolation_level=_ISOLATION[committed],
                 request_timeout=max(_LEAST_LIST_S, min(timeout_s, _MAX_LIST_S)),
             )
-            return {at.partition: self._result(admin, found[at], timeout_s).offset for at in asked}
+            return {
+                at.partition: self._result(admin, futures[at], timeout_s).offset for at in specs
+            }
 
         try:
             offsets = call(request)
@@ -283,7 +285,7 @@ class TopicIdentity:
                 "try again when the brokers are back"
             ) from error
         # OFFSET_INVALID is librdkafka's result for leaders that did not answer in time.
-        silent = [partition for partition, each in offsets.items() if each == OFFSET_INVALID]
+        silent = [partition for partition, offset in offsets.items() if offset == OFFSET_INVALID]
         if silent:
             raise KafkaUnavailable(
                 f"the leader of partition {min(silent)} of the topic {name} does not answer; "
@@ -308,9 +310,9 @@ class TopicIdentity:
         deadline_s, admin = time.monotonic() + timeout_s, self._admin
         locked = admin.lock.acquire(timeout=timeout_s)
         try:
-            found = admin.descriptions.get(self._connection.topic_name)
-            if found is not None and found.at_s > since_s:
-                return found
+            description = admin.descriptions.get(self._connection.topic_name)
+            if description is not None and description.at_s > since_s:
+                return description
             return self._describe(max(_POLL_S, deadline_s - time.monotonic()))
         finally:
             if locked:
@@ -320,7 +322,7 @@ class TopicIdentity:
         self._fork_guard.check("this reader or writer")
         name, began_s, admin = self._connection.topic_name, time.monotonic(), self._admin
         try:
-            found = call(lambda: self._request_description(admin, timeout_s, grace_s))
+            topic = call(lambda: self._request_description(admin, timeout_s, grace_s))
         except BaseException:
             admin.descriptions.pop(name, None)
             # Earlier connection errors must not mislead the next caller. But thousands of readers
@@ -331,9 +333,11 @@ class TopicIdentity:
                 _ADMINS.pop(self._key, None)
             raise
         admin.descriptions[name] = description = _Description(
-            topic_id=str(found.topic_id),
-            partitions=len(found.partitions),
-            leaderless=frozenset(each.id for each in found.partitions if each.leader is None),
+            topic_id=str(topic.topic_id),
+            partitions=len(topic.partitions),
+            leaderless=frozenset(
+                partition.id for partition in topic.partitions if partition.leader is None
+            ),
             at_s=began_s,
         )
         return description
@@ -351,7 +355,7 @@ class TopicIdentity:
                 described = admin.client.describe_topics(
                     TopicCollection([name]), request_timeout=timeout_s
                 )[name]
-                found = self._result(admin, described, timeout_s + _PROPAGATION_S)
+                topic = self._result(admin, described, timeout_s + _PROPAGATION_S)
             except KafkaException as error:
                 if not is_gone(error.args[0]) or not backoff.wait():
                     if is_unavailable(error.args[0]):
@@ -364,7 +368,7 @@ class TopicIdentity:
                 ) from error
             else:
                 admin.errors.clear()
-                return found
+                return topic
 
     def _result(self, admin: _AdminConnection, future: "Future[Any]", timeout_s: float) -> Any:
         """Wait for a result, or raise KafkaAccessFailed for refused connections."""
