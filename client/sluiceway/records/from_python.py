@@ -101,17 +101,17 @@ def field_values(
     if not all(issubclass(kind, Mapping) for kind in kinds):
         rows = [row if isinstance(row, Mapping) else _as_dict(row) for row in rows]
     try:
-        found = [list(map(itemgetter(field.name), rows)) for field in record.fields]
+        value_lists = [list(map(itemgetter(field.name), rows)) for field in record.fields]
     except KeyError:
-        found = [_with_default(rows, field, path) for field in record.fields]
+        value_lists = [_with_default(rows, field, path) for field in record.fields]
     else:
         if set(map(len, rows)) <= {len(record.fields)}:
-            return found
-    known = {field.name for field in record.fields}
+            return value_lists
+    names = {field.name for field in record.fields}
     for position, row in enumerate(rows):
-        if unknown := [name for name in row if name not in known]:
+        if unknown := [name for name in row if name not in names]:
             raise _unknown_field(position, unknown[0], record, path)
-    return found
+    return value_lists
 
 
 def _with_default(rows: Sequence[Any], field: t.Field, path: str) -> list[Any]:
@@ -126,18 +126,18 @@ def _with_default(rows: Sequence[Any], field: t.Field, path: str) -> list[Any]:
 
 def _attributes(rows: Sequence[Any], kind: type, record: t.Record, path: str) -> list[list[Any]]:
     there = {member.name for member in dataclasses.fields(kind)}
-    known = {field.name for field in record.fields}
-    for name in sorted(there - known):
+    names = {field.name for field in record.fields}
+    for name in sorted(there - names):
         raise _unknown_field(0, name, record, path)
-    found = []
+    value_lists = []
     for field in record.fields:
         if field.name in there:
-            found.append(list(map(attrgetter(field.name), rows)))
+            value_lists.append(list(map(attrgetter(field.name), rows)))
         elif field.default is None:
             raise _missing_field(0, t.join_path(path, field.name))
         else:
-            found.append([default_value(field)] * len(rows))
-    return found
+            value_lists.append([default_value(field)] * len(rows))
+    return value_lists
 
 
 def _as_dict(row: Any) -> dict[str, Any]:
@@ -149,12 +149,12 @@ def _missing_field(position: int, path: str) -> ValueMismatch:
 
 
 def _unknown_field(position: int, name: object, record: t.Record, path: str) -> ValueMismatch:
-    known = ", ".join(field.name for field in record.fields[:20])
+    names = ", ".join(field.name for field in record.fields[:20])
     return ValueMismatch(
         position,
         t.join_path(path, str(name)),
-        f"the schema has no such field; it has {known}",
-        public_reason=f"it has a field that is not in the schema, which has {known}",
+        f"the schema has no such field; it has {names}",
+        public_reason=f"it has a field that is not in the schema, which has {names}",
         schema_path=path,
     )
 
@@ -190,10 +190,10 @@ def columns(rows: Sequence[Any], kinds: set[type], record: t.Record, path: str) 
 
     Raises the errors of `column`, with positions in `rows`.
     """
-    found = field_values(rows, kinds, record, path)
+    value_lists = field_values(rows, kinds, record, path)
     return [
         column(values, field.type, t.join_path(path, field.name))
-        for values, field in zip(found, record.fields, strict=True)
+        for values, field in zip(value_lists, record.fields, strict=True)
     ]
 
 

@@ -31,9 +31,9 @@ def json_value(value: Any) -> Any:
     """Return a value of JSON's types for a value of a record."""
     match value:
         case Mapping():
-            return {str(key): json_value(each) for key, each in value.items()}
+            return {str(key): json_value(item) for key, item in value.items()}
         case list() | tuple():
-            return [json_value(each) for each in value]
+            return [json_value(item) for item in value]
         case bytes():
             return base64.b64encode(value).decode("ascii")
         case datetime() | date() | time():
@@ -55,20 +55,20 @@ def records_from_json(records: Iterable[Mapping[str, Any]], schema: Schema) -> l
     or an object with the branch's name, as in Avro's JSON encoding. Raises InvalidRecord for a text
     that is not of the field's type.
     """
-    found = []
+    converted = []
     for index, record in enumerate(records):
         try:
-            found.append(_fields(record, schema.record, ""))
+            converted.append(_fields(record, schema.record, ""))
         except ValueMismatch as error:
             raise error.to_invalid_record(index) from error
-    return found
+    return converted
 
 
 def _fields(value: Mapping[str, Any], record: t.Record, path: str) -> dict[str, Any]:
     types = {field.name: field.type for field in record.fields}
     return {
-        name: _python(each, types[name], t.join_path(path, name)) if name in types else each
-        for name, each in value.items()
+        name: _python(item, types[name], t.join_path(path, name)) if name in types else item
+        for name, item in value.items()
     }
 
 
@@ -77,9 +77,9 @@ def _python(value: Any, type_: t.Type, path: str) -> Any:
         case t.Nullable(item=item):
             return None if value is None else _python(value, item, path)
         case t.Array(items=items) if isinstance(value, list):
-            return [_python(each, items, f"{path}[{i}]") for i, each in enumerate(value)]
+            return [_python(element, items, f"{path}[{i}]") for i, element in enumerate(value)]
         case t.Map(values=values) if isinstance(value, dict):
-            return {key: _python(each, values, f"{path}[{key!r}]") for key, each in value.items()}
+            return {key: _python(entry, values, f"{path}[{key!r}]") for key, entry in value.items()}
         case t.Record() if isinstance(value, dict):
             return _fields(value, type_, path)
         case t.Union(branches=branches) if isinstance(value, dict) and len(value) == 1:
@@ -98,7 +98,7 @@ def _parsed(text: str, type_: t.Fixed | t.Scalar, path: str) -> Any:
     python = type_.python
     parse: Callable[[str], Any]
     if python is bytes:
-        parse, wanted = lambda given: base64.b64decode(given, validate=True), "base64"
+        parse, wanted = lambda encoded: base64.b64decode(encoded, validate=True), "base64"
     elif python is date:
         parse, wanted = date.fromisoformat, "a date such as 2026-01-31"
     elif python is time:

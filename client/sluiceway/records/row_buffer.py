@@ -25,7 +25,7 @@ __all__ = ["FULL", "RowBuffer", "Rows"]
 FULL: Final = 1_000
 """The number of rows at which columnar conversion reaches its speed."""
 _MAX_BYTES: Final = 1_000_000
-_MAX_GIVEN: Final = 16
+_MAX_SHORT_LIST: Final = 16
 """Longer lists are faster to convert to columns than to check row by row."""
 _VALUE_BYTES: Final = 16
 """An upper bound of the encoded size of a value without text or bytes, or of a length."""
@@ -102,12 +102,12 @@ class RowBuffer:
 
         The rows are copies: the caller may change its records afterwards.
         """
-        given = records if isinstance(records, (list, tuple)) else (records,)
-        if len(given) > _MAX_GIVEN:
+        items = records if isinstance(records, (list, tuple)) else (records,)
+        if len(items) > _MAX_SHORT_LIST:
             return None
         rows = Rows()
-        for each in given:
-            if not self._check_into(rows, each):
+        for record in items:
+            if not self._check_into(rows, record):
                 return None
         return rows
 
@@ -229,15 +229,15 @@ def _allowed(type_: t.Type) -> frozenset[type]:
 
 def _certain_branches(union: t.Union) -> dict[type, t.Branch]:
     """Return the branch by type of value, where the type determines it."""
-    found: dict[type, t.Branch] = {}
+    branches: dict[type, t.Branch] = {}
     kinds = {kind for branch in union.branches for kind in _allowed(branch)}
     for kind in kinds - {tuple}:  # a tuple may name a branch
         first, *others = candidates(kind, union)
         branch = union.branches[first]
         # With several branches, the first one that fits takes a value, except for records.
         if kind in _allowed(branch) and not (others and isinstance(branch, t.Map | t.Record)):
-            found[kind] = branch
-    return found
+            branches[kind] = branch
+    return branches
 
 
 def _check(type_: t.Present) -> _Check | None:

@@ -118,7 +118,7 @@ def _decimals(values: Sequence[Any], kinds: set[type], leaf: t.Decimal, path: st
     ).plus
     fitting: list[Any] = []
     try:
-        fitting.extend(exact(each) if isinstance(each, Number) else each for each in values)
+        fitting.extend(exact(value) if isinstance(value, Number) else value for value in values)
     except decimal.DecimalException as error:
         position = len(fitting)
         raise _mismatch_of(position, path, leaf, values[position]) from error

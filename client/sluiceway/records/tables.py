@@ -162,8 +162,10 @@ def _check_names(names: Sequence[str], schema: Schema) -> None:
     there: set[str] = set()
     for name in names:
         if name not in fields:
-            known = ", ".join(list(fields)[:20])
-            raise SchemaMismatch(f"the schema has no field {name!r}: drop the column ({known})")
+            field_names = ", ".join(list(fields)[:20])
+            raise SchemaMismatch(
+                f"the schema has no field {name!r}: drop the column ({field_names})"
+            )
         if name in there:
             raise SchemaMismatch(f"the column {name!r} exists twice: drop or rename one")
         there.add(name)
@@ -371,9 +373,9 @@ def _uuids(array: pa.Array, leaf: t.Uuid, path: str) -> pa.Array:
     if _is_text(array.type):
         text = array.cast(pa.string())
         check_column(text, t.Nullable(item=t.Uuid()), path)
-        return pa.array([v and UUID(v).bytes for v in text.to_pylist()], target)
-    found = array.cast(pa.binary(16)).to_pylist()
-    return pa.array([v and str(UUID(bytes=v)) for v in found], target)
+        return pa.array([value and UUID(value).bytes for value in text.to_pylist()], target)
+    values = array.cast(pa.binary(16)).to_pylist()
+    return pa.array([value and str(UUID(bytes=value)) for value in values], target)
 
 
 def _find_failure(array: pa.Array, target: pa.DataType) -> tuple[int, str]:
@@ -453,7 +455,8 @@ def _narrow(offsets: Any) -> pa.Array:
     return pa.array(offsets.astype(np.int32))
 
 
-def _mismatch(path: str, found: pa.DataType, wanted: t.Present) -> SchemaMismatch:
+def _mismatch(path: str, actual: pa.DataType, wanted: t.Present) -> SchemaMismatch:
     return SchemaMismatch(
-        f"the field {path!r} is {found}, but the schema has {arrow_type(wanted)}; {_advice(wanted)}"
+        f"the field {path!r} is {actual}, but the schema has {arrow_type(wanted)}; "
+        f"{_advice(wanted)}"
     )

@@ -105,8 +105,8 @@ def _branch_values(
     # `flatten` makes all branches null below a null.
     for name, child, member in zip(names, array.flatten(), field.type, strict=True):
         places = np.flatnonzero(child.is_valid())
-        found = _values(child.take(pa.array(places)), member, path, form)
-        for place, value in zip(places.tolist(), found, strict=True):
+        converted = _values(child.take(pa.array(places)), member, path, form)
+        for place, value in zip(places.tolist(), converted, strict=True):
             values[place] = (name, value) if form.with_branches else value
     return values
 

@@ -33,11 +33,11 @@ Assignment = list[tuple[list[int], list[Any]]]
 def candidates(kind: type, union: t.Union) -> list[int]:
     """Return the numbers of the branches that may take values of the type `kind`, best first."""
     ranks = [(_rank(kind, branch), number) for number, branch in enumerate(union.branches)]
-    found = [number for rank, number in sorted(each for each in ranks if each[0] >= 0)]
+    numbers = [number for rank, number in sorted(ranked for ranked in ranks if ranked[0] >= 0)]
     if is_dataclass(kind):
-        own = [n for n in found if _class_name(union.branches[n]) == kind.__name__]
-        return own or found
-    return found
+        own = [number for number in numbers if _class_name(union.branches[number]) == kind.__name__]
+        return own or numbers
+    return numbers
 
 
 def assign(values: Sequence[Any], union: t.Union, path: str, convert: _Convert) -> Assignment:
@@ -46,7 +46,7 @@ def assign(values: Sequence[Any], union: t.Union, path: str, convert: _Convert) 
     `convert` is called if several branches may take a value. The caller converts values with only
     one possible branch. Raises ValueMismatch for a value that fits no branch, or several records.
     """
-    found: Assignment = [([], []) for _ in union.branches]
+    assignment: Assignment = [([], []) for _ in union.branches]
     named = {t.branch_name(branch): number for number, branch in enumerate(union.branches)}
     possible: dict[type, list[int]] = {}
     for position, value in enumerate(values):
@@ -65,10 +65,10 @@ def assign(values: Sequence[Any], union: t.Union, path: str, convert: _Convert) 
                 number = numbers[0]
             else:
                 number = _chosen(value, numbers, union, position, path, convert)
-        positions, taken = found[number]
+        positions, taken = assignment[number]
         positions.append(position)
         taken.append(value)
-    return found
+    return assignment
 
 
 def branch_mismatch(

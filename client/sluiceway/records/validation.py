@@ -255,14 +255,14 @@ def check_column(array: pa.Array, type_: t.Type, path: str) -> None:
 
 def invalid_rows(batch: pa.RecordBatch, record: t.Record) -> set[int]:
     """Return the rows of `batch` that are not valid for `record`; nulls are not checked."""
-    found: set[int] = set()
+    invalid: set[int] = set()
     for array, field in zip(batch.columns, record.fields, strict=True):
         if _is_unconstrained(field.type):
             continue
         for positions, child, type_, _ in _walk_arrays(array, field.type, field.name):
             rows = _rows_with_duplicates(child) if _is_map(type_) else invalid_values(child, type_)
-            found.update(_outer(positions, row) for row in rows.tolist())
-    return found
+            invalid.update(_outer(positions, row) for row in rows.tolist())
+    return invalid
 
 
 def invalid_values(array: pa.Array, type_: t.Type) -> np.ndarray[Any, Any]:
@@ -348,8 +348,8 @@ def _rows_with_duplicates(array: pa.Array) -> np.ndarray[Any, Any]:
         return _NOWHERE
     again = np.ones(len(pairs), np.bool_)
     again[first] = False
-    found = np.unique(rows[again])
-    return found if valid is None else valid[found]
+    duplicates = np.unique(rows[again])
+    return duplicates if valid is None else valid[duplicates]
 
 
 def _repeated(offsets: np.ndarray[Any, Any], positions: Any) -> np.ndarray[Any, Any]:
@@ -369,8 +369,8 @@ def _is_map(type_: t.Type) -> bool:
 def _is_unconstrained(type_: t.Type) -> bool:
     """Return whether every array of the Arrow type is valid for `type_`, except for nulls."""
     return not any(
-        isinstance(each, t.Map | t.Enum | t.Decimal)
-        or each == t.Uuid()
-        or (isinstance(each, t.Scalar) and each.python is time)
-        for each in t.walk(type_)
+        isinstance(nested, t.Map | t.Enum | t.Decimal)
+        or nested == t.Uuid()
+        or (isinstance(nested, t.Scalar) and nested.python is time)
+        for nested in t.walk(type_)
     )
