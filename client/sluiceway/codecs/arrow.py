@@ -297,10 +297,10 @@ class ArrowCodec:
             raise InvalidBatch("its body is compressed, which this format leaves to Kafka")
         if header.has(_VARIADIC):
             raise InvalidBatch("it has view buffers, which no type of a channel has")
-        found = (header.count(_NODES), header.count(_BUFFERS))
-        if found != (self._nodes, self._buffers):
+        counts = (header.count(_NODES), header.count(_BUFFERS))
+        if counts != (self._nodes, self._buffers):
             raise InvalidBatch(
-                f"it has {found[0]} columns in {found[1]} buffers, "
+                f"it has {counts[0]} columns in {counts[1]} buffers, "
                 f"the schema has {self._nodes} in {self._buffers}"
             )
         if (claimed := sum(header.buffer_lengths(_BUFFERS))) > body_bytes:

@@ -172,11 +172,13 @@ def _branch_naming(type_: t.Type) -> Callable[[Any], Any] | None:
             return item_of and (lambda value: list(map(item_of, value)))
         case t.Map(values=values):
             value_of = _branch_naming(values)
-            return value_of and (lambda value: {k: value_of(each) for k, each in value.items()})
+            return value_of and (
+                lambda value: {key: value_of(entry) for key, entry in value.items()}
+            )
         case t.Record(fields=fields):
-            found = {field.name: _branch_naming(field.type) for field in fields}
-            known = {name: convert for name, convert in found.items() if convert is not None}
-            return (lambda row: row | {n: c(row[n]) for n, c in known.items()}) if known else None
+            conversions = {field.name: _branch_naming(field.type) for field in fields}
+            needed = {name: convert for name, convert in conversions.items() if convert is not None}
+            return (lambda row: row | {n: c(row[n]) for n, c in needed.items()}) if needed else None
         case _:
             return None
 

@@ -46,8 +46,8 @@ def _cells(size_bytes: int) -> int:
 def expansion(type_: t.Type) -> int:
     """Return an upper bound of the Arrow bytes for one byte of a message in arrays and maps."""
     bound = 0
-    for each in t.walk(type_):
-        match each:
+    for nested in t.walk(type_):
+        match nested:
             case t.Array(items=item):
                 bound += CELL_BYTES * width(item) // _min_bytes(item)
             case t.Map(values=item):
@@ -58,8 +58,8 @@ def expansion(type_: t.Type) -> int:
 def widest(type_: t.Type) -> int:
     """Count the cells of the widest item of an array or map within `type_`."""
     most = 0
-    for each in t.walk(type_):
-        match each:
+    for nested in t.walk(type_):
+        match nested:
             case t.Array(items=item) | t.Map(values=item):
                 most = max(most, 2 + width(item))
     return most
@@ -148,9 +148,11 @@ class StrictReader:
                 f"it begins with {value[:5]!r}, not with the byte 0 and a schema id as in the "
                 "wire format of schema registries"
             )
-        (found,) = struct.unpack_from(">I", value, 1)
-        if found != self._schema_id:
-            raise MalformedMessage(f"its schema id is {found}, the channel's is {self._schema_id}")
+        (schema_id,) = struct.unpack_from(">I", value, 1)
+        if schema_id != self._schema_id:
+            raise MalformedMessage(
+                f"its schema id is {schema_id}, the channel's is {self._schema_id}"
+            )
         cursor = _Cursor(value, 5, self._cells + len(value) * BUDGET_PER_BYTE // CELL_BYTES)
         record: dict[str, Any] = self._read(cursor)
         if left := len(value) - cursor.position:
@@ -195,10 +197,10 @@ def _leaf(leaf: t.Leaf, path: str) -> _Reader:
 
 def _below(end: int, read: _Reader, what: str, path: str) -> _Reader:
     def number(cursor: _Cursor) -> int:
-        found: int = read(cursor)
-        if not 0 <= found < end:
-            raise MalformedMessage(f"field {path!r} is {found}, which is not {what}")
-        return found
+        value: int = read(cursor)
+        if not 0 <= value < end:
+            raise MalformedMessage(f"field {path!r} is {value}, which is not {what}")
+        return value
 
     return number
 
@@ -223,10 +225,10 @@ def _uuid(path: str) -> _Reader:
     read, matches = _scalar(t.Kind.STRING, path), re.compile(t.UUID_TEXT).fullmatch
 
     def text(cursor: _Cursor) -> str:
-        found: str = read(cursor)
-        if not matches(found):
+        value: str = read(cursor)
+        if not matches(value):
             raise MalformedMessage(f"field {path!r} is not the text of a UUID")
-        return found
+        return value
 
     return text
 
@@ -285,10 +287,10 @@ def _union(branches: tuple[t.Branch, ...], null_at: int | None, path: str) -> _R
             raise MalformedMessage(
                 f"field {path!r} has the branch {number} of a union of {len(readers)}"
             )
-        found = readers[number]
-        if found is None:
+        branch = readers[number]
+        if branch is None:
             return None
-        name, read = found
+        name, read = branch
         return {name: read(cursor)}
 
     return union
@@ -304,7 +306,7 @@ def _branch(branch: t.Branch, path: str) -> _Reader:
 
 def _blocks(read: _Reader, cells: int, path: str) -> _Reader:
     def blocks(cursor: _Cursor) -> list[Any]:
-        found: list[Any] = []
+        items: list[Any] = []
         while count := cursor.number(path):
             end = None
             if count < 0:
@@ -319,10 +321,10 @@ def _blocks(read: _Reader, cells: int, path: str) -> _Reader:
                 raise MalformedMessage(
                     f"field {path!r} would take more than {BUDGET_PER_BYTE} times its size"
                 )
-            found += [read(cursor) for _ in range(count)]
+            items += [read(cursor) for _ in range(count)]
             if end is not None and cursor.position != end:
                 raise MalformedMessage(f"field {path!r} has a block whose size is wrong")
-        return found
+        return items
 
     return blocks
 
@@ -335,9 +337,9 @@ def _map(values: t.Type, path: str) -> _Reader:
     )
 
     def distinct(cursor: _Cursor) -> list[Any]:
-        found: list[Any] = entries(cursor)
-        if len({key for key, _ in found}) < len(found):
+        pairs: list[Any] = entries(cursor)
+        if len({key for key, _ in pairs}) < len(pairs):
             raise MalformedMessage(f"field {path!r} has a duplicate key")
-        return found
+        return pairs
 
     return distinct

@@ -196,8 +196,8 @@ class Decoder:
             for id_, indices in groups.items():
                 self._decode_group(id_, indices, values, merger)
             merger.merge()
-        found = self._by_id.keys() & set(ids)
-        self._usual_id = found.pop() if len(found) == 1 else None
+        resolved_ids = self._by_id.keys() & set(ids)
+        self._usual_id = resolved_ids.pop() if len(resolved_ids) == 1 else None
         return merger.decoded(one_each=self._format != "arrow")
 
     def _decode_usual(self, values: Sequence[bytes | None]) -> Decoded | None:
@@ -234,12 +234,12 @@ class Decoder:
             for corrupt in self._fallback.decode(group).corrupt:
                 merger.reject(indices[corrupt.index], corrupt.reason)
             return
-        found = self._by_id.get(id_) or self._resolve(id_)
-        if isinstance(found, _Unreadable):
+        readable = self._by_id.get(id_) or self._resolve(id_)
+        if isinstance(readable, _Unreadable):
             for index in indices:
-                merger.reject(index, found.reason, skippable=found.skippable)
+                merger.reject(index, readable.reason, skippable=readable.skippable)
             return
-        merger.add(found.codec.decode(group), indices, found.resolution)
+        merger.add(readable.codec.decode(group), indices, readable.resolution)
 
     def _look_up_unknown(self, ids: set[int]) -> None:
         unknown = ids - self._schemas.keys() - self._unknown_ids
@@ -265,7 +265,7 @@ class Decoder:
                 "the id from the gateway",
                 skippable=True,
             )
-        found: _Readable | _Unreadable
+        readable: _Readable | _Unreadable
         try:
             # At least one column, which gives the number of records.
             names = [field.name for field in schema.record.fields]
@@ -276,15 +276,15 @@ class Decoder:
             resolution = None
             if decoded.record != self._target.record:
                 resolution = Resolution(decoded, self._target)
-            found = _Readable(codec=decoding, resolution=resolution)
+            readable = _Readable(codec=decoding, resolution=resolution)
         except SchemaMismatch as error:
-            found = _Unreadable(
+            readable = _Unreadable(
                 reason=f"it has the channel's schema {id_}, which this reader's schema cannot "
                 f"read: {error}",
                 skippable=False,
             )
-        self._by_id[id_] = found
-        return found
+        self._by_id[id_] = readable
+        return readable
 
 
 def _schema_id_of(
@@ -333,7 +333,7 @@ def corrupt_error(
 
 
 def _schemas(connection: Connection) -> dict[int, Schema]:
-    return {each.id: Schema.parse(each.definition) for each in connection.schemas}
+    return {version.id: Schema.parse(version.definition) for version in connection.schemas}
 
 
 __all__ = ["Decoder", "codec", "corrupt_error", "decoder_for"]

@@ -55,7 +55,9 @@ class BatchTransform:
         return with_schema(batch, self._schema)
 
     def _applies_to(self, type_: t.Type) -> bool:
-        return any(isinstance(each, t.Leaf) and self._converts(each) for each in t.walk(type_))
+        return any(
+            isinstance(nested, t.Leaf) and self._converts(nested) for nested in t.walk(type_)
+        )
 
     def _array(self, array: pa.Array, type_: t.Type) -> pa.Array:
         if not self._applies_to(type_):
@@ -157,8 +159,8 @@ def _from_physical(array: pa.Array, leaf: t.Leaf) -> pa.Array:
     match leaf:
         case t.Enum(symbols=symbols):
             numbers: Any = pc.fill_null(array, 0).to_numpy()
-            known = (numbers >= 0) & (numbers < len(symbols))
-            indices = np.where(known, numbers, len(symbols))
+            valid = (numbers >= 0) & (numbers < len(symbols))
+            indices = np.where(valid, numbers, len(symbols))
             mask = np.asarray(array.is_null()) if array.null_count else None
             return pa.array([*symbols, _NO_SYMBOL]).take(pa.array(indices, mask=mask))
         case t.Decimal(fixed=None):

@@ -61,8 +61,8 @@ class Resolution:
             if batch.num_rows == 1:
                 return [(start, str(error))]
             half = batch.num_rows // 2
-            found = self._unresolvable(batch.slice(0, half), start)
-            return found + self._unresolvable(batch.slice(half), start + half)
+            failures = self._unresolvable(batch.slice(0, half), start)
+            return failures + self._unresolvable(batch.slice(half), start + half)
         return []
 
 
@@ -115,8 +115,8 @@ def _conversion(written: t.Type, read: t.Type, path: str) -> _Conversion:
             values = _conversion(written.values, read.values, f"{path}{{}}")
             return lambda array: with_items(array, values(array.items), target)
         case t.Enum(), t.Enum() if read.default and not {*written.symbols} <= {*read.symbols}:
-            known, default = pa.array([*read.symbols, None], pa.string()), pa.scalar(read.default)
-            return lambda array: pc.if_else(pc.is_in(array, value_set=known), array, default)
+            symbols, default = pa.array([*read.symbols, None], pa.string()), pa.scalar(read.default)
+            return lambda array: pc.if_else(pc.is_in(array, value_set=symbols), array, default)
         case t.Scalar(kind=t.Kind.BYTES), t.Scalar(kind=t.Kind.STRING):
             return partial(_text, path=path)
     # Rounds; no promotion loses more.

@@ -124,12 +124,12 @@ class WireFormatValidator:
         id_ = avro_schema_id(value) if self._format == "avro" else arrow_schema_id(value)
         if id_ is not None and self._is_known(id_):
             return None
-        ids = ", ".join(str(int.from_bytes(each[1:], "big")) for each in sorted(self._prefixes))
-        found = "no schema id" if id_ is None else f"the unknown schema id {id_}"
+        ids = ", ".join(str(int.from_bytes(prefix[1:], "big")) for prefix in sorted(self._prefixes))
+        actual = "no schema id" if id_ is None else f"the unknown schema id {id_}"
         head = "the byte 0" if self._format == "avro" else "an envelope"
         return (
             f"a message of the channel {self._channel!r} of format {self._format} must begin with "
-            f"{head} and one of the schema ids {ids}; this one has {found}. Write records with "
+            f"{head} and one of the schema ids {ids}; this one has {actual}. Write records with "
             "channel.writer(), or use a channel of format bytes for values of your own"
         )
 
@@ -149,7 +149,7 @@ class WireFormatValidator:
     def _add(self, connection: Connection) -> None:
         # A new set, as other threads may be reading the old one.
         self._prefixes = self._prefixes | {
-            prefix for each in connection.schemas if (prefix := _prefix(each.id)) is not None
+            prefix for version in connection.schemas if (prefix := _prefix(version.id)) is not None
         }
         if self._format == "bytes":
             (field,) = Schema.parse(connection.schema_definition).record.fields
