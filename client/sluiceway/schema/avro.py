@@ -91,7 +91,7 @@ def enum(name: str, symbols: object, default: object, path: str) -> t.Enum:
     """Return the enum of `symbols`. Raises the errors of `parse_leaf`."""
     if not isinstance(symbols, list | tuple) or not symbols:
         raise t.invalid_schema(path, f"the enum {name!r} needs a list of symbols, not empty")
-    known: set[str] = set()
+    distinct: set[str] = set()
     for symbol in symbols:
         if not isinstance(symbol, str):
             raise t.invalid_schema(
@@ -101,10 +101,10 @@ def enum(name: str, symbols: object, default: object, path: str) -> t.Enum:
             raise t.invalid_schema(path, f"a symbol has more than {t.MAX_FIXED_BYTES} letters")
         if not t.NAME.fullmatch(symbol):
             raise t.invalid_schema(path, f"the symbol {t.name_advice(symbol)}")
-        if symbol in known:
+        if symbol in distinct:
             raise t.invalid_schema(path, f"the enum {name!r} has the symbol {symbol!r} twice")
-        known.add(symbol)
-    if default is not None and not (isinstance(default, str) and default in known):
+        distinct.add(symbol)
+    if default is not None and not (isinstance(default, str) and default in distinct):
         raise t.invalid_schema(
             path,
             f"the default {default!r} of the enum {name!r} is not one of its symbols: "
@@ -238,12 +238,12 @@ class _Parser:
             raise t.invalid_schema(path, f"the name {full!r} is taken; name each type once")
         return full
 
-    def _union(self, given: list[object], path: str, namespace: str, depth: int) -> t.Type:
-        if None in given:
+    def _union(self, declared: list[object], path: str, namespace: str, depth: int) -> t.Type:
+        if None in declared:
             raise t.invalid_schema(path, 'the union has null instead of "null": quote it')
-        if given.count("null") > 1:
+        if declared.count("null") > 1:
             raise t.invalid_schema(path, "the union has null twice; keep one of them")
-        sources = [source for source in given if source != "null"]
+        sources = [source for source in declared if source != "null"]
         if len(sources) > 1:
             self.limits.count(len(sources), depth, path)
         branches = []
@@ -253,11 +253,11 @@ class _Parser:
                 raise t.invalid_schema(path, "a union cannot be a branch of a union")
             branches.append(branch)
         if not branches:
-            raise UnsupportedType(path=path, type_name=json.dumps(given), hint=_NULL_HINT)
-        if "null" not in given:
+            raise UnsupportedType(path=path, type_name=json.dumps(declared), hint=_NULL_HINT)
+        if "null" not in declared:
             return t.checked_union(tuple(branches), path)
         item = branches[0] if len(branches) == 1 else t.checked_union(tuple(branches), path)
-        return t.Nullable(item=item, null_at=given.index("null"))
+        return t.Nullable(item=item, null_at=declared.index("null"))
 
     def _record(
         self, source: Mapping[str, Any], path: str, namespace: str, depth: int

@@ -48,18 +48,20 @@ def differences(ours: t.Type, theirs: t.Type, path: str = "") -> list[str]:
 def _compare_fields(ours: t.Record, theirs: t.Record, path: str) -> list[str]:
     here = {field.name: field.type for field in ours.fields}
     there = {field.name: field.type for field in theirs.fields}
-    found = []
+    mismatches = []
     for name in [*here, *(name for name in there if name not in here)]:
         where = t.join_path(path, name)
         if name not in there:
-            found.append(f"{t.field_at(where)} is missing there")
+            mismatches.append(f"{t.field_at(where)} is missing there")
         elif name not in here:
-            found.append(f"{t.field_at(where)} is unknown here")
+            mismatches.append(f"{t.field_at(where)} is unknown here")
         else:
-            found += differences(here[name], there[name], where)
-    if not found and list(here) != list(there):
-        found.append(f"{t.field_at(path)} has its fields in another order: {', '.join(here)} here")
-    return found
+            mismatches += differences(here[name], there[name], where)
+    if not mismatches and list(here) != list(there):
+        mismatches.append(
+            f"{t.field_at(path)} has its fields in another order: {', '.join(here)} here"
+        )
+    return mismatches
 
 
 def _compare_branches(ours: t.Union, theirs: t.Union, path: str) -> list[str]:
@@ -67,16 +69,18 @@ def _compare_branches(ours: t.Union, theirs: t.Union, path: str) -> list[str]:
     if here.keys() != there.keys():
         return [f"{t.field_at(path)} is {shown(ours)} here and {shown(theirs)} there"]
     return [
-        found for name, branch in here.items() for found in differences(branch, there[name], path)
+        difference
+        for name, branch in here.items()
+        for difference in differences(branch, there[name], path)
     ]
 
 
 def _by_name(union: t.Union) -> dict[str, t.Branch]:
     """Return the branches by their names without the namespace, if these are distinct."""
-    found = {_short_name(branch): branch for branch in union.branches}
-    if len(found) < len(union.branches):
+    branches = {_short_name(branch): branch for branch in union.branches}
+    if len(branches) < len(union.branches):
         return {t.branch_name(branch): branch for branch in union.branches}
-    return found
+    return branches
 
 
 def _short_name(branch: t.Branch) -> str:
@@ -147,11 +151,11 @@ def _broken(reader: t.Type, writer: t.Type, path: str) -> list[str]:
         case t.Nullable(), _:
             return _broken(reader.item, writer, path)
         case _, t.Nullable():
-            found = [
+            reasons = [
                 f"{t.field_at(path)} is nullable where it is written, but not where it is read: "
                 "make it nullable in both"
             ]
-            return found + _broken(reader, writer.item, path)
+            return reasons + _broken(reader, writer.item, path)
         case (t.Union(), _) | (_, t.Union()):
             return [
                 reason
@@ -273,18 +277,18 @@ def _broken_symbols(reader: t.Enum, writer: t.Enum, path: str) -> list[str]:
 
 def _broken_fields(reader: t.Record, writer: t.Record, path: str) -> list[str]:
     written = {field.name: field.type for field in writer.fields}
-    found: list[str] = []
+    reasons: list[str] = []
     for field in reader.fields:
         where = t.join_path(path, field.name)
         name = t.written_name(field, written)
         if name is not None:
-            found += _broken(field.type, written[name], where)
+            reasons += _broken(field.type, written[name], where)
         elif field.default is None:
-            found.append(
+            reasons.append(
                 f"{t.field_at(where)} is read but not written, and has no default: "
                 "give it a default, write it, or give it an alias if it was renamed"
             )
-    return found
+    return reasons
 
 
 def _advice(writer: t.Type) -> str:

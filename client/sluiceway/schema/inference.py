@@ -59,10 +59,10 @@ class _DataclassParser:
     def record(self, cls: type, path: str, depth: int) -> t.Record:
         name = self.name(cls, path)
         if name in self.records:
-            if (known := self.records[name]) is None:
+            if (existing := self.records[name]) is None:
                 hint = "records cannot hold themselves"
                 raise UnsupportedType(path=path, type_name=f"{name} (recursive)", hint=hint)
-            return known
+            return existing
         self.records[name] = None
         try:
             hints = typing.get_type_hints(cls, include_extras=True)
@@ -118,8 +118,8 @@ class _DataclassParser:
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             return self.record(hint, path, depth)
         if isinstance(hint, type) and issubclass(hint, Enum):
-            known = tuple(defaults.symbol(member) for member in hint)
-            return avro.enum(self.name(hint, path), known, None, path)
+            enum_symbols = tuple(defaults.symbol(member) for member in hint)
+            return avro.enum(self.name(hint, path), enum_symbols, None, path)
         shown = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
         raise UnsupportedType(path=path, type_name=shown, hint=_ADVICE)
 
@@ -138,10 +138,10 @@ def _annotated(hint: object, words: tuple[str, ...], path: str, name: str) -> t.
         hint_ = 'give its precision and scale, as in Annotated[Decimal, "decimal(38, 18)"]'
         raise UnsupportedType(path=path, type_name="Decimal", hint=hint_)
     word = words[0]
-    if hint is decimal.Decimal and (found := _DECIMAL.fullmatch(word)):
-        return avro.decimal(int(found[1]), int(found[2] or 0), path)
-    if hint in (bytes, UUID) and (found := _FIXED.fullmatch(word)):
-        fixed = avro.fixed(name, int(found[1]), path)
+    if hint is decimal.Decimal and (match := _DECIMAL.fullmatch(word)):
+        return avro.decimal(int(match[1]), int(match[2] or 0), path)
+    if hint in (bytes, UUID) and (match := _FIXED.fullmatch(word)):
+        fixed = avro.fixed(name, int(match[1]), path)
         if hint is bytes:
             return fixed
         if fixed.size == t.UUID_BYTES:
@@ -188,7 +188,7 @@ def _with_branch_first(union: t.Union, value: object) -> t.Union:
             defaults.default_text(defaults.default_from_python(value, branch), branch, "")
         except InvalidSchema:
             continue
-        return t.Union(branches=(branch, *(each for each in union.branches if each != branch)))
+        return t.Union(branches=(branch, *(other for other in union.branches if other != branch)))
     return union
 
 
@@ -285,8 +285,8 @@ def _leaf(name: str, path: str) -> t.Present:
     plain = "time(6)" if _TIME.fullmatch(name) else "string" if _TEXT.fullmatch(name) else name
     if kind := _KINDS.get(plain):
         return t.Scalar(kind=kind)
-    if found := _SPARK_DECIMAL.fullmatch(name):
-        precision, scale = int(found[1]), int(found[2])
+    if match := _SPARK_DECIMAL.fullmatch(name):
+        precision, scale = int(match[1]), int(match[2])
         if 0 <= scale <= precision != 0:
             return t.Decimal(precision=precision, scale=scale)
     raise _unsupported(name, path)

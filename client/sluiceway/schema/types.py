@@ -410,22 +410,22 @@ def checked_union(branches: tuple[Branch, ...], path: str) -> Union:
 def find_union(record: Record) -> str | None:
     """Return the path of the first union of several types within `record`, or None."""
 
-    def found(type_: Type, path: str) -> str | None:
+    def first_union(type_: Type, path: str) -> str | None:
         match type_:
             case Union():
                 return path
             case Nullable(item=item):
-                return found(item, path)
+                return first_union(item, path)
             case Array(items=items):
-                return found(items, f"{path}[]")
+                return first_union(items, f"{path}[]")
             case Map(values=values):
-                return found(values, f"{path}{{}}")
+                return first_union(values, f"{path}{{}}")
             case Record(fields=fields):
-                paths = (found(field.type, join_path(path, field.name)) for field in fields)
+                paths = (first_union(field.type, join_path(path, field.name)) for field in fields)
                 return next(filter(None, paths), None)
         return None
 
-    return found(record, "")
+    return first_union(record, "")
 
 
 def map_leaves(
