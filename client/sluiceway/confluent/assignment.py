@@ -60,8 +60,8 @@ class Subscription:
 
     def includes(self, channel: str) -> bool:
         """Return whether the subscription names or matches a channel."""
-        found = (each.match(channel) for each in self._regexes.values())
-        return channel in self._names or any(found)
+        matches = (regex.match(channel) for regex in self._regexes.values())
+        return channel in self._names or any(matches)
 
     def exclude(self, channel: str) -> None:
         """Do not join a channel again before the next `replace`."""
@@ -70,9 +70,9 @@ class Subscription:
     def due(self, joined: Collection[str]) -> list[str]:
         """Return the names and regexes to look up now, and schedule their next lookup."""
         now_s = time.monotonic()
-        found = [n for n in self._names if n not in joined and now_s >= self._retry_s.get(n, 0.0)]
-        self._retry_s |= dict.fromkeys(found, now_s + _RETRY_S)
-        return found
+        names = [n for n in self._names if n not in joined and now_s >= self._retry_s.get(n, 0.0)]
+        self._retry_s |= dict.fromkeys(names, now_s + _RETRY_S)
+        return names
 
     def look_up(self, name: str) -> list[str]:
         """Request the channel of this name, or those of this regex. Raises GatewayError."""
@@ -80,8 +80,8 @@ class Subscription:
         if regex is None:
             self._control.channel(name, timeout_s=_LOOKUP_TIMEOUT_S)
             return [name]
-        found = list(self._control.channels(timeout_s=_LOOKUP_TIMEOUT_S))
-        return [each.name for each in found if regex.match(each.name)]
+        channels = list(self._control.channels(timeout_s=_LOOKUP_TIMEOUT_S))
+        return [channel.name for channel in channels if regex.match(channel.name)]
 
     def excludes(self, channel: str) -> bool:
         """Return whether a channel was excluded."""
@@ -92,8 +92,8 @@ class Subscription:
         if error is None:
             self._reported.pop(name, None)
             return False
-        known, self._reported[name] = self._reported.get(name), error.code
-        return known != error.code
+        previous_code, self._reported[name] = self._reported.get(name), error.code
+        return previous_code != error.code
 
 
 class Assignment:
@@ -135,7 +135,7 @@ class Assignment:
     def manual_partitions(self) -> list[Partition]:
         """The partitions that the caller assigned."""
         manual = {name for name, member in self.members.items() if member.share is None}
-        return [each for each in self.fetcher.starts if each[0] in manual]
+        return [partition for partition in self.fetcher.starts if partition[0] in manual]
 
     @property
     def group_members(self) -> list[ChannelMember]:
@@ -181,14 +181,14 @@ class Assignment:
         """
         starts: dict[Partition, int] = {}
         events: list[Message] = []
-        for partition, given in offsets.items():
+        for partition, offset in offsets.items():
             channel, number = partition
             member = self.members[channel]
             committed = member.committed(number)
-            if given >= 0 or given in (OFFSET_BEGINNING, OFFSET_END):
-                starts[partition] = given
-            elif given not in (OFFSET_INVALID, OFFSET_STORED):
-                raise refused(INVALID_ARG, f"{given} is not a start offset")
+            if offset >= 0 or offset in (OFFSET_BEGINNING, OFFSET_END):
+                starts[partition] = offset
+            elif offset not in (OFFSET_INVALID, OFFSET_STORED):
+                raise refused(INVALID_ARG, f"{offset} is not a start offset")
             elif committed is not None:
                 starts[partition] = committed
             elif member.share is not None and number >= member.initial_total:
@@ -220,15 +220,15 @@ class Assignment:
             starts, events = self.starts(offsets)
             starts = self.resolve(starts)
         except BaseException:
-            leave_all({each.channel: self.members.pop(each.channel) for each in self.idle()})
+            leave_all({member.channel: self.members.pop(member.channel) for member in self.idle()})
             raise
-        self.remove([each for each in self.manual_partitions if each not in keep])
+        self.remove([partition for partition in self.manual_partitions if partition not in keep])
         self.add(starts)
         return events
 
     def start_assigning(self, offsets: Mapping[Partition, int]) -> list[Message]:
         """Start partitions that are being assigned; return events as `starts` does."""
-        chosen = {each: at for each, at in offsets.items() if each in self.assigning}
+        chosen = {partition: at for partition, at in offsets.items() if partition in self.assigning}
         starts, events = self.starts(chosen)
         self.fetcher.unassign(starts)
         self.add(self.resolve(starts))
@@ -244,13 +244,15 @@ class Assignment:
     def add(self, starts: Mapping[Partition, int]) -> None:
         """Read these partitions as well; `starts` are numbers."""
         self.fetcher.assign(starts)
-        found = {partition: self.fetcher.starts[partition] for partition in starts}
-        for channel, offsets in by_channel(found).items():
+        start_offsets = {partition: self.fetcher.starts[partition] for partition in starts}
+        for channel, offsets in by_channel(start_offsets).items():
             self.members[channel].add(offsets)
 
     def suspend(self, partitions: Collection[Partition]) -> None:
         """Return no messages of these partitions until they are removed."""
-        self.fetcher.pause([each for each in partitions if each in self.fetcher.starts])
+        self.fetcher.pause(
+            [partition for partition in partitions if partition in self.fetcher.starts]
+        )
 
     def remove(self, partitions: Collection[Partition]) -> None:
         """Stop reading these partitions."""
@@ -282,14 +284,16 @@ class Assignment:
         Raises GatewayError.
         """
         group, deadline_s = self._settings.group, time.monotonic() + timeout_s
-        found: dict[Partition, Position] = {}
+        positions: dict[Partition, Position] = {}
         for channel in dict.fromkeys(channel for channel, _ in partitions):
             with contextlib.suppress(ChannelNotFound):
                 stored = self._control.endpoints.committed(
                     channel, group, index=None, timeout_s=left_s(deadline_s)
                 )
-                found |= {(channel, number): at for number, at in stored.items()}
-        return {each: found[each] for each in partitions if each in found}
+                positions |= {(channel, number): at for number, at in stored.items()}
+        return {
+            partition: positions[partition] for partition in partitions if partition in positions
+        }
 
     def commit(self, channel: str, positions: Mapping[int, Position]) -> None:
         """Commit positions of one channel, all or none. Raises SluicewayError."""
@@ -337,7 +341,7 @@ class Assignment:
     def idle(self) -> list[ChannelMember]:
         """Return the endpoints without partitions."""
         busy = {channel for channel, _ in self.fetcher.starts}
-        return [each for name, each in self.members.items() if name not in busy]
+        return [member for name, member in self.members.items() if name not in busy]
 
     def _require_manual_consumer(self, channel: str, offsets: Mapping[int, int]) -> None:
         """Ensure a manual consumer of a channel with the group's committed offsets."""
@@ -345,7 +349,7 @@ class Assignment:
         if member is None or member.share is not None:
             self._add_member(ChannelMember(self._settings, channel))
             return
-        stored = [p for p, given in offsets.items() if given in (OFFSET_INVALID, OFFSET_STORED)]
+        stored = [p for p, offset in offsets.items() if offset in (OFFSET_INVALID, OFFSET_STORED)]
         if stored:
             member.learn(stored)
 
@@ -364,9 +368,9 @@ class Assignment:
 
 def leave_all(members: dict[str, ChannelMember], control: Control | None = None) -> None:
     """Leave every channel, and ignore failures."""
-    for each in list(members.values()):
+    for member in list(members.values()):
         with contextlib.suppress(SluicewayError):
-            each.handle.detach()
+            member.handle.detach()
     members.clear()
     if control is not None:
         control.close()

@@ -186,11 +186,11 @@ class ChannelProducer(WriterEndpoint):
         """Return the error if the channel was deleted, else None. Raises GatewayError."""
         name = self.handle.channel
         try:
-            found = self._control.connection(name, "write", timeout_s=_TIMEOUT_S)
+            connection = self._control.connection(name, "write", timeout_s=_TIMEOUT_S)
         except ChannelNotFound:
             pass
         else:
-            if found.channel_uid == self.connection.channel_uid:
+            if connection.channel_uid == self.connection.channel_uid:
                 return None
         return TopicGone(
             f"the channel {name!r} was deleted: create another producer to write to a new channel "
@@ -283,7 +283,9 @@ class BatchCommits:
         deadline_s = time.monotonic() + timeout_s
         first: SluicewayError | None = None
         # A copy: other threads attach channels meanwhile.
-        for channel in [each for each in list(self._attached.values()) if each.batches is not None]:
+        for channel in [
+            attached for attached in list(self._attached.values()) if attached.batches is not None
+        ]:
             try:
                 self.end(channel, deadline_s - time.monotonic())
             except SluicewayError as error:
@@ -388,8 +390,8 @@ class BatchCommits:
             self._take(channel, turn, timeout_s)
             if batches.resolve():
                 return False
-            for each in self._deliveries.producers:
-                each.purge(in_queue=True, in_flight=False, blocking=False)
+            for producer in self._deliveries.producers:
+                producer.purge(in_queue=True, in_flight=False, blocking=False)
             self._wait_reported(batches, timeout_s)
             batches.abort(TransactionAborted("the transaction was aborted by its producer"))
         finally:
@@ -432,9 +434,9 @@ class BatchCommits:
 
     def poll_reports(self, wait_s: float) -> None:
         """Serve reports in this thread, unless the caller's callbacks would run in it."""
-        if all(each.batches is not None for each in list(self._attached.values())):
-            for each in self._deliveries.producers:
-                run_callbacks(each.poll, wait_s)
+        if all(channel.batches is not None for channel in list(self._attached.values())):
+            for producer in self._deliveries.producers:
+                run_callbacks(producer.poll, wait_s)
         else:
             with self._deliveries.lock:
                 self._deliveries.changed.wait(wait_s)

@@ -114,10 +114,10 @@ def committed_partitions(
     offsets: Mapping[Partition, Position], errors: Mapping[str, KafkaError]
 ) -> list[TopicPartition]:
     """Return positions in confluent-kafka's class, with the error of their channel's commit."""
-    found: list[TopicPartition] = []
+    partitions: list[TopicPartition] = []
     for (channel, number), at in offsets.items():
         described = () if at.metadata is None else (at.metadata,)
         partition = CommittedPartition(channel, number, at.offset, *described)
         partition.error = errors.get(channel)
-        found.append(partition)
-    return found
+        partitions.append(partition)
+    return partitions

@@ -103,7 +103,7 @@ class ConsumerSettings(Common):
 
     def heartbeat_in(self, channel: Heartbeat) -> dict[str, float]:
         """Return patience and interval for a member, in seconds and within a channel's bounds."""
-        found: dict[str, float] = {}
+        durations: dict[str, float] = {}
         patience_ms = channel.timeout_ms
         if self.patience_ms is not None:
             patience_ms = min(max(_MIN_PATIENCE_MS, self.patience_ms), channel.timeout_ms)
@@ -113,11 +113,13 @@ class ConsumerSettings(Common):
                     "`sluiceway channels update --patience` raises it",
                     *(self.patience_ms, patience_ms),
                 )
-            found["patience_s"] = patience_ms / 1000
+            durations["patience_s"] = patience_ms / 1000
         if self.interval_ms is not None:
             most_ms = min(patience_ms // 3, _MAX_INTERVAL_MS)
-            found["interval_s"] = min(max(_MIN_PATIENCE_MS // 3, self.interval_ms), most_ms) / 1000
-        return found
+            durations["interval_s"] = (
+                min(max(_MIN_PATIENCE_MS // 3, self.interval_ms), most_ms) / 1000
+            )
+        return durations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,11 +151,11 @@ class _Properties(MaskedProperties):
         config = {} if config is None and named else config
         if not isinstance(config, Mapping):
             raise TypeError("expected configuration dict")
-        given = MaskedProperties({**config, **named})
-        topic = given.pop("default.topic.config", {})
+        configuration = MaskedProperties({**config, **named})
+        topic = configuration.pop("default.topic.config", {})
         if not isinstance(topic, Mapping):
             raise _wrong("default.topic.config", topic, "a dict")
-        merged = MaskedProperties(topic).over(given)
+        merged = MaskedProperties(topic).over(configuration)
         # As in librdkafka, None means the default.
         return cls({name: merged[name] for name in merged if merged[name] is not None})
 
@@ -197,10 +199,10 @@ class _Properties(MaskedProperties):
 
     def ignore(self, names: Iterable[str], reason: str = "") -> list[str]:
         """Drop properties; return those that were set, with the reason."""
-        found = sorted(name for name in names if name in self)
-        for name in found:
+        ignored = sorted(name for name in names if name in self)
+        for name in ignored:
             del self[name]
-        return [f"{name} ({reason})" if reason else name for name in found]
+        return [f"{name} ({reason})" if reason else name for name in ignored]
 
     def take(self, names: Iterable[str]) -> dict[str, Any]:
         """Return these properties, and remove them."""
@@ -212,60 +214,64 @@ def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSetti
 
     Raises KafkaException _INVALID_ARG, TypeError, and ValueError without a group.
     """
-    given = _Properties.of(config, named)
-    _refuse(given)
-    ignored = given.ignore(properties.PRODUCER_ONLY, "for producers")
-    group = "" if (value := given.pop("group.id", None)) is None else str(value)
+    configuration = _Properties.of(config, named)
+    _refuse(configuration)
+    ignored = configuration.ignore(properties.PRODUCER_ONLY, "for producers")
+    group = "" if (value := configuration.pop("group.id", None)) is None else str(value)
     if not group:
         raise ValueError("group.id must be set: the name of the group")
     own = {
         "group": group,
-        "auto_commit": given.flag(
-            "enable.auto.commit", default=given.flag("auto.commit.enable", default=True)
+        "auto_commit": configuration.flag(
+            "enable.auto.commit", default=configuration.flag("auto.commit.enable", default=True)
         ),
-        "auto_commit_s": _interval_s(given.number("auto.commit.interval.ms", 5000)),
-        "auto_store": given.flag("enable.auto.offset.store", default=True),
-        "reset": given.choice("auto.offset.reset", _RESET, "latest"),
-        "eof": given.flag("enable.partition.eof", default=False),
-        "on_commit": given.callback("on_commit"),
-        "patience_ms": given.optional_number("session.timeout.ms"),
-        "interval_ms": given.optional_number("heartbeat.interval.ms"),
-        "instance": given.text("group.instance.id", _MAX_ID_CHARACTERS),
+        "auto_commit_s": _interval_s(configuration.number("auto.commit.interval.ms", 5000)),
+        "auto_store": configuration.flag("enable.auto.offset.store", default=True),
+        "reset": configuration.choice("auto.offset.reset", _RESET, "latest"),
+        "eof": configuration.flag("enable.partition.eof", default=False),
+        "on_commit": configuration.callback("on_commit"),
+        "patience_ms": configuration.optional_number("session.timeout.ms"),
+        "interval_ms": configuration.optional_number("heartbeat.interval.ms"),
+        "instance": configuration.text("group.instance.id", _MAX_ID_CHARACTERS),
     }
-    common = _common(given, CONSUMER, properties.PASSED, ignored, Consumer, {"group.id": group})
+    common = _common(
+        configuration, CONSUMER, properties.PASSED, ignored, Consumer, {"group.id": group}
+    )
     return ConsumerSettings(**own, **common)
 
 
 def producer_settings(config: object, named: Mapping[str, Any]) -> ProducerSettings:
     """Read a producer's configuration. Raises KafkaException _INVALID_ARG, TypeError."""
-    given = _Properties.of(config, named)
-    _refuse(given)
-    ignored = given.ignore(properties.CONSUMER_ONLY, "for consumers")
+    configuration = _Properties.of(config, named)
+    _refuse(configuration)
+    ignored = configuration.ignore(properties.CONSUMER_ONLY, "for consumers")
     timeout_ms = 120_000
     for name in _TIMEOUTS:
-        timeout_ms = given.number(name, timeout_ms)
-    if not any(name in given for name in _LINGER) and 0 < timeout_ms < 2 * _LINGER_MS:
+        timeout_ms = configuration.number(name, timeout_ms)
+    if not any(name in configuration for name in _LINGER) and 0 < timeout_ms < 2 * _LINGER_MS:
         # librdkafka requires that messages linger for less than their timeout.
-        given["linger.ms"] = timeout_ms // 2
+        configuration["linger.ms"] = timeout_ms // 2
     messages, kbytes = (
-        given.number(name, default, keep=True)
+        configuration.number(name, default, keep=True)
         for name, default in zip(_QUEUE, _QUEUE_DEFAULTS, strict=True)
     )
-    most = given.number("message.max.bytes", 0)
-    partitioner = given.get("partitioner", _OWN_PARTITIONERS[0])
+    most = configuration.number("message.max.bytes", 0)
+    partitioner = configuration.get("partitioner", _OWN_PARTITIONERS[0])
     own = {
         "delivery_timeout_ms": timeout_ms,
         "max_queue_messages": messages,
         "max_queue_bytes": 1024 * kbytes,
         "max_message_bytes": most or None,
         "partitioner_of_librdkafka": partitioner not in _OWN_PARTITIONERS,
-        "on_delivery": given.callback("on_delivery") or given.callback("dr_cb"),
-        "only_errors": given.flag("delivery.report.only.error", default=False),
-        "transactional_id": given.text("transactional.id", _MAX_OWNER_CHARACTERS),
+        "on_delivery": configuration.callback("on_delivery") or configuration.callback("dr_cb"),
+        "only_errors": configuration.flag("delivery.report.only.error", default=False),
+        "transactional_id": configuration.text("transactional.id", _MAX_OWNER_CHARACTERS),
     }
     fixed = {"enable.idempotence": True, "message.timeout.ms": timeout_ms}
     passed = properties.PASSED_BY_PRODUCERS
-    return ProducerSettings(**own, **_common(given, PRODUCER, passed, ignored, Producer, fixed))
+    return ProducerSettings(
+        **own, **_common(configuration, PRODUCER, passed, ignored, Producer, fixed)
+    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -279,9 +285,9 @@ def partition_of_key(key: str | bytes, partitions: int) -> int:
     return partition_of(key.encode() if isinstance(key, str) else key, partitions)
 
 
-def _refuse(given: _Properties) -> None:
+def _refuse(configuration: _Properties) -> None:
     """Raise KafkaException for a property that is refused, unknown, or has a refused value."""
-    for name in given:
+    for name in configuration:
         if reason := properties.refusal_of(str(name)):
             raise refused(INVALID_ARG, f"{name} cannot be set: {reason}")
         if name not in properties.KNOWN:
@@ -292,7 +298,7 @@ def _refuse(given: _Properties) -> None:
                 + (f"; did you mean {close[0]!r}?" if close else ""),
             )
     for name, (values, reason) in properties.SETTLED.items():
-        value = given.pop(name, values[0])
+        value = configuration.pop(name, values[0])
         if str(value).lower() not in values:
             raise refused(
                 INVALID_ARG, f"{name} is {value!r}: it is always {values[0]}, {reason}; omit it"
@@ -300,7 +306,7 @@ def _refuse(given: _Properties) -> None:
 
 
 def _common(
-    given: _Properties,
+    configuration: _Properties,
     listed: frozenset[str],
     passed: frozenset[str],
     ignored: list[str],
@@ -308,18 +314,20 @@ def _common(
     fixed: Mapping[str, Any],
 ) -> dict[str, Any]:
     for name, reason in properties.IGNORED.items():
-        ignored += given.ignore((name,), reason)
-    like = given.choice(
+        ignored += configuration.ignore((name,), reason)
+    like = configuration.choice(
         "sluiceway.behaves.like", {"confluent": "confluent", "hpe": "hpe"}, "confluent"
     )
-    callbacks = {name: given.callback(name) for name in _CALLBACKS if name in given}
-    callbacks |= given.take(("logger",))
+    callbacks = {name: configuration.callback(name) for name in _CALLBACKS if name in configuration}
+    callbacks |= configuration.take(("logger",))
     try:
-        control = _control(given)
+        control = _control(configuration)
     except OptionError as error:
         raise refused(INVALID_ARG, str(error)) from error
-    local = MaskedProperties(given.take(passed))
-    kafka = MaskedProperties({name: given[name] for name in given if name in CONNECTION | listed})
+    local = MaskedProperties(configuration.take(passed))
+    kafka = MaskedProperties(
+        {name: configuration[name] for name in configuration if name in CONNECTION | listed}
+    )
     _require_valid(kafka.over(local), client, fixed)
     if ignored:
         LOGGER.warning("these properties have no effect: %s", ", ".join(ignored))
@@ -332,7 +340,9 @@ def _common(
 
 
 def _require_valid(
-    given: MaskedProperties, client: Callable[[dict[str, Any]], object], fixed: Mapping[str, Any]
+    configuration: MaskedProperties,
+    client: Callable[[dict[str, Any]], object],
+    fixed: Mapping[str, Any],
 ) -> None:
     """Raise KafkaException with librdkafka's own text for values that it refuses.
 
@@ -340,8 +350,8 @@ def _require_valid(
     """
     # Credentials are complete only together with the gateway's properties.
     checked = {
-        name: given[name]
-        for name in given
+        name: configuration[name]
+        for name in configuration
         if not name.startswith(("sasl.", "ssl.", "security.")) and name not in _UNCHECKED
     }
     if checked:
@@ -353,19 +363,22 @@ def _require_valid(
             raise KafkaException(KafkaError(fault.code(), fault.str())) from None
 
 
-def _control(given: _Properties) -> Control:
+def _control(configuration: _Properties) -> Control:
     url = None
     for name in _ADDRESS:
-        value = given.pop(name, None)
+        value = configuration.pop(name, None)
         url = url or value
         if value is not None and not str(value).startswith(("http://", "https://")):
             raise OptionError(
                 f"{name} is {value!r}; it takes the gateway's address, such as http://127.0.0.1:8900."
                 " Kafka's address comes from the gateway"
             )
-    token, ca = Token.of(given.pop("sluiceway.token", None)), given.pop("sluiceway.ca", None)
-    listener = given.pop("sluiceway.listener", None) or os.environ.get("SLUICEWAY_LISTENER")
-    creates = given.flag("allow.auto.create.topics", default=False)
+    token, ca = (
+        Token.of(configuration.pop("sluiceway.token", None)),
+        configuration.pop("sluiceway.ca", None),
+    )
+    listener = configuration.pop("sluiceway.listener", None) or os.environ.get("SLUICEWAY_LISTENER")
+    creates = configuration.flag("allow.auto.create.topics", default=False)
     transport = Transport(url, token=token, ca=ca, timeout_s=30.0)
     return ChannelControl(transport, listener=listener, creates=creates)
 

@@ -92,7 +92,7 @@ class Consumer:
         if not topics:
             raise refused(INVALID_ARG, "the list of topics is empty: to leave, call unsubscribe()")
         callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
-        if not all(each is None or callable(each) for each in callbacks.values()):
+        if not all(callback is None or callable(callback) for callback in callbacks.values()):
             raise TypeError("callbacks must be callable")
         if self._assignment.manual_partitions:
             if self._settings.hpe:
@@ -179,22 +179,22 @@ class Consumer:
         if not isinstance(num_messages, int) or not 0 <= num_messages <= 1_000_000:
             raise ValueError("num_messages must be between 0 and 1000000 (1M)")
         deadline_s = self._deadline(timeout)
-        found: list[Message] = []
+        messages: list[Message] = []
         try:
             # Return the messages before a rebalance commits them or revokes their partition.
-            while not (found and self._coordinator.rebalancing):
-                if not found and time.monotonic() >= self._wakeup.due_s:
+            while not (messages and self._coordinator.rebalancing):
+                if not messages and time.monotonic() >= self._wakeup.due_s:
                     self._coordinator.serve(deadline_s - time.monotonic())
-                while self._events and len(found) < num_messages:
-                    found += filter(None, [self._coordinator.next_event()])
+                while self._events and len(messages) < num_messages:
+                    messages += filter(None, [self._coordinator.next_event()])
                 wait_s = max(0.0, min(_SLICE_S, deadline_s - time.monotonic()))
-                self._fetcher.consume(found, num_messages - len(found), wait_s)
-                if len(found) >= num_messages or time.monotonic() >= deadline_s:
+                self._fetcher.consume(messages, num_messages - len(messages), wait_s)
+                if len(messages) >= num_messages or time.monotonic() >= deadline_s:
                     break
         except BaseException:
-            self._coordinator.put_back(found)
+            self._coordinator.put_back(messages)
             raise
-        return found
+        return messages
 
     def commit(
         self,
@@ -268,9 +268,15 @@ class Consumer:
         self._coordinator.require_open()
         requested = partitions_of(partitions)
         with kafka_exceptions():
-            found = self._assignment.committed(requested, _seconds(timeout))
-        stored = {(e.topic, e.partition): e for e in committed_partitions(found, {})}
-        return [stored.get(each, TopicPartition(*each, OFFSET_INVALID)) for each in requested]
+            positions = self._assignment.committed(requested, _seconds(timeout))
+        stored = {
+            (topic_partition.topic, topic_partition.partition): topic_partition
+            for topic_partition in committed_partitions(positions, {})
+        }
+        return [
+            stored.get(partition, TopicPartition(*partition, OFFSET_INVALID))
+            for partition in requested
+        ]
 
     @_exclusive
     def position(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
@@ -279,9 +285,11 @@ class Consumer:
         Before the first message it is OFFSET_INVALID, or 0 as in HPE's client.
         """
         requested = partitions_of(partitions)
-        found = self._fetcher.consumed(requested)
+        consumed = self._fetcher.consumed(requested)
         unknown = 0 if self._settings.hpe else OFFSET_INVALID
-        return topic_partitions({each: found.get(each, unknown) for each in requested})
+        return topic_partitions(
+            {partition: consumed.get(partition, unknown) for partition in requested}
+        )
 
     def get_watermark_offsets(
         self, partition: TopicPartition, timeout: float = -1, cached: bool = False
@@ -327,13 +335,13 @@ class Consumer:
 
     def cluster_id(self, timeout: float = -1) -> str | None:
         """Return the id of the Kafka cluster."""
-        found: str | None = self.list_topics(timeout=timeout).cluster_id
-        return found
+        cluster_id: str | None = self.list_topics(timeout=timeout).cluster_id
+        return cluster_id
 
     def memberid(self) -> str | None:
         """Return the id of its endpoint at the first channel, if it has one."""
         self._coordinator.require_open()
-        return next((each.handle.id for each in self._assignment.members.values()), None)
+        return next((member.handle.id for member in self._assignment.members.values()), None)
 
     def close(self) -> None:
         """Commit if commits are automatic, leave the group, and disconnect. May be repeated.
@@ -396,8 +404,8 @@ class Consumer:
         self._coordinator.require_open()
         requested = partitions_of(partitions)
         with kafka_exceptions():
-            for each in requested:
-                self._assignment.check(each, deadline_s)
+            for partition in requested:
+                self._assignment.check(partition, deadline_s)
         return requested
 
     def _deadline(self, timeout: float | None) -> float:
@@ -430,7 +438,9 @@ def _requested(
         return None
     partitions_of(offsets)
     return {
-        (each.topic, each.partition): Position(offset=each.offset, metadata=each.metadata)
-        for each in offsets
-        if each.offset >= 0
+        (topic_partition.topic, topic_partition.partition): Position(
+            offset=topic_partition.offset, metadata=topic_partition.metadata
+        )
+        for topic_partition in offsets
+        if topic_partition.offset >= 0
     }

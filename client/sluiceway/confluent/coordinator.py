@@ -124,10 +124,15 @@ class ConsumerCoordinator:
         with self.lock:
             if self.closed:
                 return
-            self.events.extendleft(each for each in reversed(messages) if each.error() is not None)
-            taken = [each for each in messages if each.error() is None]
+            self.events.extendleft(
+                message for message in reversed(messages) if message.error() is not None
+            )
+            taken = [message for message in messages if message.error() is None]
             # In reverse, so that the first message of each partition remains.
-            first = {(each.topic(), each.partition()): each.offset() for each in reversed(taken)}
+            first = {
+                (message.topic(), message.partition()): message.offset()
+                for message in reversed(taken)
+            }
             self.assignment.fetcher.go_back(first)
 
     def unsubscribe(self, deadline_s: float | None = None) -> None:
@@ -157,10 +162,10 @@ class ConsumerCoordinator:
     def consumed(self, partitions: Collection[Partition]) -> dict[Partition, Position]:
         """Return the positions that a commit without arguments would commit."""
         if self._settings.auto_store:
-            found = self.assignment.fetcher.consumed(partitions)
-            return {each: Position(offset=at) for each, at in found.items()}
+            offsets = self.assignment.fetcher.consumed(partitions)
+            return {partition: Position(offset=at) for partition, at in offsets.items()}
         chosen = self.assignment.fetcher.starts.keys() & set(partitions)
-        return {each: at for each, at in self.stored.items() if each in chosen}
+        return {partition: at for partition, at in self.stored.items() if partition in chosen}
 
     def close(self) -> None:
         """Commit if automatic, leave the group, and disconnect, in `_LEAVE_TIMEOUT_S` at most.
@@ -206,9 +211,9 @@ class ConsumerCoordinator:
         Channels whose topic was created again are lost, also those that the caller assigned.
         """
         assignment = self.assignment
-        for each in assignment.group_members:
-            if not assignment.subscription.includes(each.channel):
-                yield from self._leave(each)
+        for group_member in assignment.group_members:
+            if not assignment.subscription.includes(group_member.channel):
+                yield from self._leave(group_member)
         for name, error in (yield from assignment.join()):
             self.events.append(error_event(name, kafka_error(error)))
         for member in list(assignment.members.values()):
@@ -273,8 +278,8 @@ class ConsumerCoordinator:
         except BaseException as error:
             failure = error
         yield from self._flush()
-        for each in partitions:
-            self.stored.pop(each, None)
+        for partition in partitions:
+            self.stored.pop(partition, None)
         self.assignment.remove(partitions)
         member.held = tuple(p for p in member.held if p not in lost)
         return failure
@@ -356,9 +361,11 @@ class ConsumerCoordinator:
 
     def _report_outage(self) -> None:
         """Call `error_cb` once when the gateway stops answering."""
-        sessions = (each.handle.session for each in self.assignment.members.values())
-        found = (self.assignment.outage, *(each.interruption for each in sessions))
-        error = next((each for each in found if isinstance(each, GatewayUnavailable)), None)
+        sessions = (member.handle.session for member in self.assignment.members.values())
+        errors = (self.assignment.outage, *(session.interruption for session in sessions))
+        error = next(
+            (failure for failure in errors if isinstance(failure, GatewayUnavailable)), None
+        )
         before, self._outage = self._outage, error is not None
         if error is None or before:
             return

@@ -83,8 +83,8 @@ def kafka_error(error: SluicewayError, *, fatal: bool = False, static: bool = Fa
     if static and isinstance(error, Fenced):
         code = KafkaError.FENCED_INSTANCE_ID
     if code is None:
-        known = (code for kind, code in _BY_CLASS if isinstance(error, kind))
-        code = next(known, FAIL)
+        codes = (code for kind, code in _BY_CLASS if isinstance(error, kind))
+        code = next(codes, FAIL)
     return KafkaError(code, str(error), fatal=fatal, retriable=error.retriable)
 
 

@@ -47,9 +47,9 @@ class PendingMessage(NamedTuple):
         """Raise TypeError, as confluent-kafka does, for a wrong argument."""
         if not isinstance(self.topic, str):
             raise TypeError(f"topic must be str, not {type(self.topic).__name__}")
-        for name, given in (("value", self.value), ("key", self.key)):
-            if not isinstance(given, _CONTENT):
-                raise TypeError(f"{name} must be str or bytes, not {type(given).__name__}")
+        for name, content in (("value", self.value), ("key", self.key)):
+            if not isinstance(content, _CONTENT):
+                raise TypeError(f"{name} must be str or bytes, not {type(content).__name__}")
         for name, number in (("partition", self.partition), ("timestamp", self.timestamp)):
             if not isinstance(number, int):
                 raise TypeError(f"{name} must be int, not {type(number).__name__}")
@@ -117,13 +117,13 @@ class LocalQueue:
     def first(self, channel: str) -> PendingMessage | None:
         """Return the oldest message of a channel that has not timed out."""
         self._expire(channel, time.monotonic())
-        found = self._by_channel.get(channel)
-        return found[0] if found else None
+        messages = self._by_channel.get(channel)
+        return messages[0] if messages else None
 
     def has_callback(self, channel: str) -> bool:
         """Whether the oldest message of a channel has a delivery callback."""
-        found = self._by_channel.get(channel)
-        return found is not None and found[0].on_delivery is not None
+        messages = self._by_channel.get(channel)
+        return messages is not None and messages[0].on_delivery is not None
 
     def remove(self, message: PendingMessage, error: KafkaError | None = None) -> bool:
         """Remove a message that was the oldest of its channel; False if it is gone.
@@ -152,11 +152,11 @@ class LocalQueue:
     def fail(self, channel: str, error: KafkaError) -> int:
         """Fail the messages of a channel, and return their number."""
         count = 0
-        found = self._by_channel.get(channel)
-        while found:
+        messages = self._by_channel.get(channel)
+        while messages:
             # Reported first: an interrupt may report a message twice, but never loses one.
-            self.report(found[0], error)
-            self._pop(channel, found)
+            self.report(messages[0], error)
+            self._pop(channel, messages)
             count += 1
         return count
 
@@ -179,15 +179,15 @@ class LocalQueue:
             self.calls.append(partial(message.report, error))
 
     def _expire(self, channel: str, now_s: float) -> None:
-        found = self._by_channel.get(channel)
-        while found and found[0].due_s <= now_s:
+        messages = self._by_channel.get(channel)
+        while messages and messages[0].due_s <= now_s:
             cause = self._causes.get(channel, "the gateway has not answered yet")
             error = KafkaError(
                 MSG_TIMED_OUT,
                 f"Local: Message timed out: the channel {channel!r} is not attached: {cause}",
             )
-            self.report(found[0], error)
-            self._pop(channel, found)
+            self.report(messages[0], error)
+            self._pop(channel, messages)
 
     def _pop(self, channel: str, messages: collections.deque[PendingMessage]) -> None:
         self._bytes -= messages.popleft().size_bytes
@@ -215,10 +215,10 @@ def checked_headers(headers: Any) -> list[tuple[str, bytes | None]]:
 
 def encoded(value: Any) -> bytes | None:
     """Return a value as bytes. Raises TypeError."""
-    given = value.encode() if isinstance(value, str) else value
-    if given is not None and not isinstance(given, bytes):
+    content = value.encode() if isinstance(value, str) else value
+    if content is not None and not isinstance(content, bytes):
         raise TypeError(f"a value is str or bytes, not {type(value).__name__}")
-    return given
+    return content
 
 
 SHORT_WAIT_S: Final = 0.02
@@ -251,9 +251,12 @@ class Deliveries:
         """
 
         def guarded(callback: Callable[..., object]) -> Callable[..., object]:
-            return lambda *given: None if self.abandoned else callback(*given)
+            return lambda *args: None if self.abandoned else callback(*args)
 
-        return {name: guarded(each) if callable(each) else each for name, each in callbacks.items()}
+        return {
+            name: guarded(callback) if callable(callback) else callback
+            for name, callback in callbacks.items()
+        }
 
     def __len__(self) -> int:
         return len(self.queue) + self.in_librdkafka
@@ -276,8 +279,8 @@ class Deliveries:
             left_s = deadline_s - time.monotonic()
             wait_s = 0.0 if called else max(0.0, min(_SLICE_S, left_s))
             producers = self.producers
-            for each in producers[:-1]:
-                called += self._serve(each.poll, 0) if len(each) else 0
+            for producer in producers[:-1]:
+                called += self._serve(producer.poll, 0) if len(producer) else 0
             if producers:
                 called += self._serve(producers[-1].poll, wait_s)
             else:
@@ -298,8 +301,8 @@ class Deliveries:
         while True:
             self._call()
             left_s = max(0.0, deadline_s - time.monotonic())
-            for each in self.producers:
-                self._serve(each.flush, min(_SLICE_S, left_s))
+            for producer in self.producers:
+                self._serve(producer.flush, min(_SLICE_S, left_s))
                 left_s = max(0.0, deadline_s - time.monotonic())
             if not len(self) or not left_s:
                 self._report()
@@ -312,8 +315,8 @@ class Deliveries:
         if in_queue:
             with self.lock:
                 self.queue.purge()
-        for each in self.producers:
-            each.purge(in_queue=in_queue, in_flight=in_flight, blocking=blocking)
+        for producer in self.producers:
+            producer.purge(in_queue=in_queue, in_flight=in_flight, blocking=blocking)
 
     def flush_or_fail(self, timeout_s: float) -> tuple[KafkaError | None, Exception | None, float]:
         """Flush; after `timeout_s` without a delivery, fail the remaining messages.
@@ -348,8 +351,8 @@ class Deliveries:
                 self.queue.purge(
                     KafkaError(PURGE_QUEUE, f"Local: Purged in queue: {failure.str()}")
                 )
-            for each in self.producers:
-                each.purge()
+            for producer in self.producers:
+                producer.purge()
             flushed(1.0)
         elif self.queue.lost_error is not None:
             failure = KafkaError(

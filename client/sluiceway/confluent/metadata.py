@@ -27,17 +27,17 @@ def cluster_metadata(settings: Common, channel: str | None, timeout: float) -> C
     """
     deadline_s = time.monotonic() + (_LONGEST_S if timeout < 0 else timeout)
     absent: KafkaError | None = None
-    found: list[ChannelResource] = []
+    channels: list[ChannelResource] = []
     with kafka_exceptions():
         if channel is None:
-            found = list(settings.control.channels(timeout_s=left_s(deadline_s)))
+            channels = list(settings.control.channels(timeout_s=left_s(deadline_s)))
         else:
             try:
-                found = [settings.control.channel(channel, timeout_s=left_s(deadline_s))]
+                channels = [settings.control.channel(channel, timeout_s=left_s(deadline_s))]
             except ChannelNotFound as error:
                 absent = kafka_error(error)
-        names = {each.status.topic.name: each.name for each in found}
-        metadata = _of_kafka(settings, found, left_s(deadline_s))
+        names = {resource.status.topic.name: resource.name for resource in channels}
+        metadata = _of_kafka(settings, channels, left_s(deadline_s))
     topics = metadata.topics
     metadata.topics = {}
     for topic, name in names.items():
@@ -55,7 +55,7 @@ def _of_kafka(settings: Common, channels: list[ChannelResource], timeout_s: floa
     if not channels:
         return ClusterMetadata()
     # Others, such as failed ones, have no connection.
-    usable = next((each for each in channels if each.status.phase in _USABLE), channels[0])
+    usable = next((channel for channel in channels if channel.status.phase in _USABLE), channels[0])
     connection = settings.control.connection(usable.name, "read", timeout_s=timeout_s)
     client = create_client(AdminClient, admin_config(connection.kafka, settings.kafka))
     one = connection.topic_name if len(channels) == 1 else None

@@ -17,14 +17,17 @@ def topic_partitions(offsets: Mapping[Partition, int]) -> list[TopicPartition]:
     return [TopicPartition(channel, number, at) for (channel, number), at in offsets.items()]
 
 
-def partitions_of(given: Sequence[TopicPartition]) -> dict[Partition, int]:
+def partitions_of(partitions: Sequence[TopicPartition]) -> dict[Partition, int]:
     """Return a caller's partitions with their offsets. Raises TypeError."""
-    if not isinstance(given, list | tuple):
+    if not isinstance(partitions, list | tuple):
         raise TypeError("expected list of TopicPartition")
-    for each in given:
-        if not isinstance(each, TopicPartition):
-            raise TypeError(f"expected TopicPartition, not {type(each).__name__}")
-    return {(each.topic, each.partition): each.offset for each in given}
+    for topic_partition in partitions:
+        if not isinstance(topic_partition, TopicPartition):
+            raise TypeError(f"expected TopicPartition, not {type(topic_partition).__name__}")
+    return {
+        (topic_partition.topic, topic_partition.partition): topic_partition.offset
+        for topic_partition in partitions
+    }
 
 
 def by_channel(values: Mapping[Partition, V]) -> dict[str, dict[int, V]]:

@@ -237,8 +237,8 @@ class Producer:
 
     def cluster_id(self, timeout: float = -1) -> str | None:
         """Return the id of the Kafka cluster."""
-        found: str | None = self.list_topics(timeout=timeout).cluster_id
-        return found
+        cluster_id: str | None = self.list_topics(timeout=timeout).cluster_id
+        return cluster_id
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
         """Flush, and report the end offsets to the gateway. May be repeated.

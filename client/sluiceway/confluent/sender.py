@@ -225,9 +225,9 @@ class MessageSender:
             channel.failure = channel.failure or error
             self.by_name.pop(name, None)
             # librdkafka can only purge the messages of all topics.
-            if all(each.failure is not None for each in self._attached.values()):
-                for each in self.deliveries.producers:
-                    each.purge(blocking=False)
+            if all(attached.failure is not None for attached in self._attached.values()):
+                for producer in self.deliveries.producers:
+                    producer.purge(blocking=False)
             self._changed.notify_all()
 
     def _open_batch(self, name: str, channel: ChannelProducer) -> None:

@@ -125,7 +125,10 @@ class Transactions:
         if last is None or last.commit_with != group.commit_with:
             self._removals = 0
         self._last_group = group
-        self._offsets |= {(each.topic, each.partition): each for each in positions}
+        self._offsets |= {
+            (topic_partition.topic, topic_partition.partition): topic_partition
+            for topic_partition in positions
+        }
         self._group = group
 
     def commit(self, timeout_s: float) -> None:
