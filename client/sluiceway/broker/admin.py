@@ -27,9 +27,9 @@ from sluiceway.broker.protocol import (
     OffsetType,
     PartitionMetadata,
     TopicMetadata,
-    each_once,
     in_bytes,
     in_text,
+    last_requests,
 )
 from sluiceway.channel import Channel
 from sluiceway.errors import Forbidden, KafkaFailure, OptionError, SluicewayError
@@ -91,28 +91,28 @@ class AdminRequests:
     def create_topics(self, requests: Iterable[Any], timeout_s: float) -> None:
         """Create channels of the format `bytes`; with a timeout, wait until they are ready."""
         deadline_s = time.monotonic() + timeout_s
-        for each in list(requests):
-            if each.replica_assignment:
+        for request in list(requests):
+            if request.replica_assignment:
                 raise OptionError(
                     "replica_assignment cannot be set, because Kafka assigns replicas: omit it, "
                     "and set their number with replication_factor"
                 )
-            retention, config = _settings(each.config_entries)
+            retention, config = _settings(request.config_entries)
             spec = ChannelSpec(
                 format="bytes",
-                partitions=each.num_partitions,
-                replication=each.replication_factor if each.replication_factor > 0 else None,
+                partitions=request.num_partitions,
+                replication=request.replication_factor if request.replication_factor > 0 else None,
                 retention=retention,
                 config=config,
             )
-            created = self._control.create(in_text(each.topic_name, "topic"), spec=spec)
+            created = self._control.create(in_text(request.topic_name, "topic"), spec=spec)
             if timeout_s > 0:
                 Channel(self._control, created).wait_until_ready(deadline_s - time.monotonic())
 
     def delete_topics(self, topics: Iterable[Any], timeout_s: float) -> None:
         """Delete channels with their records; with a timeout, wait until they are deleted."""
         deadline_s = time.monotonic() + timeout_s
-        for name in [in_text(each, "topic") for each in topics]:
+        for name in [in_text(topic, "topic") for topic in topics]:
             channel = Channel(self._control, self._control.channel(name))
             self._control.delete(name, uid=channel.uid, keep_topic=False)
             self._handler.forget(name)
@@ -121,11 +121,11 @@ class AdminRequests:
 
     def describe_topics(self, topics: Iterable[Any] | None) -> MetadataResponse:
         """Describe channels and Kafka's brokers; without names all channels the token may see."""
-        names = list(topics or ()) or [each.name for each in self._control.channels()]
+        names = list(topics or ()) or [channel.name for channel in self._control.channels()]
         described: ByName[TopicMetadata] = ByName()
         cluster: Any = None
         brokers: dict[int, BrokerMetadata] = {}
-        for name in (in_bytes(each, "topic") for each in names):
+        for name in (in_bytes(topic, "topic") for topic in names):
             try:
                 connection = self._handler.connection(name, fresh=True)
             except SluicewayError as error:
@@ -147,7 +147,7 @@ class AdminRequests:
         """Return an offset for each partition; `Broker.request_offset_limits` documents it."""
         topics: ByName[dict[int, OffsetPartitionResponse]] = ByName()
         requested: dict[bytes, tuple[Connection, dict[int, int]]] = {}
-        for request in each_once(requests):
+        for request in last_requests(requests):
             topic = in_bytes(request.topic_name, "topic")
             when = request.offsets_before
             if type(when) is not int or when < OffsetType.EARLIEST:
@@ -167,8 +167,8 @@ class AdminRequests:
             topics[topic] |= self._offsets(connection, times)
         return ListOffsetResponse(topics)
 
-    def _brokers(self, found: Iterable[Any]) -> dict[int, BrokerMetadata]:
-        return {each.id: BrokerMetadata.named_by(self._gateway, each) for each in found}
+    def _brokers(self, brokers: Iterable[Any]) -> dict[int, BrokerMetadata]:
+        return {broker.id: BrokerMetadata.named_by(self._gateway, broker) for broker in brokers}
 
     def _offsets(
         self, connection: Connection, times: Mapping[int, int]
@@ -178,16 +178,16 @@ class AdminRequests:
             # Kafka's client fails for all partitions if one has no leader.
             leaderless = identity.leaderless(timeout_s=timeout_s)
             led = {p: when for p, when in times.items() if p not in leaderless}
-            found = identity.offsets(led, timeout_s=timeout_s, committed=False) if led else {}
+            offsets = identity.offsets(led, timeout_s=timeout_s, committed=False) if led else {}
             # Without a message that is not older, the result is the end.
-            late = [partition for partition, offset in found.items() if offset < 0]
-            found |= identity.ends(late, timeout_s=timeout_s) if late else {}
+            late = [partition for partition, offset in offsets.items() if offset < 0]
+            offsets |= identity.ends(late, timeout_s=timeout_s) if late else {}
             if connection.delivery == "exactly_once":
                 # Later messages are uncommitted, or held back by an open batch.
                 runs = self._handler.visibility(connection).runs
-                found |= {
+                offsets |= {
                     p: min(offset, runs.stable_of(p))
-                    for p, offset in found.items()
+                    for p, offset in offsets.items()
                     if times[p] != OffsetType.EARLIEST
                 }
         except SluicewayError as error:
@@ -198,7 +198,7 @@ class AdminRequests:
                 refusal = topic_refusal(error)
             return dict.fromkeys(times, _refused_offset(refusal))
         responses = dict.fromkeys(times, _refused_offset(LeaderNotAvailable(_NO_LEADER_REASON)))
-        return responses | {p: OffsetPartitionResponse([at], 0) for p, at in found.items()}
+        return responses | {p: OffsetPartitionResponse([at], 0) for p, at in offsets.items()}
 
     def _list_topics(self, connection: Connection) -> Any:
         name = connection.topic_name
@@ -220,35 +220,40 @@ def _settings(entries: Iterable[Any]) -> tuple[Retention | None, dict[str, str] 
     config = {in_text(key, "setting"): in_text(value, "setting's value") for key, value in entries}
     retention = {}
     for unit in ("ms", "bytes"):
-        given = config.pop(f"retention.{unit}", None)
-        if given is not None:
+        value = config.pop(f"retention.{unit}", None)
+        if value is not None:
             try:
-                retention[unit] = int(given)
+                retention[unit] = int(value)
             except ValueError as error:
-                raise OptionError(f"retention.{unit} is {given!r}; it takes a number") from error
+                raise OptionError(f"retention.{unit} is {value!r}; it takes a number") from error
     return Retention(**retention) if retention else None, config or None
 
 
-def _topic(name: bytes, found: Any) -> TopicMetadata:
-    if found.error is not None:
-        return _refused_topic(name, partition_refusal(found.error, "describing the topic"))
-    if not found.partitions:
+def _topic(name: bytes, metadata: Any) -> TopicMetadata:
+    if metadata.error is not None:
+        return _refused_topic(name, partition_refusal(metadata.error, "describing the topic"))
+    if not metadata.partitions:
         refusal = UnknownTopicOrPartition(
             "the channel's topic does not exist in Kafka; see the channel's status at the gateway"
         )
         return _refused_topic(name, refusal)
     return TopicMetadata(
-        name, {number: _partition(each) for number, each in sorted(found.partitions.items())}, 0
+        name,
+        {
+            number: _partition(partition)
+            for number, partition in sorted(metadata.partitions.items())
+        },
+        0,
     )
 
 
-def _partition(found: Any) -> PartitionMetadata:
-    led = found.leader != _NO_LEADER
+def _partition(metadata: Any) -> PartitionMetadata:
+    led = metadata.leader != _NO_LEADER
     return PartitionMetadata(
-        id=found.id,
-        leader=found.leader,
-        replicas=list(found.replicas),
-        isr=list(found.isrs),
+        id=metadata.id,
+        leader=metadata.leader,
+        replicas=list(metadata.replicas),
+        isr=list(metadata.isrs),
         err=0 if led else LeaderNotAvailable.ERROR_CODE,
     ).because("" if led else _NO_LEADER_REASON)
 

@@ -158,10 +158,10 @@ class RequestHandler:
         Raises GatewayError, OptionError.
         """
         name = in_text(topic, "topic")
-        known = self._connections.get(name)
-        if known is None or fresh:
-            known = self._connections[name] = self.control.connection(name, "read")
-        return known
+        connection = self._connections.get(name)
+        if connection is None or fresh:
+            connection = self._connections[name] = self.control.connection(name, "read")
+        return connection
 
     def forget(self, topic: object) -> None:
         """Drop a channel from the cache."""
@@ -180,11 +180,13 @@ class RequestHandler:
         Raises ProtocolClientError and SocketDisconnectedError, as `locate` does.
         """
         try:
-            found = visibility_of(self.control.ledger, connection, grace_s=self.control.grace_s)
+            visibility = visibility_of(
+                self.control.ledger, connection, grace_s=self.control.grace_s
+            )
         except SluicewayError as error:
             raise topic_refusal(error) from error
-        assert found is not None  # noqa: S101 - the channel is exactly_once
-        return found
+        assert visibility is not None  # noqa: S101 - the channel is exactly_once
+        return visibility
 
     def locate(self, topic: object, partition: int) -> Connection:
         """Return the connection of a partition's channel.
@@ -193,17 +195,17 @@ class RequestHandler:
         OptionError for an invalid name.
         """
         try:
-            known = self.connection(topic)
-            if partition >= known.partitions:
+            connection = self.connection(topic)
+            if partition >= connection.partitions:
                 # The channel may have grown.
-                known = self.connection(topic, fresh=True)
+                connection = self.connection(topic, fresh=True)
         except SluicewayError as error:
             if isinstance(error, ChannelNotFound):
                 self.forget(topic)
             raise topic_refusal(error) from error
-        if 0 <= partition < known.partitions:
-            return known
+        if 0 <= partition < connection.partitions:
+            return connection
         raise UnknownTopicOrPartition(
-            f"the channel {known.channel_name!r} has the partitions 0 to {known.partitions - 1}, "
-            f"but not {partition}"
+            f"the channel {connection.channel_name!r} has the partitions 0 to "
+            f"{connection.partitions - 1}, but not {partition}"
         )

@@ -26,8 +26,8 @@ from sluiceway.broker.protocol import (
     FetchPartitionResponse,
     FetchResponse,
     Message,
-    each_once,
     in_bytes,
+    last_requests,
 )
 from sluiceway.errors import OptionError, SluicewayError
 from sluiceway.records.to_python import gc_paused
@@ -46,14 +46,14 @@ class _Request:
     """A request for one partition, with the client and the buffer that serve it."""
 
     topic: bytes
-    asked: Any
+    partition_request: Any
     connection: Connection
     client: Source
     partition: FetchedPartition = field(init=False)
 
     @property
     def number(self) -> int:
-        return int(self.asked.partition_id)
+        return int(self.partition_request.partition_id)
 
 
 class FetchRequests:
@@ -68,20 +68,22 @@ class FetchRequests:
         """Answer requests; `Broker.fetch_messages` documents them."""
         topics: ByName[dict[int, FetchPartitionResponse]] = ByName()
         valid: list[_Request] = []
-        requested = each_once(requests)
+        requested = last_requests(requests)
         with self._lock:
-            for asked in requested:
-                topic = in_bytes(asked.topic_name, "topic")
+            for partition_request in requested:
+                topic = in_bytes(partition_request.topic_name, "topic")
                 responses = topics.setdefault(topic, {})
                 try:
-                    connection = self._locate(asked)
-                    valid.append(_Request(topic, asked, connection, self._client(connection)))
+                    connection = self._locate(partition_request)
+                    valid.append(
+                        _Request(topic, partition_request, connection, self._client(connection))
+                    )
                 except ProtocolClientError as refusal:
-                    responses[asked.partition_id] = _refused(refusal)
+                    responses[partition_request.partition_id] = _refused(refusal)
                     timeout_s = 0.0
-            found = self._fetch(valid, timeout_s, min_bytes)
-        for each, response in zip(valid, found, strict=True):
-            topics[each.topic][each.asked.partition_id] = response
+            results = self._fetch(valid, timeout_s, min_bytes)
+        for request, response in zip(valid, results, strict=True):
+            topics[request.topic][request.partition_request.partition_id] = response
         for topic, responses in topics.items():
             if any(response.err for response in responses.values()):
                 # The name may belong to another channel by now.
@@ -92,17 +94,22 @@ class FetchRequests:
         """Close the connections to Kafka."""
         with self._lock:
             clients, self._clients = self._clients, {}
-            for each in clients.values():
-                each.close()
+            for client in clients.values():
+                client.close()
 
-    def _locate(self, asked: Any) -> Connection:
-        connection = self._handler.locate(asked.topic_name, asked.partition_id)
-        if type(asked.offset) is not int or type(asked.max_bytes) is not int:
-            raise OptionError(f"offset and max_bytes are numbers: {asked!r}")
-        if asked.offset < 0:
+    def _locate(self, partition_request: Any) -> Connection:
+        connection = self._handler.locate(
+            partition_request.topic_name, partition_request.partition_id
+        )
+        if (
+            type(partition_request.offset) is not int
+            or type(partition_request.max_bytes) is not int
+        ):
+            raise OptionError(f"offset and max_bytes are numbers: {partition_request!r}")
+        if partition_request.offset < 0:
             raise OffsetOutOfRangeError(
-                f"{asked.offset} is not an offset; request_offset_limits returns the beginning "
-                "and the end of the partition"
+                f"{partition_request.offset} is not an offset; request_offset_limits returns the "
+                "beginning and the end of the partition"
             )
         self._verify(connection)
         return connection
@@ -153,7 +160,7 @@ class FetchRequests:
                 client.drop_large([request.number for request in assigned])
                 if not assigned:
                     continue
-                partitions = client.assign({r.number: r.asked.offset for r in assigned})
+                partitions = client.assign({r.number: r.partition_request.offset for r in assigned})
             except SluicewayError as error:
                 raise topic_refusal(error) from error
             for request in assigned:
@@ -177,10 +184,10 @@ def _response(request: _Request) -> FetchPartitionResponse:
         return _refused(partition.refusal)
     if not partition.answered:
         return _refused(LeaderNotAvailable("no broker answers for the partition; try again"))
-    taken = partition.take(request.asked.max_bytes)
+    taken = partition.take(request.partition_request.max_bytes)
     with gc_paused():
-        messages = [_message(each) for each in taken]
-    fetched = taken[-1].offset() + 1 if taken else request.asked.offset
+        messages = [_message(message) for message in taken]
+    fetched = taken[-1].offset() + 1 if taken else request.partition_request.offset
     group_state().add_fetched(connection.topic_id, partition.number, fetched)
     end = max(request.client.high_watermark(partition), partition.next if partition.at_end else -1)
     return FetchPartitionResponse(max_offset=end, messages=messages, err=0)
@@ -188,11 +195,11 @@ def _response(request: _Request) -> FetchPartitionResponse:
 
 def _is_enough(requests: Collection[_Request], min_bytes: int) -> bool:
     """Return whether there are enough bytes, or an error, to respond without further waiting."""
-    if not all(each.partition.answered for each in requests):
+    if not all(request.partition.answered for request in requests):
         return False
-    if any(each.partition.refusal is not None for each in requests):
+    if any(request.partition.refusal is not None for request in requests):
         return True
-    sizes = [(each.partition.size, each.asked.max_bytes) for each in requests]
+    sizes = [(request.partition.size, request.partition_request.max_bytes) for request in requests]
     full = all(size >= most for size, most in sizes)
     return full or sum(min(size, most) for size, most in sizes) >= min_bytes
 
@@ -200,10 +207,10 @@ def _is_enough(requests: Collection[_Request], min_bytes: int) -> bool:
 def _gather(requests: Collection[_Request]) -> None:
     """Poll briefly for messages in flight."""
     deadline_s = time.monotonic() + _GATHER_TIMEOUT_S
-    for each in requests:
-        partition, most = each.partition, each.asked.max_bytes
+    for request in requests:
+        partition, most = request.partition, request.partition_request.max_bytes
         while not partition.at_end and partition.refusal is None and partition.size < most:
-            if not each.client.poll(_GATHER_SLICE_S) or time.monotonic() > deadline_s:
+            if not request.client.poll(_GATHER_SLICE_S) or time.monotonic() > deadline_s:
                 return
 
 

@@ -65,17 +65,17 @@ class FetchedPartition:
 
     def take(self, max_bytes: int) -> list[Any]:
         """Take messages of up to `max_bytes`, and at least one if there is one."""
-        found: list[Any] = []
+        taken: list[Any] = []
         left = max_bytes
-        while self.messages and (not found or self.messages[0][1] <= left):
+        while self.messages and (not taken or self.messages[0][1] <= left):
             offset, size, message = self.messages[0]
             # First: after an interrupt, a request for this offset fetches it again.
             self.start = offset + 1
             self.messages.popleft()
             self.size -= size
             left -= size
-            found.append(message)
-        return found
+            taken.append(message)
+        return taken
 
 
 class Source:

@@ -248,8 +248,8 @@ class GroupState:
     def add_fetched(self, topic_id: str | None, partition: int, offset: int) -> None:
         """Allow commits up to an offset: the messages before it were fetched."""
         with self._lock:
-            found = self._fetched.setdefault(topic_id, {})
-            found[partition] = max(offset, found.get(partition, 0))
+            offsets = self._fetched.setdefault(topic_id, {})
+            offsets[partition] = max(offset, offsets.get(partition, 0))
 
     def fetched(self, topic_id: str | None) -> Mapping[int, int]:
         """Return the offset up to which each partition of a topic was fetched."""
@@ -280,29 +280,29 @@ class GroupRequests:
         """List the groups of all channels that the token may see."""
         names = [
             name
-            for each in list(self._handler.control.channels())
-            for name in self._groups(each.name)
+            for channel in list(self._handler.control.channels())
+            for name in self._groups(channel.name)
         ]
         return ListGroupsResponse(ByName({name: GroupListing(name) for name in names}))
 
     def describe(self, group_ids: Iterable[Any]) -> DescribeGroupsResponse:
         """Describe groups, with their live readers."""
-        names = [in_bytes(each, "group") for each in group_ids]
-        known: set[bytes] = set()
+        names = [in_bytes(group_id, "group") for group_id in group_ids]
+        groups: set[bytes] = set()
         members: dict[bytes, dict[bytes, GroupMember]] = {}
         for channel in list(self._handler.control.channels()):
             assignment = MemberAssignment([(channel.name.encode(), [])])
-            known.update(self._groups(channel.name))
-            for each in self._readers(channel.name):
-                id_ = each.id.encode()
-                group = members.setdefault((each.group or "").encode(), {})
+            groups.update(self._groups(channel.name))
+            for reader in self._readers(channel.name):
+                id_ = reader.id.encode()
+                group = members.setdefault((reader.group or "").encode(), {})
                 group[id_] = GroupMember(id_, b"", b"", None, assignment)
-        found: ByName[DescribeGroupResponse] = ByName()
+        described: ByName[DescribeGroupResponse] = ByName()
         for name in names:
             live = members.get(name, {})
-            state = b"Stable" if live else b"Empty" if name in known else b"Dead"
-            found[name] = DescribeGroupResponse(0, name, state, _PROTOCOL_TYPE, b"", live)
-        return DescribeGroupsResponse(found)
+            state = b"Stable" if live else b"Empty" if name in groups else b"Dead"
+            described[name] = DescribeGroupResponse(0, name, state, _PROTOCOL_TYPE, b"", live)
+        return DescribeGroupsResponse(described)
 
     def join(self, group: Any, member_id: Any, topic: Any, protocol: Any) -> JoinGroupResponse:
         """Join as a new member, or again."""
@@ -414,17 +414,23 @@ class GroupRequests:
 
     def _groups(self, channel: str) -> Iterator[bytes]:
         report = self._handler.control.status(channel)
-        return (each.group.encode() for each in (report.groups if report is not None else ()))
+        return (group.group.encode() for group in (report.groups if report is not None else ()))
 
     def _readers(self, channel: str) -> list[Endpoint]:
-        found, _ = self._calls.endpoints(channel)
-        return [each for each in found or () if each.role == "reader" and each.lives and each.group]
+        endpoints, _ = self._calls.endpoints(channel)
+        return [
+            endpoint
+            for endpoint in endpoints or ()
+            if endpoint.role == "reader" and endpoint.lives and endpoint.group
+        ]
 
     def _live_members(self, member: JoinedMember) -> list[str]:
         """Return the ids of the live members, in the order in which they joined."""
-        found, _ = self._calls.endpoints(member.channel, group=member.group)
-        readers = [each for each in found or () if each.role == "reader" and each.lives]
-        return [each.id for each in sorted(readers, key=lambda each: each.index)]
+        endpoints, _ = self._calls.endpoints(member.channel, group=member.group)
+        readers = [
+            endpoint for endpoint in endpoints or () if endpoint.role == "reader" and endpoint.lives
+        ]
+        return [reader.id for reader in sorted(readers, key=lambda reader: reader.index)]
 
 
 def _unknown(id_: str, group: str, why: str) -> UnknownMemberId:

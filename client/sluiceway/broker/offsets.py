@@ -22,9 +22,9 @@ from sluiceway.broker.protocol import (
     OffsetFetchPartitionResponse,
     OffsetFetchResponse,
     checked_generation,
-    each_once,
     in_bytes,
     in_text,
+    last_requests,
 )
 from sluiceway.errors import OptionError, SluicewayError
 
@@ -47,9 +47,9 @@ class OffsetRequests:
         name, id_ = in_text(group, "group"), in_text(consumer_id, "member")
         checked_generation(generation)
         by_topic: dict[bytes, dict[int, Any]] = {}
-        for each in each_once(requests):
-            topic = in_bytes(each.topic_name, "topic")
-            by_topic.setdefault(topic, {})[each.partition_id] = each
+        for request in last_requests(requests):
+            topic = in_bytes(request.topic_name, "topic")
+            by_topic.setdefault(topic, {})[request.partition_id] = request
         topics: ByName[dict[int, OffsetCommitPartitionResponse]] = ByName()
         for topic, requested in by_topic.items():
             responses = topics[topic] = dict.fromkeys(requested, OffsetCommitPartitionResponse(0))
@@ -58,8 +58,10 @@ class OffsetRequests:
                 self._commit(topic, requested, name, generation, id_, refusals)
             except SluicewayError as error:
                 refusals = dict.fromkeys(requested, group_refusal(error)) | refusals
-            for partition, each in refusals.items():
-                responses[partition] = OffsetCommitPartitionResponse(each.ERROR_CODE).because(each)
+            for partition, refusal in refusals.items():
+                responses[partition] = OffsetCommitPartitionResponse(refusal.ERROR_CODE).because(
+                    refusal
+                )
             if refusals:
                 # The name may belong to another channel by now.
                 self.handler.forget(topic)
@@ -69,15 +71,15 @@ class OffsetRequests:
         """Return committed offsets."""
         name = in_text(group, "group")
         topics: ByName[dict[int, OffsetFetchPartitionResponse]] = ByName()
-        known: dict[bytes, Mapping[int, Position]] = {}
-        for each in each_once(requests):
-            topic = in_bytes(each.topic_name, "topic")
+        committed: dict[bytes, Mapping[int, Position]] = {}
+        for request in last_requests(requests):
+            topic = in_bytes(request.topic_name, "topic")
             try:
-                connection = self.handler.locate(topic, each.partition_id)
-                if topic not in known:
+                connection = self.handler.locate(topic, request.partition_id)
+                if topic not in committed:
                     committer = group_state().committer(connection, name)
-                    known[topic] = committer.fetch(calls=self._calls)
-                at = known[topic].get(each.partition_id)
+                    committed[topic] = committer.fetch(calls=self._calls)
+                at = committed[topic].get(request.partition_id)
                 metadata = (at.metadata or "").encode() if at else b""
                 response = OffsetFetchPartitionResponse(at.offset if at else -1, metadata, 0)
             except SluicewayError as error:
@@ -85,7 +87,7 @@ class OffsetRequests:
                 response = OffsetFetchPartitionResponse(-1, b"", refusal.ERROR_CODE).because(
                     refusal
                 )
-            topics.setdefault(topic, {})[each.partition_id] = response
+            topics.setdefault(topic, {})[request.partition_id] = response
         return OffsetFetchResponse(topics)
 
     def _commit(
@@ -104,17 +106,15 @@ class OffsetRequests:
         else:
             connection = self.handler.connection(topic)
             topic_id, committer = connection.topic_id, group_state().committer(connection, group)
-        fetched, known = (
-            group_state().fetched(topic_id),
-            committer.last_committed(calls=self._calls),
-        )
+        fetched = group_state().fetched(topic_id)
+        committed = committer.last_committed(calls=self._calls)
         positions = {}
-        for partition, each in requested.items():
-            at = known.get(partition)
+        for partition, request in requested.items():
+            at = committed.get(partition)
             furthest = max(fetched.get(partition, 0), at.offset if at else 0)
             try:
-                self._check(topic, each, furthest)
-                positions[partition] = Position(offset=each.offset, metadata=_metadata(each))
+                self._check(topic, request, furthest)
+                positions[partition] = Position(offset=request.offset, metadata=_metadata(request))
             except ProtocolClientError as refusal:
                 refusals[partition] = refusal
         if positions:
@@ -137,16 +137,18 @@ class OffsetRequests:
 
 def _metadata(request: Any) -> str | None:
     """Return the text to store with an offset. Raises OffsetMetadataTooLarge, OptionError."""
-    given = getattr(request, "metadata", None)
-    if not given:
+    metadata = getattr(request, "metadata", None)
+    if not metadata:
         return None
     try:
-        text = given if isinstance(given, str) else given.decode()
+        text = metadata if isinstance(metadata, str) else metadata.decode()
         text.encode()
     except (AttributeError, UnicodeError) as error:
-        raise OptionError(f"metadata is {given!r} in {request!r}; it takes UTF-8 text") from error
+        raise OptionError(
+            f"metadata is {metadata!r} in {request!r}; it takes UTF-8 text"
+        ) from error
     if "\0" in text:
-        raise OptionError(f"metadata is {given!r} in {request!r}; it takes text without NUL")
+        raise OptionError(f"metadata is {metadata!r} in {request!r}; it takes text without NUL")
     if len(text) > _MAX_METADATA:
         raise OffsetMetadataTooLarge(
             f"the metadata have {len(text)} characters; the limit is {_MAX_METADATA}. Shorten them"

@@ -116,9 +116,9 @@ class ProduceRequests:
         parts: list[tuple[bytes, _Part]] = []
         for name, partitions in request.msets.items():
             topic = in_bytes(name, "topic")
-            for partition, given in partitions.items():
+            for partition, message_set in partitions.items():
                 try:
-                    part = self._part(topic, partition, given)
+                    part = self._part(topic, partition, message_set)
                 except ProtocolClientError as refusal:
                     topics.setdefault(topic, {})[partition] = _refused(refusal)
                     continue
@@ -152,8 +152,8 @@ class ProduceRequests:
         timeout_s = timeout_s or self.handler.timeout_s
         try:
             with self._lock:
-                for each in self._producers.values():
-                    if run_callbacks(each.flush, _GRACE_S):
+                for producer in self._producers.values():
+                    if run_callbacks(producer.flush, _GRACE_S):
                         for writer in self._writers.values():
                             writer.add_failure(f"Kafka acknowledged nothing for {_GRACE_S:g} s")
         except BaseException as interrupt:
@@ -203,36 +203,36 @@ class ProduceRequests:
             writer.partitions_used = max(writer.partitions_used, connection.partitions)
             return writer
 
-    def _part(self, topic: bytes, partition: int, given: Any) -> _Part:
+    def _part(self, topic: bytes, partition: int, message_set: Any) -> _Part:
         """Return the messages of a partition, refused if one of them is invalid."""
-        messages = list(given.messages)
-        compression = _COMPRESSIONS.get(given.compression_type)
+        messages = list(message_set.messages)
+        compression = _COMPRESSIONS.get(message_set.compression_type)
         if compression is None:
             raise OptionError(
-                f"compression_type is {given.compression_type!r}; it takes a CompressionType"
+                f"compression_type is {message_set.compression_type!r}; it takes a CompressionType"
             )
         if type(partition) is not int:
             raise OptionError(f"the partition is {partition!r}; it takes a number")
-        for each in messages:
-            for field in (each.value, each.partition_key):
+        for message in messages:
+            for field in (message.value, message.partition_key):
                 if field is not None and not isinstance(field, bytes):
-                    raise OptionError(f"value and partition_key are bytes or None: {each!r}")
-        found = self.handler.locate(topic, partition)
+                    raise OptionError(f"value and partition_key are bytes or None: {message!r}")
+        connection = self.handler.locate(topic, partition)
         try:
-            writer = self._writer(found)
+            writer = self._writer(connection)
         except SluicewayError as error:
             raise topic_refusal(error) from error
-        part = _Part(partition, messages, compression, found, writer)
-        for index, each in enumerate(messages):
-            size = len(each.value or b"") + len(each.partition_key or b"")
-            if size > found.max_message_bytes:
+        part = _Part(partition, messages, compression, connection, writer)
+        for index, message in enumerate(messages):
+            size = len(message.value or b"") + len(message.partition_key or b"")
+            if size > connection.max_message_bytes:
                 part.refusal = MessageSizeTooLarge(
                     f"message {index} takes {size:,} bytes; the limit of the channel is "
-                    f"{found.max_message_bytes:,}. Make it smaller, or raise the channel's "
+                    f"{connection.max_message_bytes:,}. Make it smaller, or raise the channel's "
                     "max.message.bytes. Nothing was sent to this partition"
                 )
                 break
-            if invalid := writer.validator.error(each.value):
+            if invalid := writer.validator.error(message.value):
                 part.refusal = InvalidMessageError(
                     f"message {index}: {invalid}. Nothing was sent to this partition"
                 )
@@ -274,8 +274,8 @@ class ProduceRequests:
             part.writer.report()
         deadline_s = time.monotonic() + timeout_s
         while wait and any(part.pending for part in parts):
-            for each in producers:
-                run_callbacks(each.poll, _SLICE_S / len(producers))
+            for kafka_producer in producers:
+                run_callbacks(kafka_producer.poll, _SLICE_S / len(producers))
             if time.monotonic() > deadline_s:
                 for part in parts:
                     if part.pending:
@@ -300,10 +300,10 @@ class ProduceRequests:
 @atexit.register
 def _close_all() -> None:
     error = getattr(sys, "last_value", None)
-    for each in list(_OPEN):
+    for requests in list(_OPEN):
         # The failure is in the log.
         with contextlib.suppress(SluicewayError):
-            each.close(error, timeout_s=_EXIT_TIMEOUT_S)
+            requests.close(error, timeout_s=_EXIT_TIMEOUT_S)
 
 
 def _produce(producer: Any, part: _Part, message: Any, timeout_s: float) -> bool:

@@ -160,8 +160,8 @@ class ProduceRequest:
     def messages(self) -> Iterator[Message]:
         """All messages of the request."""
         for partitions in self.msets.values():
-            for each in partitions.values():
-                yield from each.messages
+            for message_set in partitions.values():
+                yield from message_set.messages
 
     def add_message(self, message: Message, topic_name: Name, partition_id: int) -> None:
         """Add a message for a partition."""
@@ -193,9 +193,9 @@ def checked_generation(generation: Any) -> None:
         raise OptionError(f"the generation is {generation!r}; it takes a number")
 
 
-def each_once(requests: Iterable[Any]) -> list[Any]:
+def last_requests(requests: Iterable[Any]) -> list[Any]:
     """Return the last request for each partition, as pykafka does."""
-    last = {(each.topic_name, checked_partition(each)): each for each in requests}
+    last = {(request.topic_name, checked_partition(request)): request for request in requests}
     return list(last.values())
 
 
@@ -271,10 +271,10 @@ class PartitionResponses(Response):
     def failures(self) -> Iterator[ProtocolClientError]:
         """Yield the refusals as exceptions."""
         for topic, partitions in self.topics.items():
-            for partition, each in partitions.items():
-                if each.err:
+            for partition, response in partitions.items():
+                if response.err:
                     where = f"{topic.decode()}, partition {partition}"
-                    yield exception(each.err, f"{where}: {each.reason}")
+                    yield exception(response.err, f"{where}: {response.reason}")
 
 
 @dataclass(frozen=True)
@@ -401,10 +401,10 @@ class MetadataResponse(Response):
         for topic in self.topics.values():
             if topic.err:
                 yield exception(topic.err, f"{topic.name.decode()}: {topic.reason}")
-            for each in topic.partitions.values():
-                if each.err:
-                    where = f"{topic.name.decode()}, partition {each.id}"
-                    yield exception(each.err, f"{where}: {each.reason}")
+            for partition in topic.partitions.values():
+                if partition.err:
+                    where = f"{topic.name.decode()}, partition {partition.id}"
+                    yield exception(partition.err, f"{where}: {partition.reason}")
 
 
 @dataclass(frozen=True)
