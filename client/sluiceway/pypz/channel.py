@@ -269,14 +269,14 @@ class ChannelBase(ABC, Generic[E]):
         """Send a status to the other side, with a payload of JSON values."""
         if self._silent_mode:
             return
-        known = OwnChannelStatus[getattr(status, "name", status)]
-        if known is OwnChannelStatus.HealthCheck:
+        own_status = OwnChannelStatus[getattr(status, "name", status)]
+        if own_status is OwnChannelStatus.HealthCheck:
             document = self._status_payload.set_health(payload or None)
         else:
-            document = self._status_payload.add(known, payload)
-        if known is OwnChannelStatus.Error:
+            document = self._status_payload.add(own_status, payload)
+        if own_status is OwnChannelStatus.Error:
             self._failed = True
-        elif known in (OwnChannelStatus.Opened, OwnChannelStatus.Started):
+        elif own_status in (OwnChannelStatus.Opened, OwnChannelStatus.Started):
             self._failed = False
         if self._handle is not None and document is not None:
             self._handle.payload = document
@@ -314,32 +314,32 @@ class ChannelBase(ABC, Generic[E]):
     ) -> set[str]:
         """Return the unique names of the channels that the filter accepts, or of all."""
         return {
-            each.get_channel_unique_name()
-            for each in self._peers.monitors
-            if filter_function is None or filter_function(each)
+            monitor.get_channel_unique_name()
+            for monitor in self._peers.monitors
+            if filter_function is None or filter_function(monitor)
         }
 
     def retrieve_healthy_connected_channel_count(self) -> int:
         """Return the number of healthy channels."""
-        return sum(each.is_channel_healthy() for each in self._peers.monitors)
+        return sum(monitor.is_channel_healthy() for monitor in self._peers.monitors)
 
     def is_any_connected_channel_healthy_and_not_stopped(self) -> bool:
         """Whether a channel is healthy and has not stopped."""
-        return self._peers.any_healthy(lambda each: not each.is_channel_stopped())
+        return self._peers.any_healthy(lambda monitor: not monitor.is_channel_stopped())
 
     def is_any_connected_channel_healthy_and_not_closed(self) -> bool:
         """Whether a channel is healthy and has not closed."""
-        return self._peers.any_healthy(lambda each: not each.is_channel_closed())
+        return self._peers.any_healthy(lambda monitor: not monitor.is_channel_closed())
 
     def is_any_connected_channel_healthy_and_not_stopped_and_not_closed(self) -> bool:
         """Whether a channel is healthy and has neither stopped nor closed."""
         return self._peers.any_healthy(
-            lambda each: not (each.is_channel_stopped() or each.is_channel_closed())
+            lambda monitor: not (monitor.is_channel_stopped() or monitor.is_channel_closed())
         )
 
     def is_any_connected_channels_unhealthy(self) -> bool:
         """Whether a channel was lost, or failed."""
-        return any(not each.is_channel_healthy() for each in self._peers.monitors)
+        return any(not monitor.is_channel_healthy() for monitor in self._peers.monitors)
 
     def is_any_connected_channels_healthy(self) -> bool:
         """Whether a channel is healthy."""
@@ -375,7 +375,7 @@ class ChannelBase(ABC, Generic[E]):
         if self._channel is None:
             return ()
         try:
-            return [each for each in self._channel.endpoints() if each.role == role]
+            return [endpoint for endpoint in self._channel.endpoints() if endpoint.role == role]
         except (ChannelNotFound, Conflict):
             # Deleted; another one may have its name.
             return ()

@@ -26,7 +26,7 @@ _STATES = {
     "error": OwnChannelStatus.Error,
 }
 _FINAL_STATES = ("closed", "error")
-_STATE_NAMES = frozenset(each.name for each in _STATES.values())
+_STATE_NAMES = frozenset(status.name for status in _STATES.values())
 _AFTER_ERROR = ("Opened", "Started")
 
 
@@ -160,11 +160,11 @@ class Peers:
 
     def any_healthy(self, matches: Filter = lambda _: True) -> bool:
         """Whether a healthy monitor matches."""
-        return any(each.is_channel_healthy() and matches(each) for each in self.monitors)
+        return any(monitor.is_channel_healthy() and matches(monitor) for monitor in self.monitors)
 
     def update(self, endpoints: Iterable[Endpoint]) -> list[ChannelStatusMessage]:
         """Process endpoints; return their new messages, in order for each endpoint."""
-        return [message for each in endpoints for message in self._update(each)]
+        return [message for endpoint in endpoints for message in self._update(endpoint)]
 
     def _update(self, endpoint: Endpoint) -> list[ChannelStatusMessage]:
         received = received_status(endpoint)
@@ -263,16 +263,20 @@ class FailedWriters:
 
     def check(self, endpoints: Iterable[Endpoint]) -> tuple[bool, CounterpartError | None]:
         """Return whether to wait for a successor, and if not, the error or None."""
-        writers = [each for each in endpoints if each.role == "writer" and not self.was_read(each)]
+        writers = [
+            endpoint
+            for endpoint in endpoints
+            if endpoint.role == "writer" and not self.was_read(endpoint)
+        ]
         self.observe(writers)
-        if any(each.lives for each in writers):
+        if any(writer.lives for writer in writers):
             return False, None
-        left = [each for each in writers if each.state != "closed"]
-        if self._policy.waits_for(each for each in left if not self._policy.is_settled(each)):
+        left = [writer for writer in writers if writer.state != "closed"]
+        if self._policy.waits_for(writer for writer in left if not self._policy.is_settled(writer)):
             return True, None
-        found = writers_outcome(writers, self._policy, channel=self._channel, writers=0)
-        if found is None or found.error is None:
+        outcome = writers_outcome(writers, self._policy, channel=self._channel, writers=0)
+        if outcome is None or outcome.error is None:
             return False, None
-        fault = found.error
+        fault = outcome.error
         advice = "In a port's channelConfig, set onLostWriter='go_on' or 'wait'"
         return False, type(fault)(f"{fault}. {advice}", endpoints=fault.endpoints)

@@ -148,7 +148,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         self._settings = ReaderSettings()
         self._failed_writers: FailedWriters | None = None
         self._consumer_timeout_ms: int | None = None
-        self._known_ends: Mapping[int, int] = {}
+        self._end_offsets: Mapping[int, int] = {}
         self._read_record_count = 0
         self._read_record_offset = self.NotInitialized
         self._initial_input_record_offset = 0
@@ -181,7 +181,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
             waits, fault = self._failed_writers.check(self._counterparts)
             through = self._failed_writers.finished_through(self._counterparts)
             reader.handle.mark_incomplete()
-        if any(reader.position()[p].offset < end for p, end in self._known_ends.items()):
+        if any(reader.position()[p].offset < end for p, end in self._end_offsets.items()):
             return True
         if self.get_consumer_lag() > 0:
             return True
@@ -200,9 +200,9 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
     def get_consumer_lag(self) -> int:
         """Return the number of offsets up to the ends of this reader's partitions."""
         reader = self._opened()
-        self._known_ends = reader.end_offsets()
+        self._end_offsets = reader.end_offsets()
         positions = reader.position()
-        return sum(max(0, end - positions[p].offset) for p, end in self._known_ends.items())
+        return sum(max(0, end - positions[p].offset) for p, end in self._end_offsets.items())
 
     def can_close(self) -> bool:
         """Whether it may be closed; a principal's reader only after those of its replicas."""
@@ -238,7 +238,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         if self._endpoint is None:
             # An invalid schema is reported before a channel that is not open.
             _ = self._resources.schema
-        reader, before = self._opened(), self._known_history().current
+        reader, before = self._opened(), self._ensure_history().current
         records = self._read_records()
         try:
             self._catch_up()
@@ -336,7 +336,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         records that were not read, and Conflict `goes_back` below the last commit.
         """
         self._opened()
-        self._known_history()
+        self._ensure_history()
         wanted = offset + self._initial_input_record_offset * compensate_with_initial_offset
         if wanted > self._read_record_offset:
             raise CommitBeyondRead(
@@ -358,7 +358,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
     def invoke_commit_current_read_offset(self) -> None:
         """Commit all records that were returned."""
         self._opened()
-        self._known_history()
+        self._ensure_history()
         self._commit_offset(self._read_record_offset)
         self._last_offset_committed = self._read_record_offset
 
@@ -367,13 +367,13 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
 
         A subclass may note the offset elsewhere, and call this method.
         """
-        history = self._known_history()
+        history = self._ensure_history()
         # Not the reader's own positions: within `invoke_read_records`, a status callback may commit
         # before the records are returned.
         self._opened().commit(history.at(offset))
         history.forget(offset)
 
-    def _known_history(self) -> OffsetHistory:
+    def _ensure_history(self) -> OffsetHistory:
         """Return the history, which begins at the set offset, else at the committed one."""
         if self._history is None:
             self.set_initial_record_offset_auto()
@@ -383,7 +383,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
     def _seek(self, reader: ChannelReader, offset: int) -> OffsetHistory:
         """Move the reader to an offset, and return a history that begins there."""
         positions = reader.position()
-        if offset != sum(each.offset for each in positions.values()):
+        if offset != sum(position.offset for position in positions.values()):
             if len(positions) != 1:
                 raise OptionError(
                     f"the offset {offset} is ambiguous in {len(positions)} partitions; continue at "
@@ -396,7 +396,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         """Read added partitions; return whether there are any."""
         new = reader.discover_partitions()
         if new:
-            self._known_history().add(0, reader.position())
+            self._ensure_history().add(0, reader.position())
         return bool(new)
 
     def _create_resources(self) -> bool:
@@ -458,12 +458,12 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         """Whether the other members have left the group; the principal leaves last."""
         if self._silent_mode or not self._context.is_principal():
             return True
-        return not any(each.lives for each in self._other_members())
+        return not any(member.lives for member in self._other_members())
 
     def _release(self) -> None:
         super()._release()
         self._failed_writers = self._history = self._unreturned = None
-        self._known_ends = {}
+        self._end_offsets = {}
 
     def _configure_channel(self, configuration: Mapping[str, Any]) -> None:
         self._settings = reader_settings(configuration, self._logger.warning)
@@ -472,7 +472,9 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         present = list(endpoints)
         if self._failed_writers is not None:
             self._failed_writers.observe(present)
-            present = [each for each in present if not self._failed_writers.was_read(each)]
+            present = [
+                endpoint for endpoint in present if not self._failed_writers.was_read(endpoint)
+            ]
         super()._update(present)
 
     def _record_counts(self) -> dict[str, int]:
@@ -490,7 +492,7 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
             return ()
         own_id = self._endpoint.endpoint_id
         readers = self._endpoints("reader")
-        return [each for each in readers if each.group == self._group and each.id != own_id]
+        return [reader for reader in readers if reader.group == self._group and reader.id != own_id]
 
     @property
     def _group(self) -> str:

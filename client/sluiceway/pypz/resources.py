@@ -32,11 +32,11 @@ def _installed(name: str, *modules: str) -> type[Exception]:
     """Return the class from the first of these modules that has it, or else Exception."""
     for module in modules:
         try:
-            found = getattr(import_module(module), name)
+            attribute = getattr(import_module(module), name)
         except (ImportError, AttributeError):
             continue
-        if isinstance(found, type) and issubclass(found, Exception):
-            return found
+        if isinstance(attribute, type) and issubclass(attribute, Exception):
+            return attribute
     return Exception
 
 
@@ -71,9 +71,9 @@ class Resources:
     @property
     def schema(self) -> Schema:
         """The port's schema. Raises SchemaParseException, UnsupportedType."""
-        given = self._context.get_schema()
-        if self._schema is None or self._schema[0] != given:
-            self._schema = (given, _parsed(given))
+        definition = self._context.get_schema()
+        if self._schema is None or self._schema[0] != definition:
+            self._schema = (definition, _parsed(definition))
         return self._schema[1]
 
     def release(self) -> None:
@@ -132,7 +132,7 @@ class Resources:
         channel = self._listed()
         if channel is None:
             return True
-        if any(each.lives for each in channel.endpoints()):
+        if any(endpoint.lives for endpoint in channel.endpoints()):
             return False
         try:
             channel.delete(force=unread)
@@ -155,7 +155,7 @@ class Resources:
         Raises ChannelNotFound until the reader has created it, and Conflict `schema_incompatible`.
         """
         schema, channel = self.schema, self.gateway.channel(self.name)
-        if any(Schema.parse(each.definition) == schema for each in channel.schemas()):
+        if any(Schema.parse(version.definition) == schema for version in channel.schemas()):
             return self.gateway.channel(self.name, schema)
         channel.update(schema=schema)
         return channel
@@ -182,15 +182,17 @@ class Resources:
 
     def _listed(self) -> Channel | None:
         """Return the channel in any phase, without waiting until it is ready; None without one."""
-        return next((each for each in self.gateway.channels() if each.name == self.name), None)
+        return next(
+            (channel for channel in self.gateway.channels() if channel.name == self.name), None
+        )
 
 
-def _parsed(given: Any) -> Schema:
-    if given is None or given == "":
+def _parsed(definition: Any) -> Schema:
+    if definition is None or definition == "":
         raise SchemaParseException(
             "the port has no schema: give it the Avro schema of its records, schema=…"
         )
     try:
-        return Schema.of(given)
+        return Schema.of(definition)
     except InvalidSchema as error:
         raise SchemaParseException(f"the port's schema is invalid: {error}") from error

@@ -133,7 +133,7 @@ class StatusPayload:
                 _KEY: {
                     "context": self._context,
                     "group": self._group,
-                    "messages": [list(each) for each in self._messages],
+                    "messages": [list(message) for message in self._messages],
                     "health": self._health,
                 }
             }
@@ -166,13 +166,13 @@ def received_status(endpoint: Endpoint) -> ReceivedStatus | None:
     return ReceivedStatus(
         context=context,
         group=group if isinstance(group, str) else None,
-        messages=tuple(found for each in messages if (found := _message(each)) is not None),
+        messages=tuple(message for entry in messages if (message := _message(entry)) is not None),
         health=health if isinstance(health, Mapping) else None,
     )
 
 
-def _message(given: Any) -> tuple[int, OwnChannelStatus, Any] | None:
-    match given:
+def _message(entry: Any) -> tuple[int, OwnChannelStatus, Any] | None:
+    match entry:
         case [int(number), str(name), payload] if name in OwnChannelStatus.__members__:
             return number, OwnChannelStatus[name], payload
     return None

@@ -35,11 +35,11 @@ def completion(record: t.Record) -> Completion:
     def completed(value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
-        found = {**absent, **value}
+        fields = {**absent, **value}
         for name, complete in inner:
-            if name in found:
-                found[name] = complete(found[name])
-        return found
+            if name in fields:
+                fields[name] = complete(fields[name])
+        return fields
 
     return completed
 
@@ -68,14 +68,14 @@ def _one_of(branches: tuple[t.Branch, ...]) -> Completion | None:
     certain = t.Array if t.Scalar(kind=t.Kind.BOOLEAN) in branches else t.Scalar | t.Array
     decided: list[t.Branch] = [branch for branch in branches if isinstance(branch, certain)]
     decided += dicts if len(dicts) == 1 else []
-    found = [complete for complete in map(_completion, decided) if complete is not None]
-    if not found:
+    completions = [complete for complete in map(_completion, decided) if complete is not None]
+    if not completions:
         return None
 
     def completed(value: Any) -> Any:
         if isinstance(value, tuple):
             return value  # it may name a branch
-        for complete in found:
+        for complete in completions:
             value = complete(value)
         return value
 
@@ -148,8 +148,8 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
 
         An acknowledgement in flight during a write does not cover its records.
         """
-        readers = [each for each in self._peers.monitors if each.is_channel_healthy()]
-        if any(ChannelStatus.Acknowledged not in each.status_update_map for each in readers):
+        readers = [monitor for monitor in self._peers.monitors if monitor.is_channel_healthy()]
+        if any(ChannelStatus.Acknowledged not in reader.status_update_map for reader in readers):
             return False
         if self._ends is None and self.get_written_record_count():
             writer = self._opened()
@@ -160,8 +160,8 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
         ends = self._ends or {}
         return all(
             at >= ends.get(int(partition), 0)
-            for each in readers
-            for partition, at in (each.acknowledged or {}).items()
+            for reader in readers
+            for partition, at in (reader.acknowledged or {}).items()
         )
 
     def invoke_write_records(self, records: list[Any]) -> None:
@@ -184,8 +184,8 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
             self._ends = None
         if self._metrics_enabled:
             self._metrics.record_cycle(self.get_written_record_count() - len(records))
-        for each in self._peers.monitors:
-            each.status_update_map.pop(ChannelStatus.Acknowledged, None)
+        for monitor in self._peers.monitors:
+            monitor.status_update_map.pop(ChannelStatus.Acknowledged, None)
 
     def _write_records(self, records: list[Any]) -> None:
         """Write records; a subclass may change them first, and call this method."""
