@@ -68,10 +68,10 @@ if not TYPE_CHECKING:  # Type checkers see only the imports above.
     def __getattr__(name: str) -> object:
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        attribute = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
         # Later lookups find the attribute.
-        globals()[name] = found
-        return found
+        globals()[name] = attribute
+        return attribute
 
     def __dir__() -> list[str]:
         return sorted(__all__)

@@ -143,9 +143,9 @@ class Channel:
         channel. Raises Conflict for another incarnation of it, and GatewayUnavailable if the
         gateway does not answer in time; then call it again.
         """
-        for found in watch_status(self._control, self.name, every_s=every_s, sleep=time.sleep):
-            self._check_uid(found.uid)
-            yield found
+        for report in watch_status(self._control, self.name, every_s=every_s, sleep=time.sleep):
+            self._check_uid(report.uid)
+            yield report
 
     def wait_until_ready(self, wait_s: float = 60.0) -> Self:
         """Wait until the channel is ready, or closing and thus readable; return it.
@@ -325,8 +325,8 @@ class Channel:
         Conflict for an id of another channel, and GatewayUnavailable, also while Kafka does not
         return the channel's end offsets.
         """
-        for each in endpoint_ids:
-            self._control.endpoints.remove(self.name, each, uid=self.uid)
+        for endpoint_id in endpoint_ids:
+            self._control.endpoints.remove(self.name, endpoint_id, uid=self.uid)
 
     def committed(self, group: str, index: int | None = None) -> dict[int, Position]:
         """Request a group's committed positions; with `index` those of a broadcast member."""
@@ -553,10 +553,10 @@ class Channel:
                 code="uid_mismatch",
             )
 
-    def _verified(self, found: T) -> T:
+    def _verified(self, response: T) -> T:
         """Return a response after a check that it is not one of another incarnation."""
         self.refresh()
-        return found
+        return response
 
     def _connection(self, access: Access) -> Connection:
         connection = self._control.connection(self.name, access)

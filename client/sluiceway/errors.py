@@ -68,8 +68,8 @@ def cause_of(error: BaseException) -> str:
     anything, so they are left out.
     """
     kind = type(error)
-    known = kind.__module__ == "builtins" or kind.__module__.partition(".")[0] == "sluiceway"
-    name = kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
+    unqualified = kind.__module__ == "builtins" or kind.__module__.partition(".")[0] == "sluiceway"
+    name = kind.__qualname__ if unqualified else f"{kind.__module__}.{kind.__qualname__}"
     summary = error.summary if isinstance(error, SluicewayError) else None
     return name if summary is None else f"{name}: {summary}"
 
@@ -81,9 +81,13 @@ def clear_tracebacks(error: BaseException) -> None:
     parser the response, and those of Kafka clients credentials.
     """
     chain = [error]
-    for each in chain:
-        each.__traceback__ = None
-        chain += [e for e in (each.__cause__, each.__context__) if e and e not in chain]
+    for exception in chain:
+        exception.__traceback__ = None
+        chain += [
+            cause
+            for cause in (exception.__cause__, exception.__context__)
+            if cause and cause not in chain
+        ]
 
 
 class OptionError(SluicewayError, ValueError, code="invalid_option"):

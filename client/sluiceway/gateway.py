@@ -54,10 +54,10 @@ class Gateway(ClosesOnExit):
         timeout_s: float = 30.0,
         control_grace_s: float = 60.0,
     ) -> None:
-        given = Token.of(token)
+        bearer_token = Token.of(token)
         del token
         check_seconds("control_grace_s", control_grace_s, 0.001)
-        transport = Transport(url, token=given, ca=ca, timeout_s=timeout_s)
+        transport = Transport(url, token=bearer_token, ca=ca, timeout_s=timeout_s)
         self.url = transport.url
         self._control = Control(
             transport,

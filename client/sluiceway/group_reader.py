@@ -136,7 +136,7 @@ class DynamicGroupReader(ChannelReader):
     ) -> dict[int, Position]:
         start = self._start
         if isinstance(start, Mapping):
-            start = {p: given for p, given in start.items() if p in partitions}
+            start = {p: position for p, position in start.items() if p in partitions}
         return offsets.start_positions(start, partitions, self._stream, committed)
 
     def _create_stop_condition(

@@ -82,8 +82,8 @@ def _starts(
     if start == "latest":
         return {p: Position(offset=marks[p].end) for p in partitions}
     if isinstance(start, datetime):
-        found = stream.offsets_at(_milliseconds(start), partitions)
-        return {p: Position(offset=found[p]) for p in partitions}
+        offsets = stream.offsets_at(_milliseconds(start), partitions)
+        return {p: Position(offset=offsets[p]) for p in partitions}
     if isinstance(start, Mapping):
         positions = positions_at(start, marks)
         others = stream.earliest([p for p in partitions if p not in positions])
@@ -100,14 +100,14 @@ def positions_at(wanted: Positions, marks: Mapping[int, Watermarks]) -> dict[int
     Raises OptionError for partitions that are not read, and OffsetOutOfRange.
     """
     positions = {}
-    for partition, given in wanted.items():
+    for partition, wanted_position in wanted.items():
         if partition not in marks:
             raise OptionError(
                 f"partition {partition!r} is not assigned to this reader, which has "
                 f"{', '.join(map(str, sorted(marks)))}"
             )
         mark = marks[partition]
-        position = Position.of(given)
+        position = Position.of(wanted_position)
         last = mark.end - 1 if position.records else mark.end
         if not mark.begin <= position.offset <= last:
             raise OffsetOutOfRange(

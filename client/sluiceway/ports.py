@@ -57,11 +57,11 @@ class OutputPort(ClosesOnExit):
         Before the first record it waits until each channel has this number of `readers`, without
         limit or for `open_timeout_s`. Raises OptionError and PortError.
         """
-        given = list(channels)
-        names = [each.name for each in given]
-        if not given or len(set(names)) < len(given):
+        outputs = list(channels)
+        names = [channel.name for channel in outputs]
+        if not outputs or len(set(names)) < len(outputs):
             raise OptionError(f"an output port needs different channels; given: {names or 'none'}")
-        self._channels = {each.name: each for each in given}
+        self._channels = {channel.name: channel for channel in outputs}
         self._readers = readers
         self._timeout_s = _checked_timeout(open_timeout_s)
         self._waited = readers == 0
@@ -78,14 +78,14 @@ class OutputPort(ClosesOnExit):
         # One of the writers with equal schemas validates for all of them, which have its index.
         self._prepare: list[Callable[[Any], PreparedRecords]] = []
         self._targets: list[tuple[str, ChannelWriter, int]] = []
-        known: dict[tuple[object, ...], int] = {}
+        indexes: dict[tuple[object, ...], int] = {}
         for name, writer in self._writers.items():
             connection = writer.connection
             rows = (writer.schema, connection.format, connection.max_message_bytes)
-            if rows not in known:
-                known[rows] = len(self._prepare)
+            if rows not in indexes:
+                indexes[rows] = len(self._prepare)
                 self._prepare.append(writer.prepare)
-            self._targets.append((name, writer, known[rows]))
+            self._targets.append((name, writer, indexes[rows]))
 
     @property
     def writers(self) -> Mapping[str, ChannelWriter]:
@@ -95,7 +95,7 @@ class OutputPort(ClosesOnExit):
     @property
     def finish_requested(self) -> bool:
         """Whether a channel is closing or being deleted: the job should finish."""
-        return any(each.finish_requested for each in self._writers.values())
+        return any(writer.finish_requested for writer in self._writers.values())
 
     def wait(self) -> None:
         """Wait for the readers now. Raises SluicewayTimeout that names the missing ones."""
@@ -259,12 +259,12 @@ class InputPort(ClosesOnExit):
 
     def _missing(self, present: Sequence[Endpoint]) -> list[str]:
         own = self.reader.endpoint_id
-        if own is not None and all(each.id != own for each in present):
+        if own is not None and all(endpoint.id != own for endpoint in present):
             # It is fenced or lost. A heartbeat revives a lost one.
             self.reader.handle.heartbeat_now()
-        writers = [each for each in present if each.role == "writer"]
-        read = [each.place for each in writers if self._policy.was_read(each)]
-        attached = [each for each in writers if self._policy.counts(each)]
+        writers = [endpoint for endpoint in present if endpoint.role == "writer"]
+        read = [writer.place for writer in writers if self._policy.was_read(writer)]
+        attached = [writer for writer in writers if self._policy.counts(writer)]
         closes = self._channel.refresh().status.phase in _CLOSES
         if len(attached) < self._wanted and not closes:
             others = [

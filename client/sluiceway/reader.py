@@ -583,12 +583,12 @@ class ChannelReader(ChannelEndpoint):
         pause_s = _GROWTH_CHECK_S
         try:
             if self._handle is not None:
-                known = self._handle.partitions
+                total = self._handle.partitions
             else:
-                known = self._stream.count_partitions(
+                total = self._stream.count_partitions(
                     timeout_s=_DESCRIPTION_TIMEOUT_S, max_age_s=_DESCRIPTION_MAX_AGE_S
                 )
-            if known > self._known_partitions:
+            if total > self._known_partitions:
                 self._read_added_partitions()
         except KafkaUnavailable as error:
             # The partitions at hand are read on; added ones follow when Kafka answers.

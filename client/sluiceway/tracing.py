@@ -74,8 +74,8 @@ def span(
     if not INSTALLED:
         return _NO_SPAN
     parent = None
-    if not trace.get_current_span().get_span_context().is_valid and (found := _environment()):
-        parent = propagate.extract(found)
+    if not trace.get_current_span().get_span_context().is_valid and (carrier := _environment()):
+        parent = propagate.extract(carrier)
     started = _TRACER.start_span(
         name,
         parent,
@@ -117,8 +117,8 @@ def channel_span(
         "messaging.consumer.group.name": group,
         "sluiceway.channel": channel,
     }
-    given = {name: value for name, value in attributes.items() if value is not None}
-    return span(f"{operation} {channel}", given, client=kind is not None)
+    span_attributes = {name: value for name, value in attributes.items() if value is not None}
+    return span(f"{operation} {channel}", span_attributes, client=kind is not None)
 
 
 @contextmanager
@@ -201,8 +201,8 @@ def _flush_of_new_provider(names: Sequence[str], service: str) -> Callable[[], o
     )
     provider = TracerProvider(resource=Resource.create({} if named else {"service.name": service}))
     for name in names:
-        for found in entry_points(group="opentelemetry_traces_exporter", name=name):
-            provider.add_span_processor(BatchSpanProcessor(found.load()()))
+        for entry_point in entry_points(group="opentelemetry_traces_exporter", name=name):
+            provider.add_span_processor(BatchSpanProcessor(entry_point.load()()))
             break
         else:
             LOGGER.warning("OpenTelemetry's exporter %r is not installed: it gets no traces", name)
@@ -223,9 +223,9 @@ def _exporters() -> Sequence[str]:
         or variable("OTEL_EXPORTER_OTLP_PROTOCOL")
         or "http/protobuf"
     )
-    named = (each.strip() for each in (variable("OTEL_TRACES_EXPORTER") or default).split(","))
+    named = (name.strip() for name in (variable("OTEL_TRACES_EXPORTER") or default).split(","))
     otlp = f"otlp_proto_{protocol.partition('/')[0]}"
-    return [otlp if each == "otlp" else each for each in named if each not in ("", "none")]
+    return [otlp if name == "otlp" else name for name in named if name not in ("", "none")]
 
 
 def request_ids() -> Iterator[str]:

@@ -378,7 +378,7 @@ class ChannelWriter(ChannelEndpoint):
         if time.monotonic() < self._growth_due_s:
             return
         try:
-            known = min(total, self.producer.discover_partitions())
+            partitions = min(total, self.producer.discover_partitions())
         except KafkaFailure as error:
             # The partitions at hand are used on; a later write tries again.
             LOGGER.info("added partitions are used later: %s", error)
@@ -386,8 +386,8 @@ class ChannelWriter(ChannelEndpoint):
         finally:
             # After the request, which may take longer than the pause.
             self._growth_due_s = time.monotonic() + _GROWTH_RETRY_S
-        if known > partitioning.partitions:
-            partitioning.grow(known)
+        if partitions > partitioning.partitions:
+            partitioning.grow(partitions)
 
     def send_accumulated(self) -> None:
         """Produce the accumulated records."""
@@ -716,10 +716,10 @@ class ChannelWriter(ChannelEndpoint):
 
 def _warn_if_open(writer: weakref.ref[ChannelWriter]) -> None:
     """Log a writer that is open when the process ends; one that is collected is gone by now."""
-    found = writer()
-    if found is not None and not found.closed and found.failure is None:
+    open_writer = writer()
+    if open_writer is not None and not open_writer.closed and open_writer.failure is None:
         LOGGER.warning(
             "a writer of the channel %r was not closed before the process ended: records since its "
             "last flush may be missing, and readers wait until it is lost. Use `with`, or close it",
-            found.connection.channel_name,
+            open_writer.connection.channel_name,
         )
