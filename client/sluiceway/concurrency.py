@@ -1,4 +1,4 @@
-"""Concurrency: a fair lock, and a guard against use after a fork."""
+"""Concurrency: a fair lock, and the process that an object belongs to."""
 
 import functools
 import math
@@ -9,44 +9,32 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from sluiceway.errors import EndpointClosed
 
-__all__ = ["FairLock", "ForkGuard", "StatementExit"]
-
-_pid = os.getpid()
+__all__ = ["FairLock", "Process", "StatementExit", "this_process"]
 
 
-def _update_pid() -> None:
-    global _pid
-    _pid = os.getpid()
-
-
-# Guards are checked for every record, so a system call would dominate the cost.
-os.register_at_fork(after_in_child=_update_pid)
-
-
-@dataclass(frozen=True)
-class ForkGuard:
-    """Detects use in a forked child of the creating process.
+class Process:
+    """The process that an object with connections belongs to; `this_process` returns the current.
 
     A forked child shares its parent's connections but none of its threads: locks may stay held,
-    and librdkafka would wait for its threads forever. Guards of one process are equal, so a cache
-    whose key contains a guard has separate entries per process.
+    and librdkafka would wait for its threads forever. A cache whose key contains the process has
+    separate entries for each process.
     """
 
-    pid: int = field(default_factory=os.getpid)
+    def __init__(self) -> None:
+        self.pid = os.getpid()
 
     @property
     def forked(self) -> bool:
-        """Whether the current process is a forked child of the one that created the guard."""
-        return _pid != self.pid
+        """Whether the current process is a forked child of this one."""
+        return self is not _current
 
     def check(self, name: str) -> None:
         """Raise EndpointClosed in a forked child; `name` is the name of the guarded object."""
-        if _pid != self.pid:
+        if self is not _current:
             raise EndpointClosed(
                 f"{name} was opened by the process {self.pid} and cannot be used in a process "
                 "forked from it: open a new one in this process"
@@ -80,6 +68,21 @@ class ForkGuard:
     def _run(self, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
         if not self.forked:
             callback(*args)
+
+
+def this_process() -> Process:
+    """Return the current process: the same object until a fork, and another one in the child."""
+    return _current
+
+
+def _begin() -> None:
+    global _current
+    _current = Process()
+
+
+_current: Process
+_begin()
+os.register_at_fork(after_in_child=_begin)
 
 
 def _run_in_thread(callback: Callable[..., object], *args: Any) -> None:
@@ -182,7 +185,7 @@ class FairLock:
         self._reset()
 
     def _reset(self) -> None:
-        self._fork_guard = ForkGuard()
+        self._process = this_process()
         # Guards the fields for a few instructions.
         self._guard = threading.Lock()
         self._owner: int | None = None
@@ -217,7 +220,7 @@ class FairLock:
 
     def acquire(self, urgent_from_s: float = math.inf) -> None:
         """Wait for the lock; the request becomes urgent at a time of the monotonic clock."""
-        if self._fork_guard.forked:
+        if self._process.forked:
             self._reset()
         me = threading.get_ident()
         if self._owner == me:

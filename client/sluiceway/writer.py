@@ -14,7 +14,7 @@ import pyarrow as pa
 from sluiceway.api.arguments import check_seconds
 from sluiceway.api.ledger import LedgerCalls
 from sluiceway.api.models import Connection
-from sluiceway.concurrency import FairLock, ForkGuard
+from sluiceway.concurrency import FairLock, this_process
 from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.waiting import wait_for_commits
@@ -179,7 +179,7 @@ class ChannelWriter(ChannelEndpoint):
         if intervals is not None:
             with self.handle.reporting_failure():
                 self._batches = self._create_batches(intervals, commit_every_s)
-        ForkGuard().finalize(self, _warn_if_open, weakref.ref(self))
+        this_process().finalize(self, _warn_if_open, weakref.ref(self))
 
     def write(self, records: Any) -> int:
         """Write one or many records and return their number.

@@ -21,7 +21,7 @@ from sluiceway.api.arguments import check_seconds, checked_url
 from sluiceway.api.auth import Token, TokenSource
 from sluiceway.api.parsing import JsonNode, Page, parse, problem, to_json
 from sluiceway.api.tls import certificate_fault, speaks_tls, tls_error, trusted
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import this_process
 from sluiceway.errors import (
     EndpointClosed,
     GatewayAccessFailed,
@@ -87,7 +87,7 @@ class Transport:
 
     def __reduce__(self) -> NoReturn:
         """Raise TypeError, before httpx does so without advice."""
-        self._fork_guard.__reduce__()
+        self._process.__reduce__()
 
     @property
     def identity(self) -> Hashable:
@@ -127,7 +127,7 @@ class Transport:
             monotonic=self._monotonic,
         )
         up = "; `sluiceway up` runs one on this machine" if self.url == DEFAULT_URL else ""
-        if self._fork_guard.forked:
+        if self._process.forked:
             # After a fork, the connections and the ids belong to the parent.
             self._open()
         headers = {"X-Request-Id": next(self._request_ids), **(headers or {})}
@@ -242,7 +242,7 @@ class Transport:
         self._closed = False
         self._request_ids = request_ids()
         # Last, because other threads of a forked child check it before they use the new client.
-        self._fork_guard = ForkGuard()
+        self._process = this_process()
 
     def _new_client(self) -> httpx.Client:
         headers = {

@@ -17,7 +17,7 @@ from sluiceway.broker.exceptions import (
     topic_refusal,
 )
 from sluiceway.broker.protocol import in_text
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import this_process
 from sluiceway.errors import (
     ChannelNotFound,
     GatewayAccessFailed,
@@ -96,14 +96,14 @@ class RequestHandler:
         self.control = address.control(timeout_s)
         self.connected = False
         self._stopped = False
-        self._fork_guard = ForkGuard()
+        self._process = this_process()
         self._connections: dict[str, Connection] = {}
         self._identities: dict[tuple[str, str | None], TopicIdentity] = {}
 
     @property
     def inherited(self) -> bool:
         """True in a process that was forked after the handler was created."""
-        return self._fork_guard.forked
+        return self._process.forked
 
     @property
     def running(self) -> bool:

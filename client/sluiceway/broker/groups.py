@@ -40,7 +40,7 @@ from sluiceway.broker.protocol import (
     in_bytes,
     in_text,
 )
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import Process, this_process
 from sluiceway.endpoint.assignment import sync
 from sluiceway.endpoint.committer import OffsetCommitter
 from sluiceway.errors import Fenced, SluicewayError
@@ -257,13 +257,13 @@ class GroupState:
             return dict(self._fetched.get(topic_id, {}))
 
 
-_STATES: dict[ForkGuard, GroupState] = {}
+_STATES: dict[Process, GroupState] = {}
 
 
 def group_state() -> GroupState:
     """Return the state of this process; a forked process has its own."""
-    guard = ForkGuard()
-    return _STATES.get(guard) or _STATES.setdefault(guard, GroupState())
+    process = this_process()
+    return _STATES.get(process) or _STATES.setdefault(process, GroupState())
 
 
 R = TypeVar("R", bound=GroupResponse)

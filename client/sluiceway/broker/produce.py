@@ -29,7 +29,7 @@ from sluiceway.broker.protocol import (
     ProduceResponse,
     in_bytes,
 )
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import this_process
 from sluiceway.errors import (
     CommitUnknown,
     Conflict,
@@ -101,7 +101,7 @@ class ProduceRequests:
         self.handler = handler
         # The writers outlive the handler, which `Broker.connect` replaces.
         self._control = address.control(handler.timeout_s)
-        self._guard = ForkGuard()
+        self._process = this_process()
         self._lock = threading.Lock()
         self._producers: dict[MaskedProperties, Any] = {}
         self._writers: dict[str, WriterEndpoint] = {}
@@ -147,7 +147,7 @@ class ProduceRequests:
 
         After an interrupt, the writers have failed.
         """
-        if self._guard.forked:
+        if self._process.forked:
             return
         timeout_s = timeout_s or self.handler.timeout_s
         try:

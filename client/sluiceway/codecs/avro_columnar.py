@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluiceway.codecs.physical import PhysicalForm, array_like, bytes_of
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import Process, this_process
 from sluiceway.records.tables import with_schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import to_arrow
@@ -39,7 +39,7 @@ _PIECE_BYTES: Final = 128 << 20
 
 _RUN_BYTES: Final = 256 << 10
 
-_runtime_owner: ForkGuard | None = None
+_runtime_owner: Process | None = None
 """The process in which pyruhvro started its threads, with its first encoding."""
 
 
@@ -179,7 +179,7 @@ class ColumnarCodec:
 
     def _encoded(self, piece: pa.RecordBatch) -> pa.Array:
         global _runtime_owner
-        _runtime_owner = _runtime_owner or ForkGuard()
+        _runtime_owner = _runtime_owner or this_process()
         rows = piece.num_rows
         prefix = [
             pa.array(np.zeros(rows, np.bool_)),

@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import OFFSET_INVALID, KafkaError, Message, TopicPartition
 
 from sluiceway.api.endpoints import Position
-from sluiceway.concurrency import FairLock, ForkGuard
+from sluiceway.concurrency import FairLock, this_process
 from sluiceway.confluent.assignment import Assignment, leave_all
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.confluent.config import ConsumerSettings
@@ -57,7 +57,7 @@ class ConsumerCoordinator:
         self._settings = settings
         # A weak reference, so an abandoned consumer is collected at once and leaves its group.
         self._consumer = weakref.ref(consumer)
-        self._fork_guard = ForkGuard()
+        self._process = this_process()
         self.lock = FairLock()
         self.wakeup = WakeupEvent()
         self.assignment = Assignment(settings, wakeup=self.wakeup)
@@ -74,7 +74,7 @@ class ConsumerCoordinator:
         self.callbacks: dict[str, OnPartitions | None] = {}
         self.closed = False
         self._commit_due_s = time.monotonic() + settings.auto_commit_s
-        self.finalizer = self._fork_guard.finalize_in_thread(
+        self.finalizer = self._process.finalize_in_thread(
             consumer, leave_all, members, settings.control
         )
 
@@ -175,7 +175,7 @@ class ConsumerCoordinator:
         """
         if self.closed:
             return
-        if self._fork_guard.forked:
+        if self._process.forked:
             # A forked process lacks librdkafka's threads, so closing would wait forever.
             self.closed = True
             return
@@ -199,7 +199,7 @@ class ConsumerCoordinator:
         """Raise RuntimeError if closed, and KafkaException _STATE in a forked child."""
         if self.closed:
             raise RuntimeError("Consumer closed")
-        require_same_process(self._fork_guard, "consumer")
+        require_same_process(self._process, "consumer")
 
     def _finish(self, steps: Steps[None], deadline_s: float) -> None:
         with kafka_exceptions():

@@ -7,7 +7,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from sluiceway.api.models import Connection
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import Process
 from sluiceway.errors import (
     ChannelClosed,
     ChannelNotFound,
@@ -93,13 +93,13 @@ def refused(code: int, reason: str) -> KafkaException:
     return KafkaException(KafkaError(code, reason))
 
 
-def require_same_process(guard: ForkGuard, client: str) -> None:
+def require_same_process(process: Process, client: str) -> None:
     """Raise KafkaException _STATE in a forked child, which lacks the threads of the client."""
-    if guard.forked:
+    if process.forked:
         raise refused(
             STATE,
-            f"this {client} was created by the process {guard.pid} and cannot be used in a process "
-            "forked from it: create one here",
+            f"this {client} was created by the process {process.pid} and cannot be used in a "
+            "process forked from it: create one here",
         )
 
 

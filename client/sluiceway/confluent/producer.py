@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import this_process
 from sluiceway.confluent.channel_producer import ChannelProducer
 from sluiceway.confluent.config import partition_of_key, producer_settings
 from sluiceway.confluent.errors import (
@@ -70,8 +70,8 @@ class Producer:
         if self._settings.transactional_id is not None:
             self._transactions = Transactions(self._sender, self._settings)
         self._closed = False
-        self._fork_guard = ForkGuard()
-        self._finalizer = self._fork_guard.finalize_in_thread(self, self._sender.close_abandoned)
+        self._process = this_process()
+        self._finalizer = self._process.finalize_in_thread(self, self._sender.close_abandoned)
 
     def produce(
         self,
@@ -277,7 +277,7 @@ class Producer:
 
     def _end(self) -> bool:
         """Refuse further messages; return False if it was closed before."""
-        require_same_process(self._fork_guard, "producer")
+        require_same_process(self._process, "producer")
         with self._sender.lock:
             if self._closed:
                 return False
@@ -348,7 +348,7 @@ class Producer:
     def _require_open(self) -> None:
         if self._closed:
             raise RuntimeError("Producer has been closed")
-        require_same_process(self._fork_guard, "producer")
+        require_same_process(self._process, "producer")
 
 
 def _limit_s(timeout: float) -> float:

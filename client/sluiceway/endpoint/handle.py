@@ -26,7 +26,7 @@ from sluiceway.api.endpoints import (
 )
 from sluiceway.api.groups import Membership
 from sluiceway.api.transport import Backoff
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import this_process
 from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession
 from sluiceway.errors import (
     ChannelNotFound,
@@ -128,7 +128,7 @@ class EndpointHandle:
         self.is_open = False
         """True until the endpoint detaches or fails."""
         self._answered = Signal()
-        self._fork_guard = ForkGuard()
+        self._process = this_process()
         group = None if membership is None else membership.group
         try:
             with channel_span("attach", channel, group=group) as span:
@@ -210,7 +210,7 @@ class EndpointHandle:
 
     def check(self) -> None:
         """Raise Fenced or EndpointClosed for an endpoint that has to stop."""
-        self._fork_guard.check(self.name)
+        self._process.check(self.name)
         if self._failure is not None:
             raise self._failure
 
@@ -291,7 +291,7 @@ class EndpointHandle:
         closes last: it waits for the other members, and raises SluicewayTimeout after
         `close_timeout_s`. Raises Fenced.
         """
-        if not self.is_open or self._fork_guard.forked:
+        if not self.is_open or self._process.forked:
             if self._refusal is not None:
                 raise self._refusal
             return
@@ -340,7 +340,7 @@ class EndpointHandle:
 
         An interrupt does not end the report, but the wait for it.
         """
-        if self.is_open and not self._fork_guard.forked:
+        if self.is_open and not self._process.forked:
             call(partial(self._fail, cause_of(error), None))
 
     @contextmanager

@@ -19,7 +19,7 @@ from sluiceway.api.endpoints import (
     HeartbeatResult,
     SessionReport,
 )
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import Process, this_process
 from sluiceway.errors import (
     ChannelNotFound,
     Conflict,
@@ -48,7 +48,7 @@ _MAX_REQUEST_BYTES = 500_000
 """About half of a gateway's default request limit."""
 _INITIAL_INTERVAL_S = 2.0
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.05, 60.0
-_SESSIONS: dict[tuple[ForkGuard, Hashable, float], "HeartbeatSession"] = {}
+_SESSIONS: dict[tuple[Process, Hashable, float], "HeartbeatSession"] = {}
 
 
 @dataclass(kw_only=True)
@@ -103,7 +103,7 @@ class AbandonedEndpoints:
     def __init__(self) -> None:
         # Each endpoint until the gateway has its end.
         self._tracked: dict[str, tuple[weakref.ref[object], DetachRequest]] = {}
-        self._fork_guard = ForkGuard()
+        self._process = this_process()
         # Held by the thread that sends: the background, and the main one as the process ends.
         self._sending = threading.Lock()
 
@@ -115,7 +115,7 @@ class AbandonedEndpoints:
     @property
     def due(self) -> list[DetachRequest]:
         """The detach requests to send; none in a forked child."""
-        if self._fork_guard.forked:
+        if self._process.forked:
             return []
         return [
             request
@@ -242,7 +242,7 @@ class HeartbeatSession:
     @classmethod
     def of(cls, calls: EndpointCalls, *, grace_s: float) -> "HeartbeatSession":
         """Return this process's session for a gateway, principal and grace."""
-        key = (ForkGuard(), calls.identity, grace_s)
+        key = (this_process(), calls.identity, grace_s)
         # No lock, which a fork could copy while it is held: setdefault is atomic.
         return _SESSIONS.setdefault(key, cls(calls, grace_s=grace_s))
 
@@ -458,8 +458,8 @@ class HeartbeatSession:
 
 
 def _detach_at_exit() -> None:
-    for (guard, *_), session in list(_SESSIONS.items()):
-        if not guard.forked:
+    for (process, *_), session in list(_SESSIONS.items()):
+        if not process.forked:
             session.detach_at_exit()
 
 

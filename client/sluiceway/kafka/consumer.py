@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from sluiceway.api.models import Connection
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import this_process
 from sluiceway.errors import (
     EndpointClosed,
     KafkaFailure,
@@ -179,7 +179,7 @@ class MessageStream(PartitionStream):
         self._timeout_s = timeout_s
         properties = consumer_config(connection.kafka, config)
         self._committed = properties.get("isolation.level") != "read_uncommitted"
-        self._fork_guard = ForkGuard()
+        self._process = this_process()
         self._identity = TopicIdentity(connection, config)
         self._pending_failure: SluicewayError | None = None
         self._closed = False
@@ -195,7 +195,7 @@ class MessageStream(PartitionStream):
             consumers.arrived,
             whole_messages=whole_messages,
         )
-        abandon = self._fork_guard.finalize(self, self._queue.abandon)
+        abandon = self._process.finalize(self, self._queue.abandon)
         abandon.atexit = False
 
     @property
@@ -253,7 +253,7 @@ class MessageStream(PartitionStream):
 
         May be repeated.
         """
-        if not self._closed and not self._fork_guard.forked:
+        if not self._closed and not self._process.forked:
             self._change(self._remove)
         self._closed = True
 
@@ -345,7 +345,7 @@ class MessageStream(PartitionStream):
         return listed | self.ends([p for p, offset in listed.items() if offset < 0])
 
     def _check(self) -> None:
-        self._fork_guard.check("this reader")
+        self._process.check("this reader")
         if self._closed:
             raise EndpointClosed("this reader is closed; open a new one with channel.reader()")
 

@@ -13,7 +13,7 @@ from sluiceway.api.endpoints import Position
 from sluiceway.api.models import Connection
 from sluiceway.codecs import Decoder
 from sluiceway.codecs.decoder import corrupt_error
-from sluiceway.concurrency import FairLock, ForkGuard
+from sluiceway.concurrency import FairLock, this_process
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, OffsetOutOfRange, SluicewayError
 from sluiceway.kafka.completed_fetch import CompletedFetch
 from sluiceway.kafka.consumer import FetchedMessages, IdleTimeout, PartitionStream
@@ -60,7 +60,7 @@ class Fetcher:
         timeout_s: float,
     ) -> None:
         self.turn = FairLock()
-        self._fork_guard = ForkGuard()
+        self._process = this_process()
         self._state = threading.RLock()
         self._connection = connection
         self._decoder = decoder
@@ -262,7 +262,7 @@ class Fetcher:
         SchemaMismatch, GatewayError or EndpointClosed (from the request for a schema, or in a
         forked child, whose parent returns the same records), and the errors of `EndOffsets`.
         """
-        self._fork_guard.check("this reader")
+        self._process.check("this reader")
         while self._current.exhausted:
             self._update_ends()
             self._raise_failure()

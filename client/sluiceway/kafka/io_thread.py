@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import Process, this_process
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.errors import create_client, is_gone, is_unavailable
 from sluiceway.records.to_python import gc_paused
@@ -582,14 +582,14 @@ class Consumers:
         self._properties = MaskedProperties(properties or {})
         self.arrived = arrived
         # A forked process has pools of its own.
-        self._pools: weakref.WeakValueDictionary[
-            tuple[ForkGuard, MaskedProperties], ConsumerPool
-        ] = weakref.WeakValueDictionary()
+        self._pools: weakref.WeakValueDictionary[tuple[Process, MaskedProperties], ConsumerPool] = (
+            weakref.WeakValueDictionary()
+        )
 
     def pool(self, properties: MaskedProperties) -> ConsumerPool:
         """Return the pool of a configuration, which lives as long as one of its users."""
         properties = properties.over(self._properties)
-        key = (ForkGuard(), properties)
+        key = (this_process(), properties)
         return self._pools.get(key) or self._pools.setdefault(key, ConsumerPool(properties))
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from sluiceway.api.models import Connection
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import this_process
 from sluiceway.errors import DeliveryFailed
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client, translate_error
@@ -66,7 +66,7 @@ class IdempotentProducer:
         `on_delivery` gets the reports of delivered messages; without it, only failures are
         reported. Raises KafkaUnavailable, OptionError.
         """
-        self._fork_guard = ForkGuard()
+        self._process = this_process()
         self._topic = connection.topic_name
         self._timeout_s = delivery_timeout_s + _GRACE_S
         self.accepted_records = 0
@@ -85,7 +85,7 @@ class IdempotentProducer:
         def start() -> tuple[_Client, _Reports]:
             client = _client(self._topic, properties)
             reports = _Reports(client, on_delivery)
-            finalizer = self._fork_guard.finalize(self, reports.stop)
+            finalizer = self._process.finalize(self, reports.stop)
             # A process that ends needs no thread to end before.
             finalizer.atexit = False
             reports.start()
@@ -123,7 +123,7 @@ class IdempotentProducer:
         Raises DeliveryFailed when a message of this or an earlier call has failed, and
         EndpointClosed in a forked child, which has no thread to send it.
         """
-        self._fork_guard.check("this writer")
+        self._process.check("this writer")
         unsent = messages.records
         self.accepted_records += unsent
         obstacle = self._obstacle(messages) if self._reports.failure is None else None
@@ -146,7 +146,7 @@ class IdempotentProducer:
 
         `check` is called from time to time; the wait ends with its exception.
         """
-        self._fork_guard.check("this writer")
+        self._process.check("this writer")
         deadline_s = time.monotonic() + self._timeout_s
         # In short waits, between which an interrupt of the process is handled.
         while self.flush_briefly() and self._reports.failure is None:
@@ -161,7 +161,7 @@ class IdempotentProducer:
 
         A concurrent `send` of another thread fails.
         """
-        if self._fork_guard.forked:
+        if self._process.forked:
             return
         self._reports.fail(None, KafkaError(KafkaError._PURGE_QUEUE))
         self._client.flush(_GRACE_S)

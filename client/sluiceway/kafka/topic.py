@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sluiceway.api.models import Connection
 from sluiceway.api.transport import Backoff
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import Process, this_process
 from sluiceway.errors import KafkaUnavailable, TopicGone
 from sluiceway.kafka.config import MaskedProperties, admin_config
 from sluiceway.kafka.diagnosis import ConnectionErrors
@@ -90,7 +90,7 @@ class _AdminConnection:
             create_client(AdminClient, properties.over({"error_cb": self.errors.on_error}))
         ]
         # Destroyed where no interrupt comes, of which the binding makes a SystemError.
-        ForkGuard().finalize_in_thread(self, clients.clear).atexit = False
+        this_process().finalize_in_thread(self, clients.clear).atexit = False
 
     @property
     def client(self) -> AdminClient:
@@ -98,7 +98,7 @@ class _AdminConnection:
         return self._clients[0]
 
 
-_ADMINS: "weakref.WeakValueDictionary[tuple[ForkGuard, MaskedProperties], _AdminConnection]" = (
+_ADMINS: "weakref.WeakValueDictionary[tuple[Process, MaskedProperties], _AdminConnection]" = (
     weakref.WeakValueDictionary()
 )
 """Shared by all readers of a process; a connection that failed is replaced."""
@@ -114,9 +114,9 @@ class TopicIdentity:
     def __init__(self, connection: Connection, config: Mapping[str, object] | None = None) -> None:
         self._connection = connection
         properties = admin_config(connection.kafka, config)
-        self._fork_guard = ForkGuard()
+        self._process = this_process()
         self._properties = properties
-        self._key = (self._fork_guard, properties)
+        self._key = (self._process, properties)
         # It keeps the shared connection alive.
         self._shared: _AdminConnection | None = None
         self._shared = self._admin
@@ -252,7 +252,7 @@ class TopicIdentity:
         self, times: Mapping[int, int], timeout_s: float, *, committed: bool
     ) -> dict[int, int]:
         """Request the offsets of these times once."""
-        self._fork_guard.check("this reader or writer")
+        self._process.check("this reader or writer")
         name, admin = self._connection.topic_name, self._admin
         specs = {
             TopicPartition(name, p): _SPECS.get(time_ms) or OffsetSpec.for_timestamp(time_ms)
@@ -319,7 +319,7 @@ class TopicIdentity:
                 admin.lock.release()
 
     def _describe(self, timeout_s: float, *, grace_s: float | None = None) -> _Description:
-        self._fork_guard.check("this reader or writer")
+        self._process.check("this reader or writer")
         name, began_s, admin = self._connection.topic_name, time.monotonic(), self._admin
         try:
             topic = call(lambda: self._request_description(admin, timeout_s, grace_s))

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 from sluiceway.api.ledger import DEFAULT_LEASE_MS, LedgerCalls
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import this_process
 from sluiceway.errors import ChannelNotFound, Conflict, GatewayError
 from sluiceway.runtime.threads import Signal, call
 
@@ -43,12 +43,12 @@ class LeaseKeeper:
         self._lock = threading.Lock()
         self._running = False
         self._stop = Signal()
-        self._fork_guard = ForkGuard()
+        self._process = this_process()
 
     def hold(self, owner: object, batch_id: str, instance: str) -> Callable[[], object]:
         """Renew a batch's lease until the result is called or `owner` is garbage-collected."""
         self._held[batch_id] = instance
-        finalizer = self._fork_guard.finalize(owner, self._release, batch_id)
+        finalizer = self._process.finalize(owner, self._release, batch_id)
         finalizer.atexit = False
         with self._lock:
             running = self._running

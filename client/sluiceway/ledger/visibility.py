@@ -11,7 +11,7 @@ from datetime import datetime
 from sluiceway.api.endpoints import Position
 from sluiceway.api.ledger import Committed, KnownCommit, LedgerCalls
 from sluiceway.api.models import Connection
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import this_process
 from sluiceway.errors import (
     Conflict,
     GatewayError,
@@ -510,7 +510,7 @@ def visibility_of(
         )
     if snapshot is not None or present:
         return Snapshot(calls, connection, snapshot)
-    key = (ForkGuard(), calls.identity, grace_s, connection.channel_uid, connection.topic_id)
+    key = (this_process(), calls.identity, grace_s, connection.channel_uid, connection.topic_id)
     visibility = _SHARED.get(key)
     if visibility is None or visibility.outdated:
         _SHARED.pop(key, None)

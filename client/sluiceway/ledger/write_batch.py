@@ -9,7 +9,7 @@ from typing import Final, Self
 from sluiceway.api.endpoints import PositionAdvance
 from sluiceway.api.ledger import Batch, BatchRequest, CommitResult, LedgerCalls
 from sluiceway.api.models import Connection
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import this_process
 from sluiceway.errors import (
     ChannelNotReady,
     CommitUnknown,
@@ -93,7 +93,7 @@ class WriteBatch:
         self._batch: Batch | None = None
         self._release: Callable[[], object] | None = None
         self.result: CommitResult | None = None
-        self._fork_guard = ForkGuard()
+        self._process = this_process()
 
     @property
     def key(self) -> str:
@@ -191,7 +191,7 @@ class WriteBatch:
         InvalidRequest if nothing was committed, and CommitUnknown if that is unknown; then repeat
         it, or call `resolve`.
         """
-        self._fork_guard.check(f"the batch {self.key!r}")
+        self._process.check(f"the batch {self.key!r}")
         batch, repeats = self.opened, self.is_requested
         if self.state is not BatchState.COMMITTED:
             self._become(BatchState.COMMITTING)
@@ -225,7 +225,7 @@ class WriteBatch:
 
         Raises CommitUnknown if the gateway does not answer.
         """
-        self._fork_guard.check(f"the batch {self.key!r}")
+        self._process.check(f"the batch {self.key!r}")
         if self.committed is None:
             try:
                 self._abort("the response to its commit was lost", timeout_s)
@@ -243,7 +243,7 @@ class WriteBatch:
         The batch then ends with its lease. It is `committed` afterwards if its commit was
         interrupted after the request. Does nothing in a forked child.
         """
-        if self._fork_guard.forked:
+        if self._process.forked:
             return
         try:
             if self.state is BatchState.OPENING:

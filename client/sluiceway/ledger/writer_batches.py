@@ -11,7 +11,7 @@ from typing import Protocol
 from sluiceway.api.endpoints import PositionAdvance
 from sluiceway.api.ledger import LedgerCalls
 from sluiceway.api.models import Connection
-from sluiceway.concurrency import FairLock, ForkGuard, StatementExit
+from sluiceway.concurrency import FairLock, StatementExit, this_process
 from sluiceway.errors import (
     CommitUnknown,
     EndpointClosed,
@@ -122,7 +122,7 @@ class WriterBatches:
         self._place = place
         self._commit_every_s = commit_every_s
         self._timer = threading.Timer(0, lambda: None)
-        self._fork_guard = ForkGuard()
+        self._process = this_process()
         self._superseding = place is not None
         self._block = Block()
         self._unresolved: tuple[WriteBatch, Block] | None = None
@@ -247,7 +247,7 @@ class WriterBatches:
 
         It is `committed` afterwards if its commit was interrupted after the request.
         """
-        if self._fork_guard.forked:
+        if self._process.forked:
             return
         self.left_by = error if isinstance(error, SystemExit) else None
         with self._turn:

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructField, StructType
 
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import this_process
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.gateway import Gateway
 from sluiceway.kafka.partitioner import partitioning
@@ -251,7 +251,7 @@ class ChannelDataSource(Shipped, DataSource):
 
         Opens a deleted and recreated channel again.
         """
-        key = (ForkGuard(), self.gateway_url, options.channel)
+        key = (this_process(), self.gateway_url, options.channel)
         sink = _STREAM_SINKS.get(key)
         if sink is not None:
             try:

@@ -11,7 +11,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from sluiceway.api.endpoints import EndpointEnd, HeartbeatReply, KeptEndpoint, SessionReport
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import this_process
 from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError
 from sluiceway.runtime.threads import Background
 from sluiceway.spark.endpoints import Job, UnreportedEnds, control, heartbeat_session
@@ -68,7 +68,7 @@ class Application:
         # Held while it reports, which the end of the program and the background do.
         self._reporting = threading.Lock()
         self._final_heartbeats = 0
-        self._fork_guard = ForkGuard()
+        self._process = this_process()
         self.queries = Queries(spark, self.session, self._control)
 
     @property
@@ -115,7 +115,7 @@ class Application:
 
     def end(self) -> None:
         """Report the end of all endpoints."""
-        if self._closed or self._fork_guard.forked:
+        if self._closed or self._process.forked:
             return
         self._ending = True
         try:

@@ -35,7 +35,7 @@ from sluiceway.api.groups import Membership
 from sluiceway.api.models import Connection
 from sluiceway.api.parsing import JsonNode, parse, to_json
 from sluiceway.api.transport import Transport
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import Process, this_process
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError, cause_of
 from sluiceway.kafka.topic import TopicIdentity
@@ -292,7 +292,7 @@ class TaskSlice:
 
 _MAX_TASKS: Final = 1000
 _PAUSE_AFTER_OUTAGE_S: Final = 60.0
-_REPORTS: Final[dict[tuple[ForkGuard, str], "TaskReports"]] = {}
+_REPORTS: Final[dict[tuple[Process, str], "TaskReports"]] = {}
 
 
 @dataclass(kw_only=True, eq=False)
@@ -368,7 +368,7 @@ class TaskReports:
     @classmethod
     def of(cls, gateway_url: str) -> "TaskReports":
         """Return this process's reports for a gateway."""
-        key = (ForkGuard(), gateway_url)
+        key = (this_process(), gateway_url)
         return _REPORTS.get(key) or _REPORTS.setdefault(key, cls(gateway_url))
 
     def add(self, task: TaskSlice, report: TaskReport) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from sluiceway.api.ledger import Batch, BatchRequest, LedgerCalls
 from sluiceway.api.models import Connection
 from sluiceway.api.transport import Transport
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import Process, this_process
 from sluiceway.errors import (
     CommitUnknown,
     IncompleteBatch,
@@ -43,7 +43,7 @@ _RUN_ID: Final = "spark.jobGroup.id"
 """Spark's local properties that identify a task's micro-batch. The job group of a query has the id
 of its run."""
 _KEEPERS: Final[dict[tuple[object, ...], LeaseKeeper]] = {}
-_CALLS: Final[dict[tuple[ForkGuard, str | None], LedgerCalls]] = {}
+_CALLS: Final[dict[tuple[Process, str | None], LedgerCalls]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class JobBatch:
     def write_batch(self, request: BatchRequest, *, renews: bool = True) -> WriteBatch:
         """Return the batch of a request; `renews`: this process renews its lease."""
         calls = _ledger_calls(self.gateway_url)
-        key = (ForkGuard(), self.gateway_url, request.channel, request.uid, renews)
+        key = (this_process(), self.gateway_url, request.channel, request.uid, renews)
         keeper = _KEEPERS.get(key) or _KEEPERS.setdefault(
             key,
             LeaseKeeper(
@@ -386,5 +386,5 @@ def _required_property(name: str) -> str:
 
 def _ledger_calls(gateway_url: str | None) -> LedgerCalls:
     """Return this process's calls, whose connections stay open between tasks."""
-    key = (ForkGuard(), gateway_url)
+    key = (this_process(), gateway_url)
     return _CALLS.get(key) or _CALLS.setdefault(key, LedgerCalls(Transport(gateway_url)))

@@ -22,7 +22,7 @@ from pyspark import cloudpickle
 from sluiceway import __version__
 from sluiceway.api.channels import Access
 from sluiceway.api.models import Connection
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import Process, this_process
 from sluiceway.errors import Conflict, GatewayUnavailable
 from sluiceway.gateway import Gateway
 from sluiceway.tracing import ActiveSpan, channel_span, configure, continued
@@ -44,7 +44,7 @@ _malloc_trim: Callable[[int], int] | None = (
 )
 """Returns free memory of glibc's heap, where librdkafka allocates, to the system."""
 
-_frozen_in: ForkGuard | None = None
+_frozen_in: Process | None = None
 
 
 class Shipped:
@@ -112,7 +112,7 @@ def prepare_worker() -> None:
     if _malloc_trim is not None:
         _malloc_trim(0)
     if _frozen_in is None or _frozen_in.forked:
-        _frozen_in = ForkGuard()
+        _frozen_in = this_process()
         gc.freeze()
 
 
@@ -157,12 +157,12 @@ class ClientPool(Generic[C]):
     def __init__(self, *, close: Callable[[C], object]) -> None:
         self._close = close
         # Of each process, the longest unused first.
-        self._idle: dict[ForkGuard, list[tuple[Hashable, C]]] = {}
+        self._idle: dict[Process, list[tuple[Hashable, C]]] = {}
 
     @contextmanager
     def borrow(self, key: Hashable, make: Callable[[], C]) -> Iterator[C]:
         """Lend the idle client of `key`, or a new one."""
-        idle = self._idle.setdefault(ForkGuard(), [])
+        idle = self._idle.setdefault(this_process(), [])
         pooled = next((entry for entry in reversed(idle) if entry[0] == key), None)
         if pooled is not None:
             idle.remove(pooled)

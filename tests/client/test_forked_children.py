@@ -1,4 +1,4 @@
-"""ForkGuard: refusals and finalizers in forked children."""
+"""Forked children: refusals and finalizers in forked children."""
 
 import contextlib
 import gc
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from sluiceway import Channel
-from sluiceway.concurrency import ForkGuard
+from sluiceway.concurrency import Process, this_process
 from sluiceway.errors import EndpointClosed
 from sluiceway.reader import ChannelReader
 from sluiceway.writer import ChannelWriter
@@ -23,9 +23,9 @@ class Owner:
     """An object with a finalizer."""
 
 
-def guard_of_parent() -> ForkGuard:
-    """Return the guard that a parent of this process would have created."""
-    return ForkGuard(pid=os.getpid() + 1)
+def parent_process() -> Process:
+    """Return what `this_process` returned before a fork."""
+    return Process()
 
 
 def holds_in_a_forked_child(condition: Callable[[], bool]) -> bool:
@@ -48,20 +48,22 @@ def refuses(call: Callable[[], object]) -> bool:
     return True
 
 
-def test_a_guard_refuses_use_in_a_forked_child_only() -> None:
-    guard = ForkGuard()
-    guard.check("the reader")
-    assert not guard.forked
-    guard = guard_of_parent()
-    assert guard.forked
-    with pytest.raises(EndpointClosed, match=rf"the reader was opened by the process {guard.pid}"):
-        guard.check("the reader")
+def test_an_object_of_the_parent_refuses_use_in_a_forked_child_only() -> None:
+    process = this_process()
+    process.check("the reader")
+    assert not process.forked
+    process = parent_process()
+    assert process.forked
+    with pytest.raises(
+        EndpointClosed, match=rf"the reader was opened by the process {process.pid}"
+    ):
+        process.check("the reader")
 
 
-def test_guards_of_one_process_have_one_key() -> None:
-    entries = {ForkGuard(): "parent"}
-    assert ForkGuard() in entries
-    assert guard_of_parent() not in entries
+def test_a_process_is_one_key() -> None:
+    entries = {this_process(): "parent"}
+    assert this_process() in entries
+    assert parent_process() not in entries
 
 
 @pytest.mark.long
@@ -69,17 +71,17 @@ def test_guards_of_one_process_have_one_key() -> None:
 def test_a_finalizer_runs_in_the_process_that_registered_it(forked: bool) -> None:
     collected: list[str] = []
     owner = Owner()
-    guard = guard_of_parent() if forked else ForkGuard()
-    guard.finalize(owner, collected.append, "owner")
+    process = parent_process() if forked else this_process()
+    process.finalize(owner, collected.append, "owner")
     del owner
     gc.collect()
     assert collected == ([] if forked else ["owner"])
 
 
-def test_a_child_of_a_real_fork_is_forked_and_its_own_guards_are_not() -> None:
-    guard = ForkGuard()
-    assert holds_in_a_forked_child(lambda: guard.forked and not ForkGuard().forked)
-    assert not guard.forked
+def test_a_child_of_a_real_fork_is_forked_and_its_own_process_is_not() -> None:
+    process = this_process()
+    assert holds_in_a_forked_child(lambda: process.forked and not this_process().forked)
+    assert not process.forked
 
 
 @pytest.mark.long
