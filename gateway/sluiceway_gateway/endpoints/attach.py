@@ -146,98 +146,109 @@ class AttachBatch:
         self._lock(candidates)
         self._read_positions(candidates)
         accepted = []
-        for each in candidates:
+        for candidate in candidates:
             try:
-                for position in self._positions(each):
-                    require_topic(each.channel.topic.id, position.topic_id)
-                endpoint = each.existing or self._join(each)
+                for position in self._positions(candidate):
+                    require_topic(candidate.channel.topic.id, position.topic_id)
+                endpoint = candidate.existing or self._join(candidate)
             except SluicewayGatewayError as error:
-                self.outcomes[each.number] = error
+                self.outcomes[candidate.number] = error
             else:
                 if endpoint is not None:
-                    accepted.append((each, endpoint))
+                    accepted.append((candidate, endpoint))
         self._write()
         self._response(accepted)
 
     def _check(self, refusals: Mapping[Principal, SluicewayGatewayError]) -> list[_Candidate]:
         requests = []
-        for number, each in enumerate(self.requests):
+        for number, request in enumerate(self.requests):
             try:
-                if each.principal in refusals:
-                    raise refusals[each.principal]
-                each.principal.require(each.spec.role.action, each.channel)
+                if request.principal in refusals:
+                    raise refusals[request.principal]
+                request.principal.require(request.spec.role.action, request.channel)
             except SluicewayGatewayError as error:
                 self.outcomes[number] = error
             else:
-                requests.append((number, each))
+                requests.append((number, request))
         openings = [
             session_store.Opening(
-                session=each.spec.session, client=each.spec.client, owner=each.principal.subject
+                session=request.spec.session,
+                client=request.spec.client,
+                owner=request.principal.subject,
             )
-            for _, each in requests
+            for _, request in requests
         ]
         session_store.begin(self.tx, openings, now=self.now)
-        owners = session_store.owners(self.tx, {each.session for each in openings})
-        names = {each.channel for _, each in requests}
+        owners = session_store.owners(self.tx, {opening.session for opening in openings})
+        names = {request.channel for _, request in requests}
         self._channels = channels_store.hold_named(self.tx, names, wait=self.wait)
         uids = {channel.uid for channel in self._channels.values()}
         self._numbers = endpoints_store.next_numbers(self.tx, uids)
-        existing = endpoints_store.find_all(self.tx, [each.spec.id for _, each in requests])
+        existing = endpoints_store.find_all(self.tx, [request.spec.id for _, request in requests])
         candidates = []
         ids: set[str] = set()
-        for number, each in requests:
-            session, channel = each.spec.session, self._channels.get(each.channel)
-            if (channel is None and not self.wait) or each.spec.id in ids:
+        for number, request in requests:
+            session, channel = request.spec.session, self._channels.get(request.channel)
+            if (channel is None and not self.wait) or request.spec.id in ids:
                 continue
-            ids.add(each.spec.id)
+            ids.add(request.spec.id)
             try:
-                each.principal.require_own(owners[session], f"The session {session}")
-                channel = require_channel(each.channel, channel, each.channel_uid)
-                require_known(channel, each.spec.features)
-                found = existing.get(each.spec.id)
-                if found is not None:
-                    require_same(found, channel, each.spec)
-                    found.require()
-                require_usable(channel, writes=found is None and each.spec.role is Role.WRITER)
-                candidates.append(_candidate(number, each, channel, found))
+                request.principal.require_own(owners[session], f"The session {session}")
+                channel = require_channel(request.channel, channel, request.channel_uid)
+                require_known(channel, request.spec.features)
+                endpoint = existing.get(request.spec.id)
+                if endpoint is not None:
+                    require_same(endpoint, channel, request.spec)
+                    endpoint.require()
+                require_usable(
+                    channel, writes=endpoint is None and request.spec.role is Role.WRITER
+                )
+                candidates.append(_candidate(number, request, channel, endpoint))
             except SluicewayGatewayError as error:
                 self.outcomes[number] = error
         return candidates
 
     def _lock(self, candidates: Sequence[_Candidate]) -> None:
         """Lock the endpoints that would be superseded, so that they can no longer commit."""
-        new = [each for each in candidates if each.existing is None]
-        self._groups = groups_store.find_all(self.tx, {each.group for each in new})
-        for each in new:
-            group = self._groups.get(each.group)
-            if group and not group.matches(each.spec.config) and each.group not in self._members:
-                self._members[each.group] = endpoints_store.members(self.tx, *each.group, lost=True)
+        new = [candidate for candidate in candidates if candidate.existing is None]
+        self._groups = groups_store.find_all(self.tx, {candidate.group for candidate in new})
+        for candidate in new:
+            group = self._groups.get(candidate.group)
+            if (
+                group
+                and not group.matches(candidate.spec.config)
+                and candidate.group not in self._members
+            ):
+                self._members[candidate.group] = endpoints_store.members(
+                    self.tx, *candidate.group, lost=True
+                )
         places = []
         next_index = {key: group.next_index for key, group in self._groups.items()}
         self._predecessors = endpoints_store.latest_of_static_ids(
-            self.tx, {each.static_key for each in new if each.spec.static_id is not None}
+            self.tx,
+            {candidate.static_key for candidate in new if candidate.spec.static_id is not None},
         )
-        for each in new:
-            place = each.place
-            before = self._predecessors.get(each.static_key)
+        for candidate in new:
+            place = candidate.place
+            before = self._predecessors.get(candidate.static_key)
             if before is not None:
                 place = before.place
-            elif each.spec.is_dynamic:
-                place = replace(place, index=next_index.setdefault(each.group, 0))
-                next_index[each.group] += 1
+            elif candidate.spec.is_dynamic:
+                place = replace(place, index=next_index.setdefault(candidate.group, 0))
+                next_index[candidate.group] += 1
             if place.group != ANONYMOUS:
-                places.append((each.channel.uid, place))
+                places.append((candidate.channel.uid, place))
         self._occupants = endpoints_store.at_places(self.tx, places)
-        ids = {each.id for each in self._occupants.values()}
-        ids |= {each.id for group in self._members for each in self._displaced(group)}
-        ids |= {each.id for each in self._predecessors.values()}
+        ids = {occupant.id for occupant in self._occupants.values()}
+        ids |= {member.id for group in self._members for member in self._displaced(group)}
+        ids |= {predecessor.id for predecessor in self._predecessors.values()}
         self._locked = endpoints_store.hold(self.tx, ids, wait=self.wait)
 
     def _read_positions(self, candidates: Sequence[_Candidate]) -> None:
         wanted: dict[offsets_store.Whose, set[int]] = {}
-        for each in candidates:
-            if each.position_owner is not None:
-                wanted.setdefault(each.position_owner, set()).update(each.partitions)
+        for candidate in candidates:
+            if candidate.position_owner is not None:
+                wanted.setdefault(candidate.position_owner, set()).update(candidate.partitions)
         self._stored = {
             owner: offsets_store.at(self.tx, owner, partitions)
             for owner, partitions in wanted.items()
@@ -250,9 +261,9 @@ class AttachBatch:
         group cannot return to a group with another mode.
         """
         members = self._members.get(group, [])
-        if any(each.lives for each in members):
+        if any(member.lives for member in members):
             return []
-        return [each for each in members if each.state is not State.CLOSED]
+        return [member for member in members if member.state is not State.CLOSED]
 
     def _join(self, candidate: _Candidate) -> Endpoint | None:
         """Add a member to its group; None if another transaction holds an endpoint in its way."""
@@ -261,8 +272,10 @@ class AttachBatch:
             *key, spec.config, owner=candidate.principal.subject
         )
         self.ownership.require(candidate.principal, before.owned(candidate.channel.name), "join")
-        members = [each for each in self._members.get(key, ()) if each.id not in self._superseded]
-        live = self._joined[key] + sum(each.lives for each in members)
+        members = [
+            member for member in self._members.get(key, ()) if member.id not in self._superseded
+        ]
+        live = self._joined[key] + sum(member.lives for member in members)
         group = before.reconfigured(spec.config, live=live, now=self.now)
         self._require_partitions(candidate)
         displaced = [] if group is before else self._displaced(key)
@@ -284,7 +297,7 @@ class AttachBatch:
                 "some of them, or use another group."
             )
         gone = [*displaced, *([] if occupant is None else [occupant])]
-        if not self.wait and any(each.id not in self._locked for each in gone):
+        if not self.wait and any(member.id not in self._locked for member in gone):
             return None
         if reconfigured is not before and spec.role is Role.READER:
             self._reconfigured.append((before, reconfigured))
@@ -295,8 +308,8 @@ class AttachBatch:
             at = f"{self.now:%Y-%m-%d %H:%M:%S} UTC"
             reason = f"another instance took that place at {at}"
             self._supersede(occupant, endpoint, reason, by=by)
-        for each in displaced:
-            self._supersede(each, endpoint, "the group changed its size or its mode", by=by)
+        for member in displaced:
+            self._supersede(member, endpoint, "the group changed its size or its mode", by=by)
         if key in self._groups and group.owner is None and group.name != ANONYMOUS:
             self._claimed.append((group, candidate))
             group = replace(group, owner=candidate.principal.subject)
@@ -365,29 +378,30 @@ class AttachBatch:
         groups_store.save(tx, *self._changed_groups.values())
         for before, after in self._reconfigured:
             groups_store.move_finished(tx, before, after)
-        rebalance(tx, [(None, each) for each in new], now=self.now)
+        rebalance(tx, [(None, endpoint) for endpoint in new], now=self.now)
         add_events(tx, self._events)
-        endpoints_store.revise(tx, {each.channel_uid for each in new})
+        endpoints_store.revise(tx, {endpoint.channel_uid for endpoint in new})
 
     def _response(self, accepted: Sequence[tuple[_Candidate, Endpoint]]) -> None:
-        uids = {each.channel.uid for each, _ in accepted}
+        uids = {candidate.channel.uid for candidate, _ in accepted}
         versions = {uid: schemas_store.versions(self.tx, uid) for uid in sorted(uids)}
-        readers = [each for _, each in accepted if each.place.role is Role.READER]
+        readers = [endpoint for _, endpoint in accepted if endpoint.place.role is Role.READER]
         finished = groups_store.finished_through(
-            self.tx, [reading_place(each) for each in readers if each.place.group != ANONYMOUS]
+            self.tx,
+            [reading_place(reader) for reader in readers if reader.place.group != ANONYMOUS],
         )
-        writers = endpoints_store.live_writers(self.tx, {each.channel_uid for each in readers})
-        for each, endpoint in accepted:
+        writers = endpoints_store.live_writers(self.tx, {reader.channel_uid for reader in readers})
+        for candidate, endpoint in accepted:
             uid = endpoint.channel_uid
             reads = endpoint.place.role is Role.READER
             takes_over = endpoint.place.role is Role.WRITER and endpoint.place.group != ANONYMOUS
-            self.outcomes[each.number] = Attached(
+            self.outcomes[candidate.number] = Attached(
                 endpoint=endpoint,
-                created=each.existing is None,
+                created=candidate.existing is None,
                 took_over=takes_over and endpoints_store.was_left_unfinished(self.tx, endpoint),
-                partitions=each.partitions,
-                positions=self._positions(each),
-                channel=each.channel,
+                partitions=candidate.partitions,
+                positions=self._positions(candidate),
+                channel=candidate.channel,
                 versions=versions[uid],
                 finished_through=finished.get(reading_place(endpoint)) if reads else None,
                 live_writers=tuple(writers[uid]) if reads else (),
@@ -396,7 +410,7 @@ class AttachBatch:
     def _positions(self, candidate: _Candidate) -> tuple[Committed, ...]:
         owner = candidate.position_owner
         stored = self._stored[owner] if owner else {}
-        return tuple(stored[each] for each in candidate.partitions if each in stored)
+        return tuple(stored[partition] for partition in candidate.partitions if partition in stored)
 
 
 def _candidate(

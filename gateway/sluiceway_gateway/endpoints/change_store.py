@@ -131,7 +131,7 @@ def rebalance_after_growth(tx: WriteTransaction, channel_uid: str, *, now: datet
 
 
 def _differ(before: Endpoint, after: Endpoint, fields: Iterable[str]) -> bool:
-    return any(getattr(before, each) != getattr(after, each) for each in fields)
+    return any(getattr(before, field) != getattr(after, field) for field in fields)
 
 
 _LAST_EVENTS = (
@@ -148,9 +148,9 @@ _EVENTS_OF_GROUP = _LAST_EVENTS.where(
 def add_events(tx: WriteTransaction, events: Sequence[Event]) -> None:
     """Append events to the history."""
     rows = [
-        vars(each)
-        | {"state": each.state and str(each.state), "health": each.health and str(each.health)}
-        for each in events
+        vars(line)
+        | {"state": line.state and str(line.state), "health": line.health and str(line.health)}
+        for line in events
     ]
     if rows:
         tx.execute(endpoint_events.insert(), rows)

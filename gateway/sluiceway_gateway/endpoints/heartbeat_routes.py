@@ -195,9 +195,9 @@ def send_heartbeat(
     result = gateway.heartbeats.beat(
         body.session,
         body.beat,
-        [_report_of(each) for each in body.endpoints],
+        [_report_of(report) for report in body.endpoints],
         principal=principal,
-        tasks=[_task_report_of(each) for each in body.tasks],
+        tasks=[_task_report_of(report) for report in body.tasks],
         keeps=body.keeps,
         client=user_agent[:CLIENT_LENGTH],
     )
@@ -212,7 +212,7 @@ def send_heartbeat(
     if body.keeps:
         # Jobs may have opened batches that the process does not know yet.
         response["next_ms"] = min(response["next_ms"], _RENEWAL_MS)
-        response["kept"] = [_kept_json(each) for each in result.kept]
+        response["kept"] = [_kept_json(context) for context in result.kept]
     return json_response(response)
 
 
@@ -242,13 +242,16 @@ def _task_report_of(body: TaskReportBody) -> TaskReport:
 
 
 def _result_json(result: HeartbeatResult) -> dict[str, Any]:
-    sides = {side: [counterpart_json(each) for each in on] for side, on in result.sides.items()}
+    sides = {
+        side: [counterpart_json(endpoint) for endpoint in endpoints]
+        for side, endpoints in result.sides.items()
+    }
     return {
         "next_ms": result.next_ms,
         "beat": result.beat,
         "endpoints": [
-            {**vars(each), "counterparts": each.counterparts and sides[each.counterparts]}
-            for each in result.replies
+            {**vars(reply), "counterparts": reply.counterparts and sides[reply.counterparts]}
+            for reply in result.replies
         ],
     }
 

@@ -149,8 +149,8 @@ class HeartbeatService:
         for a session of another owner, and InvalidRequest for a number that is far ahead.
         """
         by_endpoint: dict[str, list[TaskReport]] = defaultdict(list)
-        for each in tasks:
-            by_endpoint[each.attempt.endpoint].append(each)
+        for report in tasks:
+            by_endpoint[report.attempt.endpoint].append(report)
         with self.database.write() as tx:
             self.tokens.require_valid(tx, principal)
             heartbeat = _Heartbeat(
@@ -219,40 +219,45 @@ class _Heartbeat:
         self._counts, newest = session_store.beat(
             tx, self.session, number, principal=principal, now=self.now
         )
-        sessions = {each.endpoint.session for each in self._with_tasks.values()}
+        sessions = {context.endpoint.session for context in self._with_tasks.values()}
         self._owners = session_store.owners(tx, sessions)
         if keeps:
             self._kept = tuple(
-                each
-                for each in session_store.kept_endpoints(tx, self.session)
-                if principal.may(each.endpoint.place.role.action, each.channel)
+                context
+                for context in session_store.kept_endpoints(tx, self.session)
+                if principal.may(context.endpoint.place.role.action, context.channel)
             )
         others = self._other_endpoints()
         evaluated = self._evaluate()
-        if others or any(each.change for each in evaluated):
+        if others or any(evaluation.change for evaluation in evaluated):
             # Evaluate again with locked rows.
-            named = [each.context.endpoint for each in evaluated if each.context]
-            hold_channels(tx, {each.channel_uid for each in (*named, *others)})
-            endpoints_store.hold(tx, [each.id for each in (*named, *others)])
+            named = [evaluation.context.endpoint for evaluation in evaluated if evaluation.context]
+            hold_channels(tx, {endpoint.channel_uid for endpoint in (*named, *others)})
+            endpoints_store.hold(tx, [endpoint.id for endpoint in (*named, *others)])
             evaluated = self._evaluate()
-            self._save([each.change for each in evaluated if each.change])
+            self._save([evaluation.change for evaluation in evaluated if evaluation.change])
         endpoints_store.save_counters(
             tx,
             [
-                (each.after, each.report.counters, each.report.reached)
-                for each in evaluated
-                if each.after and each.context and not each.after.is_finished
-                if each.report.reached is not None
-                or (not each.change and each.report.counters != each.context.endpoint.counters)
+                (evaluation.after, evaluation.report.counters, evaluation.report.reached)
+                for evaluation in evaluated
+                if evaluation.after and evaluation.context and not evaluation.after.is_finished
+                if evaluation.report.reached is not None
+                or (
+                    not evaluation.change
+                    and evaluation.report.counters != evaluation.context.endpoint.counters
+                )
             ],
         )
         tasks = self._save_tasks(others)
         replies = _replies(evaluated)
-        contexts = [each.context for each in evaluated if each.context]
+        contexts = [evaluation.context for evaluation in evaluated if evaluation.context]
         contexts += [*self._with_tasks.values(), *self._kept]
-        sides = {each.counterparts for each in replies if each.counterparts}
+        sides = {reply.counterparts for reply in replies if reply.counterparts}
         return HeartbeatResult(
-            next_ms=min((each.interval_ms for each in contexts), default=Heartbeat().interval_ms),
+            next_ms=min(
+                (context.interval_ms for context in contexts), default=Heartbeat().interval_ms
+            ),
             beat=newest,
             replies=replies,
             sides={
@@ -267,9 +272,9 @@ class _Heartbeat:
         """Return endpoints without a report that this heartbeat may change."""
         if not self._counts:
             return []
-        found = [each.endpoint for each in self._kept]
-        unhealthy = [each for each in found if each.health is not Health.HEALTHY]
-        return [each.endpoint for each in self._with_tasks.values()] + unhealthy
+        endpoints = [context.endpoint for context in self._kept]
+        unhealthy = [endpoint for endpoint in endpoints if endpoint.health is not Health.HEALTHY]
+        return [context.endpoint for context in self._with_tasks.values()] + unhealthy
 
     def _save(self, changes: Sequence[EndpointChange]) -> None:
         visible = save_changes(
@@ -278,8 +283,8 @@ class _Heartbeat:
         self.is_visible |= visible
 
     def _evaluate(self) -> list[_Evaluated]:
-        contexts = session_store.endpoint_context(self.tx, [each.id for each in self.reports])
-        return [self._evaluate_report(each, contexts.get(each.id)) for each in self.reports]
+        contexts = session_store.endpoint_context(self.tx, [report.id for report in self.reports])
+        return [self._evaluate_report(report, contexts.get(report.id)) for report in self.reports]
 
     def _evaluate_report(
         self, report: EndpointReport, context: EndpointContext | None
@@ -317,13 +322,13 @@ class _Heartbeat:
 
     def _save_tasks(self, others: Sequence[Endpoint]) -> tuple[TaskReply, ...]:
         """Save the reports of tasks, and the regained health of the session's endpoints."""
-        locked = endpoints_store.hold(self.tx, [each.id for each in others])
-        kept = {each.endpoint.id for each in self._kept}
+        locked = endpoints_store.hold(self.tx, [endpoint.id for endpoint in others])
+        kept = {context.endpoint.id for context in self._kept}
         replies: list[TaskReply] = []
         changes: list[EndpointChange] = []
         for id_, reports in self.tasks.items():
             before = locked.get(id_)
-            reply = self._reply_to_tasks(id_, before, {each.epoch for each in reports})
+            reply = self._reply_to_tasks(id_, before, {report.epoch for report in reports})
             replies.append(reply)
             if reply.status == "ok" and before is not None:
                 after = self._with_attempts(before, reports)
@@ -331,14 +336,14 @@ class _Heartbeat:
                     self.is_visible = True
                 else:
                     changes.append((before, returned(after) if id_ in kept else after))
-        handled = {each.endpoint for each in replies if each.status == "ok"}
+        handled = {reply.endpoint for reply in replies if reply.status == "ok"}
         changes += [
-            (each, returned(each))
-            for each in locked.values()
+            (endpoint, returned(endpoint))
+            for endpoint in locked.values()
             # A refused report of a task changes nothing, but this session still keeps its endpoint.
-            if each.id in kept - handled and each.health is not Health.HEALTHY
+            if endpoint.id in kept - handled and endpoint.health is not Health.HEALTHY
             # It may have been superseded since it was read.
-            if not each.superseded or each.may_return
+            if not endpoint.superseded or endpoint.may_return
         ]
         self._save(changes)
         return tuple(replies)
@@ -369,15 +374,17 @@ class _Heartbeat:
     def _with_attempts(self, endpoint: Endpoint, reports: Sequence[TaskReport]) -> Endpoint:
         """Save attempts, and return the endpoint with the sums of its tasks."""
         sums: Mapping[str, float] = endpoint.counters
-        tasks = {(endpoint.id, each.attempt.task) for each in reports}
-        known = session_store.attempts(self.tx, tasks)
+        tasks = {(endpoint.id, report.attempt.task) for report in reports}
+        stored = session_store.attempts(self.tx, tasks)
         saved: list[Attempt] = []
         for report in reports:
-            attempts = known[endpoint.id, report.attempt.task]
+            attempts = stored[endpoint.id, report.attempt.task]
             before = representative(attempts)
-            same = next((each for each in attempts if each.number == report.attempt.number), None)
+            same = next(
+                (attempt for attempt in attempts if attempt.number == report.attempt.number), None
+            )
             after = recorded(same, report.attempt)
-            attempts[:] = [each for each in attempts if each is not same] + [after]
+            attempts[:] = [attempt for attempt in attempts if attempt is not same] + [after]
             saved.append(after)
             sums = recounted(sums, before, representative(attempts))
         if endpoint.state is State.OPENED:
@@ -397,22 +404,24 @@ class _Heartbeat:
 
 
 def _replies(evaluated: Sequence[_Evaluated]) -> tuple[EndpointReply, ...]:
-    revised = {each.change[1].channel_uid for each in evaluated if each.change}
+    revised = {evaluation.change[1].channel_uid for evaluation in evaluated if evaluation.change}
     replies = []
-    for each in evaluated:
-        context, report = each.context, each.report
+    for evaluation in evaluated:
+        context, report = evaluation.context, evaluation.report
         if context is None:
-            replies.append(EndpointReply(id=report.id, status="gone", reason=each.reason))
+            replies.append(EndpointReply(id=report.id, status="gone", reason=evaluation.reason))
             continue
         uid, role = context.endpoint.channel_uid, context.endpoint.place.role
         revision = context.revision + (uid in revised)
-        lists = report.listens and each.status in ("ok", "refused") and revision != report.seen
+        lists = (
+            report.listens and evaluation.status in ("ok", "refused") and revision != report.seen
+        )
         replies.append(
             EndpointReply(
                 id=report.id,
-                status=each.status,
-                reason=each.reason,
-                health=(each.after or context.endpoint).health,
+                status=evaluation.status,
+                reason=evaluation.reason,
+                health=(evaluation.after or context.endpoint).health,
                 asked="finish" if context.phase in FINISHING else None,
                 endpoints_revision=revision,
                 generation=context.generation,
@@ -435,5 +444,5 @@ def _is_unchanged(endpoint: Endpoint, after: Endpoint, report: EndpointReport) -
 
 def _is_done(endpoint: Endpoint, reports: Sequence[TaskReport]) -> bool:
     """Whether it is a reader whose tasks are all done. Only tasks can report its end."""
-    parts = max((each.parts or 0 for each in reports), default=0)
+    parts = max((report.parts or 0 for report in reports), default=0)
     return endpoint.place.role is Role.READER and parts > 0 and are_done(endpoint.counters, parts)

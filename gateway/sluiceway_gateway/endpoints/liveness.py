@@ -103,7 +103,7 @@ class Reaper:
         with self._database.scan() as tx:
             sessions = liveness_store.session_beats(tx)
             stale = liveness_store.stale_shares(tx)
-        self._silences = {each.session: self._silence(each, now_s, late_ms) for each in sessions}
+        self._silences = {beat.session: self._silence(beat, now_s, late_ms) for beat in sessions}
         due = sorted(
             (silence.due_s, session)
             for session, silence in self._silences.items()
@@ -116,7 +116,7 @@ class Reaper:
         evaluated, saved = self._evaluate([session for _, session in due], now_s)
         with self._step():
             overdue = self._rebalance_timeout.release(stale, now_s, late_ms=late_ms)
-        pause_s = min([_PAUSE_S, *(each.interval_ms / 2000 for each in sessions)])
+        pause_s = min([_PAUSE_S, *(beat.interval_ms / 2000 for beat in sessions)])
         if evaluated >= self._pass_endpoints:
             pause_s = 0.0
         # The duration of a pass does not count as delay, unless the process was stopped.
@@ -169,12 +169,12 @@ class Reaper:
         evaluated, saved = 0, list[Endpoint]()
         for part in self._parts(due):
             with self._step():
-                found, changed = self._evaluate_part(part, now_s)
-            evaluated += found
+                count, changed = self._evaluate_part(part, now_s)
+            evaluated += count
             saved += changed
             if evaluated >= self._pass_endpoints:
                 break
-        return evaluated, [each.health for each in saved]
+        return evaluated, [endpoint.health for endpoint in saved]
 
     def _evaluate_part(self, part: Sequence[str], now_s: float) -> tuple[int, list[Endpoint]]:
         """Evaluate the endpoints of a few sessions, and set when they are due again."""
@@ -183,26 +183,26 @@ class Reaper:
         again_s = dict.fromkeys(part, math.inf)
         worse: dict[str, tuple[EndpointBeat, Health]] = {}
         saved: list[Endpoint] = []
-        for each in beats:
-            silence = self._silences[each.session]
-            if each.beat != silence.beat:
-                again_s[each.session] = now_s
+        for beat in beats:
+            silence = self._silences[beat.session]
+            if beat.beat != silence.beat:
+                again_s[beat.session] = now_s
                 continue
             silent_ms = (now_s - silence.since_s) * 1000
-            bounds = {"interval_ms": each.interval_ms, "timeout_ms": each.timeout_ms}
-            health = next_health(each.health, silent_ms=silent_ms, **bounds)
-            if health is not each.health:
-                worse[each.endpoint] = each, health
+            bounds = {"interval_ms": beat.interval_ms, "timeout_ms": beat.timeout_ms}
+            health = next_health(beat.health, silent_ms=silent_ms, **bounds)
+            if health is not beat.health:
+                worse[beat.endpoint] = beat, health
             after_ms = worse_after_ms(silent_ms=silent_ms, **bounds)
             if after_ms is not None:
                 next_s = silence.since_s + after_ms / 1000
-                again_s[each.session] = min(again_s[each.session], next_s)
-        for some in chunks(list(worse.values()), _AT_ONCE):
-            changed = self._write({each.endpoint: (each, health) for each, health in some})
+                again_s[beat.session] = min(again_s[beat.session], next_s)
+        for chunk in chunks(list(worse.values()), _AT_ONCE):
+            changed = self._write({beat.endpoint: (beat, health) for beat, health in chunk})
             saved += changed
-            for endpoint in {each.endpoint for each, _ in some} - {each.id for each in changed}:
+            for id_ in {beat.endpoint for beat, _ in chunk} - {endpoint.id for endpoint in changed}:
                 # Changed since the scan.
-                again_s[worse[endpoint][0].session] = now_s
+                again_s[worse[id_][0].session] = now_s
         for session, at_s in again_s.items():
             self._silences[session].due_s = at_s
         return len(beats), saved
@@ -224,20 +224,20 @@ class Reaper:
         """Save worse health, except of endpoints with a heartbeat or a change since the scan."""
         now = self._clock()
         with self._database.write() as tx:
-            beats = session_store.hold(tx, {each.session for each, _ in worse.values()})
-            hold_channels(tx, {each.channel_uid for each, _ in worse.values()})
+            numbers = session_store.hold(tx, {beat.session for beat, _ in worse.values()})
+            hold_channels(tx, {beat.channel_uid for beat, _ in worse.values()})
             changes = [
-                (each, _worse(each, worse[each.id][1], now))
-                for each in endpoints_store.hold(tx, worse).values()
-                if beats.get(each.session) == worse[each.id][0].beat
-                and each.health is worse[each.id][0].health
-                and not each.superseded
-                and not each.is_finished
+                (endpoint, _worse(endpoint, worse[endpoint.id][1], now))
+                for endpoint in endpoints_store.hold(tx, worse).values()
+                if numbers.get(endpoint.session) == worse[endpoint.id][0].beat
+                and endpoint.health is worse[endpoint.id][0].health
+                and not endpoint.superseded
+                and not endpoint.is_finished
             ]
             save_changes(tx, changes, by="gateway", now=now, cause="no heartbeat")
-        for _, each in changes:
-            _log.info("an endpoint is silent", endpoint=each.id, health=str(each.health))
-        return [each for _, each in changes]
+        for _, endpoint in changes:
+            _log.info("an endpoint is silent", endpoint=endpoint.id, health=str(endpoint.health))
+        return [endpoint for _, endpoint in changes]
 
 
 def _worse(endpoint: Endpoint, health: Health, now: datetime) -> Endpoint:
@@ -270,7 +270,7 @@ class LostEnds:
         self._database = database
         self._kafka = kafka
         self._monotonic = monotonic
-        self._asked_s: dict[str, float] = {}
+        self._requested_s: dict[str, float] = {}
 
     def run_once(self) -> EndCounts:
         """Read the ends of some topics, outside of transactions.
@@ -279,37 +279,41 @@ class LostEnds:
         """
         now_s = self._monotonic()
         with self._database.scan() as tx:
-            found = liveness_store.lost_writers(tx)
-        waiting = {each.endpoint for each in found}
-        self._asked_s = {
+            lost = liveness_store.lost_writers(tx)
+        waiting = {writer.endpoint for writer in lost}
+        self._requested_s = {
             endpoint: at_s
-            for endpoint, at_s in self._asked_s.items()
+            for endpoint, at_s in self._requested_s.items()
             if endpoint in waiting and now_s - at_s < _RETRY_S
         }
-        due = [each for each in found if each.endpoint not in self._asked_s]
-        some = due[:_AT_ONCE]
-        noted = self._save(some)
-        self._asked_s |= dict.fromkeys((each.endpoint for each in some), now_s)
-        return EndCounts(noted=noted, pause_s=0.0 if len(some) < len(due) else _PAUSE_S)
+        due = [writer for writer in lost if writer.endpoint not in self._requested_s]
+        writers = due[:_AT_ONCE]
+        noted = self._save(writers)
+        self._requested_s |= dict.fromkeys((writer.endpoint for writer in writers), now_s)
+        return EndCounts(noted=noted, pause_s=0.0 if len(writers) < len(due) else _PAUSE_S)
 
     def _save(self, writers: Sequence[LostWriter]) -> int:
         if not writers:
             return 0
         try:
-            bounds = self._kafka.watermarks_of({each.topic: each.partitions for each in writers})
+            bounds = self._kafka.watermarks_of(
+                {writer.topic: writer.partitions for writer in writers}
+            )
         except KafkaUnavailable as error:
             log_unavailable(_log, error, lost_writers=len(writers))
             return 0
         noted: list[LostWriter] = []
         with self._database.write() as tx:
-            hold_channels(tx, {each.channel_uid for each in writers})
-            for each in writers:
+            hold_channels(tx, {writer.channel_uid for writer in writers})
+            for writer in writers:
                 ends = {
                     partition: marks.end_offset
-                    for partition, marks in bounds.get(each.topic, {}).items()
+                    for partition, marks in bounds.get(writer.topic, {}).items()
                     if marks is not None
                 }
-                if len(ends) == each.partitions and liveness_store.save_lost_ends(tx, each, ends):
-                    noted.append(each)
-            endpoints_store.revise(tx, {each.channel_uid for each in noted})
+                if len(ends) == writer.partitions and liveness_store.save_lost_ends(
+                    tx, writer, ends
+                ):
+                    noted.append(writer)
+            endpoints_store.revise(tx, {writer.channel_uid for writer in noted})
         return len(noted)

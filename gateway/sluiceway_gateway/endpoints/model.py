@@ -301,16 +301,16 @@ def reported_ends(endpoint: Endpoint) -> Mapping[int, int] | None:
     return endpoint.ends if endpoint.state is State.ERROR else None
 
 
-def offsets_of(given: Mapping[str, int] | None) -> dict[int, int] | None:
+def offsets_of(ends: Mapping[str, int] | None) -> dict[int, int] | None:
     """Return offsets by partition from JSON, whose keys are text."""
-    return None if given is None else {int(each): offset for each, offset in given.items()}
+    return None if ends is None else {int(partition): offset for partition, offset in ends.items()}
 
 
-def reached_of(given: Mapping[str, Sequence[int]] | None) -> Reached | None:
+def reached_of(positions: Mapping[str, Sequence[int]] | None) -> Reached | None:
     """Return reached positions by partition from JSON, whose keys are text."""
-    if given is None:
+    if positions is None:
         return None
-    return {int(each): (offset, records) for each, (offset, records) in given.items()}
+    return {int(partition): (offset, records) for partition, (offset, records) in positions.items()}
 
 
 def own_heartbeat(
@@ -354,7 +354,7 @@ def next_health(health: Health, *, silent_ms: float, interval_ms: int, timeout_m
 def worse_after_ms(*, silent_ms: float, interval_ms: int, timeout_ms: int) -> int | None:
     """Return the silence after which the health gets worse; None for the worst health."""
     steps = (3 * interval_ms, timeout_ms)
-    return min((each for each in steps if each > silent_ms), default=None)
+    return min((step for step in steps if step > silent_ms), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,8 +405,8 @@ class Attempt:
 
 def representative(attempts: Sequence[Attempt]) -> Attempt | None:
     """Return the attempt that counts for its task: a done one, else the latest."""
-    done = [each for each in attempts if each.state is TaskState.DONE]
-    return max(done or attempts, key=lambda each: each.number, default=None)
+    done = [attempt for attempt in attempts if attempt.state is TaskState.DONE]
+    return max(done or attempts, key=lambda attempt: attempt.number, default=None)
 
 
 def recorded(before: Attempt | None, report: Attempt) -> Attempt:
@@ -423,12 +423,12 @@ def recounted(
     `tasks_running`, `tasks_done`, `tasks_failed`.
     """
     new = dict(sums)
-    for sign, each in ((-1, before), (1, after)):
-        if each is None:
+    for sign, attempt in ((-1, before), (1, after)):
+        if attempt is None:
             continue
-        for name, value in _counted(each).items():
+        for name, value in _counted(attempt).items():
             # The numbers of tasks tell when a reader is done.
-            if name in new or len(new) < MAX_SUMS or name == _count_of(each.state):
+            if name in new or len(new) < MAX_SUMS or name == _count_of(attempt.state):
                 new[name] = max(0, new.get(name, 0) + sign * value)
     return new
 
@@ -449,8 +449,8 @@ def _count_of(state: TaskState) -> str:
 _MOST_NAMED = 20
 
 
-def listed(what: Iterable[object]) -> str:
+def listed(items: Iterable[object]) -> str:
     """Join the first names for a message, and count the rest."""
-    names = [str(each) for each in what]
+    names = [str(item) for item in items]
     more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
     return f"{', '.join(names[:_MOST_NAMED])}{more}"

@@ -151,8 +151,8 @@ def _delete(
 ) -> int:
     # Skips rows in use; a later pass deletes them.
     chosen = select(key).where(*where).order_by(key).limit(limit)
-    found = tx.execute(chosen.with_for_update(skip_locked=True)).scalars().all()
-    if not found:
+    keys = tx.execute(chosen.with_for_update(skip_locked=True)).scalars().all()
+    if not keys:
         return 0
     # Repeats the conditions, because a row may have changed before it was locked.
-    return tx.execute(delete(table).where(key.in_(found), *where)).rowcount
+    return tx.execute(delete(table).where(key.in_(keys), *where)).rowcount

@@ -152,7 +152,7 @@ async def list_endpoints(
         service.page, name, role=wanted, group=group, after=after, limit=limit
     )
     following = None if page.following is None else cursor_after_place(page.following)
-    items = [endpoint_json(page.channel, each) for each in page.endpoints]
+    items = [endpoint_json(page.channel, endpoint) for endpoint in page.endpoints]
     tag = endpoints_etag(page.channel, page.revision)
     return json_response({"items": items, "next_cursor": following}, headers={"ETag": tag})
 
@@ -166,10 +166,10 @@ async def list_endpoints(
 )
 def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) -> Response:
     """Return an endpoint, superseded or not, with its partitions and last events."""
-    found = gateway.endpoints.get(name, id)
-    body = endpoint_json(found.channel, found.endpoint) | {
-        "partitions": list(found.partitions),
-        "events": [body_of(EventBody, each) for each in found.events],
+    details = gateway.endpoints.get(name, id)
+    body = endpoint_json(details.channel, details.endpoint) | {
+        "partitions": list(details.partitions),
+        "events": [body_of(EventBody, event) for event in details.events],
     }
     return json_response(body)
 
@@ -232,7 +232,7 @@ def _attached_json(attached: Attached) -> dict[str, Any]:
         "takes": list(TAKES),
         "heartbeat": attached.endpoint.heartbeat_in(channel.spec.heartbeat),
         "channel_heartbeat": channel.spec.heartbeat,
-        "positions": [each.to_dict() for each in attached.positions],
+        "positions": [position.to_dict() for position in attached.positions],
         "finished_through": attached.finished_through,
         "live_writers": attached.live_writers,
     }

@@ -184,13 +184,13 @@ class Endpoints:
         if channel.phase is Phase.FAILED:
             # The topic was deleted, with all records.
             return since, {}
-        found = require_watermarks(
+        watermarks = require_watermarks(
             self.kafka,
             channel.topic.name,
             channel.topic.partitions or 0,
             unknown=f"The end offsets of the endpoint {endpoint_id} are unknown.",
         )
-        return since, {partition: each.end_offset for partition, each in found.items()}
+        return since, {partition: marks.end_offset for partition, marks in watermarks.items()}
 
     def state(self, name: str) -> tuple[Channel, int]:
         """Return the channel and the revision of its endpoints; raises ChannelNotFound."""
@@ -211,15 +211,15 @@ class Endpoints:
         with self.database.read() as tx:
             channel = find_channel(tx, name)
             revision = endpoints_store.revision(tx, channel.uid)
-            found = endpoints_store.page(
+            endpoints = endpoints_store.page(
                 tx, channel.uid, role=role, group=group, after=after, limit=limit + 1
             )
-            found = with_settlements(tx, found)
+            endpoints = with_settlements(tx, endpoints)
         return EndpointPage(
             channel=channel,
             revision=revision,
-            endpoints=tuple(found[:limit]),
-            following=found[limit - 1].place if len(found) > limit else None,
+            endpoints=tuple(endpoints[:limit]),
+            following=endpoints[limit - 1].place if len(endpoints) > limit else None,
         )
 
     def get(self, name: str, endpoint_id: str) -> EndpointDetails:
@@ -394,7 +394,7 @@ def _require_last(tx: WriteTransaction, endpoint: Endpoint) -> None:
     if place.group == ANONYMOUS or endpoint.is_dynamic or place.index != 0:
         return
     members = endpoints_store.members(tx, endpoint.channel_uid, place.role, place.group)
-    others = [each.place.index for each in members if each.lives and each.id != endpoint.id]
+    others = [member.place.index for member in members if member.lives and member.id != endpoint.id]
     if others:
         raise MembersOpen(
             f"Member 0 of the group {place.group!r} closes last, and these members are open: "
@@ -438,7 +438,7 @@ class AttachService:
             self._attach_one,
             name="attach",
             threads=_WAITING_THREADS,
-            key=lambda each: each.key,
+            key=lambda request: request.key,
             most=_BATCH_SIZE,
             on_pass=on_pass,
         )
@@ -470,7 +470,7 @@ class AttachService:
 
     def _attach(self, requests: Sequence[AttachRequest], *, wait: bool) -> "list[Outcome]":
         with self._database.write() as tx:
-            refusals = self._tokens.refusals(tx, {each.principal for each in requests})
+            refusals = self._tokens.refusals(tx, {request.principal for request in requests})
             batch = AttachBatch(
                 tx=tx,
                 requests=requests,

@@ -51,7 +51,7 @@ _BEAT = PreparedDml(
         owner=func.coalesce(sessions.c.owner, bindparam("by")),
     )
 )
-_FOUND = PreparedSelect(
+_SESSIONS = PreparedSelect(
     select(sessions.c.id, sessions.c.beat, sessions.c.owner).where(
         sessions.c.id.in_(bindparam("ids", expanding=True))
     ),
@@ -84,7 +84,7 @@ def _begin(insert: Any) -> Any:
     )
 
 
-_BEGIN = PreparedDml(by_dialect(_begin), columns=[each.name for each in sessions.columns])
+_BEGIN = PreparedDml(by_dialect(_begin), columns=[column.name for column in sessions.columns])
 
 
 def begin(tx: WriteTransaction, openings: Iterable[Opening], *, now: datetime) -> None:
@@ -93,22 +93,22 @@ def begin(tx: WriteTransaction, openings: Iterable[Opening], *, now: datetime) -
     A session of another owner is not changed.
     """
     rows = {
-        each.session: {
-            "id": each.session,
+        opening.session: {
+            "id": opening.session,
             "beat": 0,
             "started_at": now,
-            "client": each.client,
-            "owner": each.owner,
+            "client": opening.client,
+            "owner": opening.owner,
             "beat_at": None,
         }
-        for each in openings
+        for opening in openings
     }
     tx.run_each(_BEGIN, [rows[id_] for id_ in sorted(rows)])
 
 
 def owners(tx: ReadTransaction, ids: Collection[str]) -> dict[str, str | None]:
     """Return the owners of existing sessions; None if anybody may use the session."""
-    return {row.id: row.owner for row in tx.look_up(_FOUND, list(ids))} if ids else {}
+    return {row.id: row.owner for row in tx.look_up(_SESSIONS, list(ids))} if ids else {}
 
 
 def require_own(tx: ReadTransaction, session: str, principal: Principal) -> None:
@@ -134,14 +134,14 @@ def beat(
     }
     if tx.run_each(_BEAT, [row]) == 1:
         return True, number
-    found = next(iter(tx.look_up(_FOUND, [session])), None)
-    if found is None:
+    stored = next(iter(tx.look_up(_SESSIONS, [session])), None)
+    if stored is None:
         return False, 0
-    principal.require_own(found.owner, f"The session {session}")
-    if number > found.beat + MAX_BEATS_AHEAD:
-        message = f"too far ahead; the newest heartbeat of the session is {found.beat}"
+    principal.require_own(stored.owner, f"The session {session}")
+    if number > stored.beat + MAX_BEATS_AHEAD:
+        message = f"too far ahead; the newest heartbeat of the session is {stored.beat}"
         raise InvalidRequest.at("/beat", message)
-    return False, found.beat
+    return False, stored.beat
 
 
 def hold(tx: WriteTransaction, ids: Collection[str]) -> dict[str, int]:
@@ -219,7 +219,7 @@ def _context(reported_at: ColumnElement[Any]) -> Select[Any]:
     return (
         select(
             # `reached` is large and not needed.
-            *(each for each in endpoints.c if each is not endpoints.c.reached),
+            *(column for column in endpoints.c if column is not endpoints.c.reached),
             channels.c.name.label("channel_name"),
             channels.c.phase.label("channel_phase"),
             channels.c.endpoints_revision,
@@ -243,7 +243,7 @@ _CONTEXT_OF_SESSION = (
     .where(
         endpoints.c.session_id == bindparam("session"),
         or_(~endpoints.c.superseded, MAY_RETURN),
-        endpoints.c.state.in_([str(each) for each in sorted(OPEN)]),
+        endpoints.c.state.in_([str(state) for state in sorted(OPEN)]),
     )
     .order_by(endpoints.c.id)
 )
@@ -288,8 +288,8 @@ def attempts(
     tx: ReadTransaction, tasks: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], list[Attempt]]:
     """Return the attempts at these tasks, each an endpoint's id and a task."""
-    found: dict[tuple[str, str], list[Attempt]] = {task: [] for task in tasks}
-    for row in tx.look_up(_ATTEMPTS, list(found)):
+    by_task: dict[tuple[str, str], list[Attempt]] = {task: [] for task in tasks}
+    for row in tx.look_up(_ATTEMPTS, list(by_task)):
         attempt = Attempt(
             endpoint=row.endpoint_id,
             task=row.task,
@@ -298,17 +298,17 @@ def attempts(
             counters=row.counters,
             reached=reached_of(row.reached),
         )
-        found[row.endpoint_id, row.task].append(attempt)
-    return found
+        by_task[row.endpoint_id, row.task].append(attempt)
+    return by_task
 
 
 def save_attempts(tx: WriteTransaction, changed: Sequence[Attempt], *, now: datetime) -> None:
     """Insert attempts, or update them."""
     rows = [
-        vars(each)
-        | {"endpoint_id": each.endpoint, "attempt": each.number}
-        | {"state": str(each.state), "changed_at": now}
-        for each in changed
+        vars(attempt)
+        | {"endpoint_id": attempt.endpoint, "attempt": attempt.number}
+        | {"state": str(attempt.state), "changed_at": now}
+        for attempt in changed
     ]
     tx.run_each(_SAVE_ATTEMPT, rows)
 

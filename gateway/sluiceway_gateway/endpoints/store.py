@@ -30,10 +30,10 @@ from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.assignment import Member
 
 # For statuses of thousands of rows: a dict is ten times as fast as a call of the enum.
-_ROLES = {str(each): each for each in Role}
-_MODES = {str(each): each for each in Mode}
-_STATES = {str(each): each for each in State}
-_HEALTHS = {str(each): each for each in Health}
+_ROLES = {str(role): role for role in Role}
+_MODES = {str(mode): mode for mode in Mode}
+_STATES = {str(state): state for state in State}
+_HEALTHS = {str(health): health for health in Health}
 
 
 #: `Endpoint.may_return` in SQL.
@@ -277,9 +277,9 @@ def at_places(
     tx: ReadTransaction, places: Sequence[tuple[str, Place]]
 ) -> dict[tuple[str, Place], Endpoint]:
     """Return the endpoints in these places, each with its channel's uid."""
-    keys = [(uid, str(each.role), each.group, each.index) for uid, each in places]
-    found = map(endpoint_of, tx.look_up(_AT_PLACES, keys))
-    return {(each.channel_uid, each.place): each for each in found}
+    keys = [(uid, str(place.role), place.group, place.index) for uid, place in places]
+    occupants = map(endpoint_of, tx.look_up(_AT_PLACES, keys))
+    return {(endpoint.channel_uid, endpoint.place): endpoint for endpoint in occupants}
 
 
 def latest_of_static_ids(
@@ -312,10 +312,10 @@ def number_before(tx: ReadTransaction, endpoint: Endpoint) -> int | None:
 
 def ends_before(tx: ReadTransaction, endpoint: Endpoint) -> Mapping[int, int] | None:
     """Return the ends that earlier instances in its place reported."""
-    found: Mapping[int, int] | None = None
+    ends: Mapping[int, int] | None = None
     for row in tx.execute(_ENDED, _before(endpoint)):
-        found = merged_ends(found, endpoint_of(row).ends)
-    return found
+        ends = merged_ends(ends, endpoint_of(row).ends)
+    return ends
 
 
 def page(
@@ -344,15 +344,15 @@ def on_sides(
     tx: ReadTransaction, sides: Collection[tuple[str, Role]]
 ) -> dict[tuple[str, Role], list[Endpoint]]:
     """Return the endpoints of each pair of a channel's uid and a role, in the order of places."""
-    found: dict[tuple[str, Role], list[Endpoint]] = {side: [] for side in sides}
-    for row in tx.look_up(_ON_SIDES, [(uid, str(role)) for uid, role in found]):
-        found[row.channel_uid, Role(row.role)].append(endpoint_of(row))
-    return found
+    by_side: dict[tuple[str, Role], list[Endpoint]] = {side: [] for side in sides}
+    for row in tx.look_up(_ON_SIDES, [(uid, str(role)) for uid, role in by_side]):
+        by_side[row.channel_uid, Role(row.role)].append(endpoint_of(row))
+    return by_side
 
 
 def insert(tx: WriteTransaction, new: Sequence[Endpoint]) -> None:
     """Insert endpoints; their places are free."""
-    tx.execute(endpoints.insert(), [values_of(each) for each in new])
+    tx.execute(endpoints.insert(), [values_of(endpoint) for endpoint in new])
 
 
 def save(tx: WriteTransaction, changes: Sequence[tuple[Endpoint, Endpoint]]) -> None:
@@ -384,11 +384,16 @@ def save_counters(
     An endpoint in another state by now has a later report, and keeps it.
     """
     rows = [
-        {"the_id": each.id, "the_state": str(each.state), "counters": counters, "reached": reached}
-        for each, counters, reached in sorted(reports, key=lambda report: report[0].id)
+        {
+            "the_id": endpoint.id,
+            "the_state": str(endpoint.state),
+            "counters": counters,
+            "reached": reached,
+        }
+        for endpoint, counters, reached in sorted(reports, key=lambda report: report[0].id)
     ]
-    tx.run_each(_SAVE_COUNTERS, [each for each in rows if each["reached"] is None])
-    tx.run_each(_SAVE_REACHED, [each for each in rows if each["reached"] is not None])
+    tx.run_each(_SAVE_COUNTERS, [row for row in rows if row["reached"] is None])
+    tx.run_each(_SAVE_REACHED, [row for row in rows if row["reached"] is not None])
 
 
 def revise(tx: WriteTransaction, channel_uids: Collection[str]) -> None:
@@ -459,13 +464,13 @@ def live_members(
     tx: ReadTransaction, keys: Collection[groups_store.GroupKey]
 ) -> dict[groups_store.GroupKey, list[Member]]:
     """Return the live members of each of these groups, by index."""
-    found: dict[groups_store.GroupKey, list[Member]] = {key: [] for key in keys}
-    for row in tx.in_parts(_MEMBERS, keys=list(found)):
+    by_group: dict[groups_store.GroupKey, list[Member]] = {key: [] for key in keys}
+    for row in tx.in_parts(_MEMBERS, keys=list(by_group)):
         member = Member(
             endpoint=row.id, index=row.member_index, generation=row.generation, share=share_of(row)
         )
-        found[row.channel_uid, row.group_name].append(member)
-    return found
+        by_group[row.channel_uid, row.group_name].append(member)
+    return by_group
 
 
 def forget_positions(tx: WriteTransaction, ids: Collection[str]) -> None:
@@ -508,5 +513,7 @@ def left_unfinished(tx: ReadTransaction, member: Endpoint) -> bool:
     Then nobody has taken over its partitions.
     """
     key = {"channel_uid": member.channel_uid, "group_name": member.place.group}
-    found: bool = tx.execute(_LEFT_UNFINISHED, key | {"generation": member.generation}).scalar_one()
-    return found
+    unfinished: bool = tx.execute(
+        _LEFT_UNFINISHED, key | {"generation": member.generation}
+    ).scalar_one()
+    return unfinished

@@ -119,8 +119,8 @@ class AttachPost(RequestModel):
             return self._check_member()
         if self.static_id is not None:
             raise ValueError("static_id is only for members of dynamic groups")
-        given = [each is not None for each in (self.group, self.index, self.size)]
-        if any(given) and not all(given):
+        present = [value is not None for value in (self.group, self.index, self.size)]
+        if any(present) and not all(present):
             raise ValueError("group, index and size must be given together")
         if self.index is not None and self.size is not None and self.index >= self.size:
             raise ValueError(
