@@ -67,17 +67,19 @@ class Split:
 
 def target_share(members: Iterable[Member], endpoint: str) -> Share:
     """Return the share of a live member in the group's current generation."""
-    ordered = sorted(members, key=lambda each: each.index)
-    return Share(index=[each.endpoint for each in ordered].index(endpoint), size=len(ordered))
+    ordered = sorted(members, key=lambda member: member.index)
+    return Share(index=[member.endpoint for member in ordered].index(endpoint), size=len(ordered))
 
 
 def split(share: Share, generation: int, others: Sequence[Member], partitions: int) -> Split:
     """Return which partitions of a share its member holds, and which are pending."""
-    before = [each.share for each in others if each.share and each.generation < generation]
+    earlier_shares = [
+        member.share for member in others if member.share and member.generation < generation
+    ]
     own: list[int] = []
     pending: list[int] = []
     for partition in share.of(partitions):
-        waits = any(partition in each for each in before)
+        waits = any(partition in earlier_share for earlier_share in earlier_shares)
         (pending if waits else own).append(partition)
     return Split(own=tuple(own), pending=tuple(pending))
 

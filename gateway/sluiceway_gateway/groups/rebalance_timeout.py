@@ -26,40 +26,42 @@ class RebalanceTimeout:
         self._since_s: dict[tuple[str, int], float] = {}
         """By endpoint and generation of its share, when it was first seen behind its group."""
 
-    def release(self, found: Sequence[StaleShare], now_s: float, *, late_ms: float) -> int:
+    def release(self, stale: Sequence[StaleShare], now_s: float, *, late_ms: float) -> int:
         """Release overdue shares, and return their number; `late_ms` is the delay of the scan.
 
         Raises DatabaseUnavailable.
         """
         before_s = self._since_s
         self._since_s = {
-            (each.endpoint, each.generation): now_s
-            if late_ms > each.interval_ms
-            else before_s.get((each.endpoint, each.generation), now_s)
-            for each in found
+            (share.endpoint, share.generation): now_s
+            if late_ms > share.interval_ms
+            else before_s.get((share.endpoint, share.generation), now_s)
+            for share in stale
         }
         overdue = {
-            each.endpoint: each
-            for each in found
-            if (now_s - self._since_s[each.endpoint, each.generation]) * 1000 >= each.timeout_ms
+            share.endpoint: share
+            for share in stale
+            if (now_s - self._since_s[share.endpoint, share.generation]) * 1000 >= share.timeout_ms
         }
         parts = chunks(list(overdue.items()))
-        return sum(len(self._write(dict(each))) for each in parts)
+        return sum(len(self._write(dict(part))) for part in parts)
 
     def _write(self, overdue: Mapping[str, StaleShare]) -> list[Endpoint]:
         """Release the shares of members that have not synced since the scan."""
         now = self._clock()
         with self._database.write() as tx:
-            hold_channels(tx, {each.channel_uid for each in overdue.values()})
+            hold_channels(tx, {share.channel_uid for share in overdue.values()})
             slow = [
-                each
-                for each in endpoints_store.hold(tx, overdue).values()
-                if each.lives and each.share and each.generation == overdue[each.id].generation
+                member
+                for member in endpoints_store.hold(tx, overdue).values()
+                if member.lives
+                and member.share
+                and member.generation == overdue[member.id].generation
             ]
-            endpoints_store.release_shares(tx, [each.id for each in slow])
+            endpoints_store.release_shares(tx, [member.id for member in slow])
             cause = "its partitions were reassigned, because it did not release them in time"
-            add_events(tx, [event(each, by="gateway", at=now, cause=cause) for each in slow])
-            endpoints_store.revise(tx, {each.channel_uid for each in slow})
-        for each in slow:
-            _log.info("a member did not release its partitions", endpoint=each.id)
+            add_events(tx, [event(member, by="gateway", at=now, cause=cause) for member in slow])
+            endpoints_store.revise(tx, {member.channel_uid for member in slow})
+        for member in slow:
+            _log.info("a member did not release its partitions", endpoint=member.id)
         return slow

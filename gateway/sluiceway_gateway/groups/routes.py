@@ -83,8 +83,10 @@ def sync_endpoint(
     times out: sync again.
     """
     request = SyncRequest(epoch=body.epoch, take=body.take, has=body.has)
-    found = gateway.groups.sync(name, id, request, uid=body.uid, principal=principal)
-    return json_response(vars(found) | {"positions": [each.to_dict() for each in found.positions]})
+    assignment = gateway.groups.sync(name, id, request, uid=body.uid, principal=principal)
+    return json_response(
+        vars(assignment) | {"positions": [position.to_dict() for position in assignment.positions]}
+    )
 
 
 class GroupOwnerPost(RequestModel):
@@ -118,7 +120,7 @@ def transfer_group(
 
     Members of the previous owner keep their places, and their next commit is refused.
     """
-    found = gateway.groups.transfer(
+    transferred = gateway.groups.transfer(
         name,
         group,
         role=Role(body.role),
@@ -127,7 +129,9 @@ def transfer_group(
         uid=body.uid,
         principal=principal,
     )
-    return json_response({"group": found.name, "role": str(found.role), "owner": found.owner})
+    return json_response(
+        {"group": transferred.name, "role": str(transferred.role), "owner": transferred.owner}
+    )
 
 
 @router.post(
@@ -145,7 +149,9 @@ def resize_group(
     Its members are fenced, and new instances attach with the new size. Needs the scope `read`, like
     attaching, which can fence members too.
     """
-    found = gateway.groups.resize(
+    resized = gateway.groups.resize(
         name, group, size=body.size, generation=body.generation, uid=body.uid, principal=principal
     )
-    return json_response({"group": found.name, "size": found.size, "generation": found.generation})
+    return json_response(
+        {"group": resized.name, "size": resized.size, "generation": resized.generation}
+    )

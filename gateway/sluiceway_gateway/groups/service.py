@@ -92,8 +92,8 @@ class GroupService:
         if request.take is None:
             with self.database.read() as tx:
                 channel = find_channel(tx, name, uid)
-                found = endpoints_store.find(tx, endpoint_id)
-                endpoint = require_endpoint(channel, endpoint_id, found)
+                stored = endpoints_store.find(tx, endpoint_id)
+                endpoint = require_endpoint(channel, endpoint_id, stored)
                 _require_member(endpoint, request)
                 return _assignment(tx, channel, endpoint, _group(tx, endpoint))
         with self.database.write() as tx:
@@ -128,28 +128,30 @@ class GroupService:
         with self.database.write() as tx:
             now = self.clock()
             channel = hold_channel(tx, name, uid)
-            found = require_group(tx, channel, group)
-            self.ownership.require(principal, found.owned(name), "resize")
-            if found.dynamic:
+            current = require_group(tx, channel, group)
+            self.ownership.require(principal, current.owned(name), "resize")
+            if current.dynamic:
                 raise GroupSize(
                     f"The group {group!r} is dynamic: its size is the number of its members. "
                     "Attach more of them, or detach some."
                 )
-            if found.size == size:
-                return found
-            require_generation(found, generation)
-            if found.mode is Mode.SHARED:
+            if current.size == size:
+                return current
+            require_generation(current, generation)
+            if current.mode is Mode.SHARED:
                 require_growable(channel, group, size)
-            resized = found.next_generation(now, size=size)
+            resized = current.next_generation(now, size=size)
             members = endpoints_store.members(tx, channel.uid, Role.READER, group)
             # Waits for their commits in progress; later ones are refused.
             locked = endpoints_store.hold(
-                tx, [each.id for each in members if each.state is not State.CLOSED]
+                tx, [member.id for member in members if member.state is not State.CLOSED]
             )
-            cause = f"the group was resized from {found.size} to {size}"
-            changes = [(each, superseded(each, by=cause, now=now)) for each in locked.values()]
+            cause = f"the group was resized from {current.size} to {size}"
+            changes = [
+                (member, superseded(member, by=cause, now=now)) for member in locked.values()
+            ]
             groups_store.save(tx, resized)
-            groups_store.move_finished(tx, found, resized)
+            groups_store.move_finished(tx, current, resized)
             save_changes(tx, changes, by=principal.id, now=now, cause=cause)
             if not changes:
                 endpoints_store.revise(tx, [channel.uid])
@@ -160,7 +162,7 @@ class GroupService:
                 by=principal,
                 at=now,
                 target=group,
-                old={"size": found.size},
+                old={"size": current.size},
                 new={"size": size},
             )
         self.notify()
@@ -184,10 +186,10 @@ class GroupService:
         principal.require(Action.MANAGE, name)
         with self.database.write() as tx:
             channel = hold_channel(tx, name, uid)
-            found = require_group(tx, channel, group, role=role)
-            transferred = replace(found, owner=owner)
-            if transferred != found:
-                groups_store.transfer(tx, found, owner)
+            current = require_group(tx, channel, group, role=role)
+            transferred = replace(current, owner=owner)
+            if transferred != current:
+                groups_store.transfer(tx, current, owner)
                 endpoints_store.revise(tx, [channel.uid])
                 audit_store.add(
                     tx,
@@ -197,7 +199,7 @@ class GroupService:
                     at=self.clock(),
                     target=group,
                     reason=reason,
-                    old={"owner": found.owner},
+                    old={"owner": current.owner},
                     new={"owner": owner},
                 )
         self.notify()
@@ -246,16 +248,18 @@ def _assignment(
     tx: ReadTransaction, channel: Channel, endpoint: Endpoint, group: Group
 ) -> MemberAssignment:
     members = _live_members(tx, endpoint)
-    others = [each for each in members if each.endpoint != endpoint.id]
+    others = [member for member in members if member.endpoint != endpoint.id]
     total = channel.topic.partitions or 0
     is_taken = share_generation(endpoint) == group.generation
     share = (is_taken and endpoint.share) or target_share(members, endpoint.id)
     parts = split(share, group.generation, others, total)
     wanted = set(parts.own)
     stored = offsets_store.of(tx, channel.uid, group.name, member=-1) if wanted else []
-    found = tuple(each for _, each in stored if each.position.partition in wanted)
-    for each in found:
-        require_topic(channel.topic.id, each.topic_id)
+    positions = tuple(
+        committed for _, committed in stored if committed.position.partition in wanted
+    )
+    for committed in positions:
+        require_topic(channel.topic.id, committed.topic_id)
     return MemberAssignment(
         generation=group.generation,
         taken=is_taken,
@@ -265,6 +269,6 @@ def _assignment(
         partitions=parts.own,
         pending=parts.pending,
         held=held_partitions(endpoint, others, total),
-        positions=found,
+        positions=positions,
         total=total,
     )

@@ -51,8 +51,8 @@ def find(tx: ReadTransaction, channel_uid: str, role: Role, name: str) -> Group 
 def find_all(tx: ReadTransaction, keys: Collection[RoleGroup]) -> dict[RoleGroup, Group]:
     """Return the groups of these keys."""
     rows = tx.look_up(_FIND, [(uid, str(role), name) for uid, role, name in keys])
-    found = [group_of(row) for row in rows]
-    return {(each.channel_uid, each.role, each.name): each for each in found}
+    groups = [group_of(row) for row in rows]
+    return {(group.channel_uid, group.role, group.name): group for group in groups}
 
 
 _OF_READERS = select(endpoint_groups).where(
@@ -63,13 +63,13 @@ _OF_READERS = select(endpoint_groups).where(
 
 def of_readers(tx: ReadTransaction, channel_uids: Collection[str]) -> dict[GroupKey, Group]:
     """Return the groups of readers of these channels, also those without a name."""
-    found = map(group_of, tx.in_parts(_OF_READERS, uids=sorted(channel_uids)))
-    return {(each.channel_uid, each.name): each for each in found}
+    groups = map(group_of, tx.in_parts(_OF_READERS, uids=sorted(channel_uids)))
+    return {(group.channel_uid, group.name): group for group in groups}
 
 
 def save(tx: WriteTransaction, *groups: Group) -> None:
     """Insert groups, or update them; stored owners stay."""
-    rows = [vars(each) | {"role": str(each.role), "mode": str(each.mode)} for each in groups]
+    rows = [vars(group) | {"role": str(group.role), "mode": str(group.mode)} for group in groups]
     tx.run_each(_SAVE, rows)
 
 
