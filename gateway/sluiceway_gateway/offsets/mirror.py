@@ -83,11 +83,11 @@ class Mirror:
         if full:
             self._full_s = now_s
         with self._database.scan() as tx:
-            found = mirrored_offsets(tx, None if full else self._since)
+            mirrored = mirrored_offsets(tx, None if full else self._since)
         self._since = self._clock() - timedelta(seconds=_FULL_S)
-        changed = self._changed(found)
+        changed = self._changed(mirrored)
         if full:
-            self._forget_others(found)
+            self._forget_others(mirrored)
         due = {
             group: offsets
             for group, offsets in changed.items()
@@ -103,22 +103,26 @@ class Mirror:
             return MirrorCounts(refused=len(due))
         for group, rejection in outcomes.items():
             self._note(group, due[group], rejection, now_s)
-        refused = sum(each is not None for each in outcomes.values())
+        refused = sum(rejection is not None for rejection in outcomes.values())
         return MirrorCounts(written=len(outcomes) - refused, refused=refused)
 
-    def _changed(self, found: list[MirroredOffset]) -> dict[str, _Offsets]:
+    def _changed(self, mirrored: list[MirroredOffset]) -> dict[str, _Offsets]:
         changed: dict[str, _Offsets] = defaultdict(dict)
-        for each in found:
-            group, partition = self._name(each), (each.topic, each.partition)
-            if self._written[group].get(partition) != each.offset:
-                changed[group][partition] = each.offset
+        for position in mirrored:
+            group, partition = self._name(position), (position.topic, position.partition)
+            if self._written[group].get(partition) != position.offset:
+                changed[group][partition] = position.offset
         return changed
 
-    def _forget_others(self, found: list[MirroredOffset]) -> None:
+    def _forget_others(self, mirrored: list[MirroredOffset]) -> None:
         """Drop state of groups that no longer exist."""
-        there = {(self._name(each), each.topic, each.partition) for each in found}
+        there = {
+            (self._name(position), position.topic, position.partition) for position in mirrored
+        }
         for group, offsets in list(self._written.items()):
-            left = {each: at for each, at in offsets.items() if (group, *each) in there}
+            left = {
+                partition: at for partition, at in offsets.items() if (group, *partition) in there
+            }
             self._written[group] = left
             if not left:
                 del self._written[group]

@@ -93,13 +93,13 @@ class Commit:
         """Return the positions as they are stored."""
         return tuple(
             Committed(
-                position=each,
+                position=position,
                 topic_id=self.topic_id,
                 epoch=self.epoch,
                 number=self.number,
                 committed_at=now,
             )
-            for each in self.positions
+            for position in self.positions
         )
 
 
@@ -191,12 +191,12 @@ def require_generation(group: Group, generation: int) -> None:
         )
 
 
-def require_topic(topic_id: str | None, given: str) -> None:
+def require_topic(topic_id: str | None, position_topic: str) -> None:
     """Raise TopicChanged unless this is the channel's topic."""
-    if given != topic_id:
+    if position_topic != topic_id:
         raise TopicChanged(
-            f"The channel's topic has the id {topic_id}, but the positions are of {given}. Attach "
-            "again, or set the group's positions with offsets/reset."
+            f"The channel's topic has the id {topic_id}, but the positions are of "
+            f"{position_topic}. Attach again, or set the group's positions with offsets/reset."
         )
 
 

@@ -173,7 +173,7 @@ async def commit_offsets(
         positions=_positions_of(body.positions),
     )
     result = await asyncio.wrap_future(gateway.offsets.submit(commit, principal=principal))
-    positions = [(result.member, each) for each in result.positions]
+    positions = [(result.member, position) for position in result.positions]
     return json_response(_group_json(result.group, positions) | {"number": result.number})
 
 
@@ -218,12 +218,12 @@ def reset_offsets(
     return Response(response.body, response.status, media_type="application/json")
 
 
-def _positions_of(given: Iterable[PositionPut]) -> tuple[Position, ...]:
-    return tuple(Position(**vars(each)) for each in given)
+def _positions_of(positions: Iterable[PositionPut]) -> tuple[Position, ...]:
+    return tuple(Position(**vars(position)) for position in positions)
 
 
 def _report_json(report: GroupReport) -> dict[str, Any]:
-    resets = [body_of(ResetBody, each, reason=each.cause) for each in report.resets]
+    resets = [body_of(ResetBody, reset, reason=reset.cause) for reset in report.resets]
     return _group_json(report.group, report.positions) | {
         "owner": report.group.owner,
         "resets": resets,
@@ -238,7 +238,7 @@ def _group_json(group: Group, positions: Iterable[tuple[int, Committed]]) -> dic
         "dynamic": group.dynamic,
         "generation": group.generation,
         "epoch": group.epoch,
-        "positions": [_committed_json(member, each) for member, each in positions],
+        "positions": [_committed_json(member, committed) for member, committed in positions],
     }
 
 
@@ -284,11 +284,11 @@ def advance_offsets(
     """
     change = Advance(
         positions=_positions_of(body.positions),
-        before={each.partition: each for each in _positions_of(body.before)},
+        before={position.partition: position for position in _positions_of(body.before)},
         topic_id=body.topic_id,
     )
-    found = gateway.offsets.advance(name, group, change, uid=body.uid, principal=principal)
-    return json_response(_report_json(found))
+    report = gateway.offsets.advance(name, group, change, uid=body.uid, principal=principal)
+    return json_response(_report_json(report))
 
 
 _SHOWN = 100
@@ -341,15 +341,16 @@ async def wait_for_offsets(
     In a broadcast group, every member has to. Also waits for the first member of a group.
     """
     bounds = Bounds(
-        topic_id=body.topic_id, offsets={int(each): end for each, end in body.offsets.items()}
+        topic_id=body.topic_id,
+        offsets={int(partition): end for partition, end in body.offsets.items()},
     )
-    found = await unless_disconnected(
+    acknowledgement = await unless_disconnected(
         request, gateway.acknowledgements.wait(name, group, bounds, uid=body.uid, timeout_s=wait)
     )
     if wait:
         await authenticate(request, gateway.tokens)
     # None if the client has disconnected.
-    result = found or AckResult(known=False, missing=())
+    result = acknowledgement or AckResult(known=False, missing=())
     missing = result.missing
     return json_response(
         body_of(PassedBody, result, lacking=len(missing), missing=missing[:_SHOWN])

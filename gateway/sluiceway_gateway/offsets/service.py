@@ -137,8 +137,8 @@ class Offsets:
         """Return a group's positions; raises ChannelNotFound, GroupNotFound, InvalidRequest."""
         with self._database.read() as tx:
             channel = find_channel(tx, name)
-            found = require_group(tx, channel, group)
-            return _report(tx, found, member=_member(found, index, at="query:index"))
+            current = require_group(tx, channel, group)
+            return _report(tx, current, member=_member(current, index, at="query:index"))
 
     def submit(self, commit: Commit, *, principal: Principal) -> "Future[CommitResult]":
         """Commit all positions or none, in a batch with other waiting commits.
@@ -157,7 +157,7 @@ class Offsets:
         with self._database.write() as tx:
             results = self._commit(tx, pending, wait=False)
         # Not found: the endpoint is missing, or locked by another transaction.
-        return [None if isinstance(each, EndpointNotFound) else each for each in results]
+        return [None if isinstance(result, EndpointNotFound) else result for result in results]
 
     def _commit_alone(self, pending: PendingCommit) -> CommitResult:
         commit, _ = pending
@@ -173,7 +173,7 @@ class Offsets:
         self, tx: WriteTransaction, pending: Sequence[PendingCommit], *, wait: bool
     ) -> list[CommitResult | SluicewayGatewayError]:
         refusals = self._tokens.refusals(tx, {principal for _, principal in pending})
-        valid = [each for each in pending if each[1] not in refusals]
+        valid = [pair for pair in pending if pair[1] not in refusals]
         results = iter(
             offsets_store.commit(
                 tx, valid, now=self._clock(), require_use=self._ownership.require, wait=wait
@@ -219,15 +219,15 @@ class Offsets:
     ) -> GroupReport:
         now = self._clock()
         channel = hold_channel(tx, name, uid)
-        found = require_group(tx, channel, group)
-        self._ownership.require(principal, found.owned(name), "reset")
-        principal.require(Action.READ if principal.owns(found.owner) else Action.MANAGE, name)
+        current = require_group(tx, channel, group)
+        self._ownership.require(principal, current.owned(name), "reset")
+        principal.require(Action.READ if principal.owns(current.owner) else Action.MANAGE, name)
         if reset.generation is not None:
-            require_generation(found, reset.generation)
-        member = _member(found, reset.index, at="/index")
-        _check(reset, channel, found)
-        held = _hold_members(tx, found)
-        live = sorted(each.place.index for each in held if each.lives)
+            require_generation(current, reset.generation)
+        member = _member(current, reset.index, at="/index")
+        _check(reset, channel, current)
+        held = _hold_members(tx, current)
+        live = sorted(endpoint.place.index for endpoint in held if endpoint.lives)
         if live and not reset.force:
             raise MembersOpen(
                 f"Members of the group {group!r} are reading: {listed(live)}. Reset after they "
@@ -239,24 +239,26 @@ class Offsets:
         else:
             whose = (channel.uid, group, -1 if member is None else member)
             _put(tx, whose, reset.positions, str(channel.topic.id), now)
-        if found.dynamic:
+        if current.dynamic:
             # Their commits depend on their shares, not on the generation.
-            endpoints_store.release_shares(tx, [each.id for each in held])
-        if found.dynamic or found.mode is Mode.BROADCAST:
+            endpoints_store.release_shares(tx, [endpoint.id for endpoint in held])
+        if current.dynamic or current.mode is Mode.BROADCAST:
             # Else the lag would stay that of these readers; see `Group.keeps_reports`.
-            ended = [each for each in held if not each.lives]
-            whose_ids = [each.id for each in ended if member in (None, -1, each.place.index)]
+            ended = [endpoint for endpoint in held if not endpoint.lives]
+            whose_ids = [
+                endpoint.id for endpoint in ended if member in (None, -1, endpoint.place.index)
+            ]
             endpoints_store.forget_positions(tx, whose_ids)
         whole = member in (None, -1)
         groups_store.forget_finished(tx, channel.uid, group, member=None if whole else member)
-        following = found.next_generation(now)
+        following = current.next_generation(now)
         groups_store.save(tx, following)
         if not whole:
             # They have not been reset, so the end that they reach counts.
             others = [
-                each.id
-                for each in held
-                if each.place.index != member and each.generation == found.generation
+                endpoint.id
+                for endpoint in held
+                if endpoint.place.index != member and endpoint.generation == current.generation
             ]
             endpoints_store.set_generation(tx, others, following.generation)
         # The status has the group's generation.
@@ -293,38 +295,38 @@ class Offsets:
             channel = hold_channel(tx, name, uid)
             require_topic(channel.topic.id, advance.topic_id)
             _require_partitions(channel, advance.positions)
-            found = _group_of_advance(tx, channel, group, owner=principal.subject)
-            self._ownership.require(principal, found.owned(name), "commit")
-            groups_store.claim(tx, found, principal, channel=name, now=self._clock())
-            live = [each for each in _hold_members(tx, found) if each.lives]
+            current = _group_of_advance(tx, channel, group, owner=principal.subject)
+            self._ownership.require(principal, current.owned(name), "commit")
+            groups_store.claim(tx, current, principal, channel=name, now=self._clock())
+            live = [member for member in _hold_members(tx, current) if member.lives]
             if live:
                 raise MembersOpen(
                     f"The group {group!r} has {len(live)} live members, and only they commit. "
                     "Join the group, use another one, or wait until they have closed."
                 )
             stored = {
-                each.position.partition: each
-                for _, each in offsets_store.of(tx, channel.uid, group, member=-1)
+                committed.position.partition: committed
+                for _, committed in offsets_store.of(tx, channel.uid, group, member=-1)
             }
             moving = [
                 position
                 for position in advance.positions
-                if _moves(position, stored.get(position.partition), advance, found)
+                if _moves(position, stored.get(position.partition), advance, current)
             ]
             _put(tx, (channel.uid, group, -1), moving, advance.topic_id, self._clock())
             kept = offsets_store.of(tx, channel.uid, group, member=-1)
-        named = {each.partition for each in advance.positions}
+        named = {position.partition for position in advance.positions}
         return GroupReport(
-            group=found,
-            positions=tuple(each for each in kept if each[1].position.partition in named),
+            group=current,
+            positions=tuple(pair for pair in kept if pair[1].position.partition in named),
             resets=(),
         )
 
 
 def _report(tx: ReadTransaction, group: Group, *, member: int | None) -> GroupReport:
-    found = offsets_store.of(tx, group.channel_uid, group.name, member=member)
+    positions = offsets_store.of(tx, group.channel_uid, group.name, member=member)
     resets = events_of_group(tx, group.channel_uid, group.name, limit=RESETS_SHOWN)
-    return GroupReport(group=group, positions=tuple(found), resets=tuple(resets))
+    return GroupReport(group=group, positions=tuple(positions), resets=tuple(resets))
 
 
 def _position_fields(positions: Iterable[tuple[int, Committed]]) -> dict[str, Scalar]:
@@ -333,8 +335,8 @@ def _position_fields(positions: Iterable[tuple[int, Committed]]) -> dict[str, Sc
         f"partition {at.partition}" + (f" of member {member}" if member >= 0 else ""): (
             f"{at.offset}, record {at.record}" if at.record else at.offset
         )
-        for member, each in positions
-        for at in (each.position,)
+        for member, committed in positions
+        for at in (committed.position,)
     }
 
 
@@ -368,34 +370,36 @@ def _check(reset: Reset, channel: Channel, group: Group) -> None:
 def _hold_members(tx: WriteTransaction, group: Group) -> list[Endpoint]:
     """Lock the members, after their commits in progress, and return them."""
     members = endpoints_store.members(tx, group.channel_uid, group.role, group.name)
-    return list(endpoints_store.hold(tx, [each.id for each in members]).values())
+    return list(endpoints_store.hold(tx, [member.id for member in members]).values())
 
 
 def _put(
     tx: WriteTransaction, whose: Whose, positions: Iterable[Position], topic_id: str, now: datetime
 ) -> None:
-    updates = [Committed(position=each, topic_id=topic_id, committed_at=now) for each in positions]
-    offsets_store.put(tx, [(whose, each) for each in updates])
+    updates = [
+        Committed(position=position, topic_id=topic_id, committed_at=now) for position in positions
+    ]
+    offsets_store.put(tx, [(whose, committed) for committed in updates])
 
 
 def _group_of_advance(
     tx: WriteTransaction, channel: Channel, name: str, *, owner: str | None
 ) -> Group:
-    found = groups_store.find(tx, channel.uid, Role.READER, name)
-    if found is None:
-        found = new_group(channel.uid, Role.READER, name, GroupConfig(dynamic=True), owner=owner)
-        groups_store.save(tx, found)
-    if found.mode is Mode.BROADCAST:
+    group = groups_store.find(tx, channel.uid, Role.READER, name)
+    if group is None:
+        group = new_group(channel.uid, Role.READER, name, GroupConfig(dynamic=True), owner=owner)
+        groups_store.save(tx, group)
+    if group.mode is Mode.BROADCAST:
         raise GroupMode(
             f"The group {name!r} is broadcast: each member has its own positions, which only it "
             "commits. Use another group."
         )
-    return found
+    return group
 
 
 def _require_partitions(channel: Channel, positions: Iterable[Position]) -> None:
     partitions = max(channel.spec.partitions, channel.topic.partitions or 0)
-    beyond = [each.partition for each in positions if each.partition >= partitions]
+    beyond = [position.partition for position in positions if position.partition >= partitions]
     if beyond:
         raise NotAssigned(
             f"The channel {channel.name!r} has {partitions} partitions, and no partition "

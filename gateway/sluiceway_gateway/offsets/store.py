@@ -84,21 +84,26 @@ def of(
 def at(tx: ReadTransaction, whose: Whose, partitions: Collection[int]) -> Mapping[int, Committed]:
     """Return the committed positions of these partitions, by partition."""
     if len(partitions) <= KEYS_AT_ONCE:
-        return stored_at(tx, [(*whose, each) for each in partitions]).get(whose, {})
+        return stored_at(tx, [(*whose, partition) for partition in partitions]).get(whose, {})
     channel_uid, group, member = whose
-    found = {each.position.partition: each for _, each in of(tx, channel_uid, group, member=member)}
-    return {partition: each for partition, each in found.items() if partition in partitions}
+    stored = {
+        committed.position.partition: committed
+        for _, committed in of(tx, channel_uid, group, member=member)
+    }
+    return {
+        partition: committed for partition, committed in stored.items() if partition in partitions
+    }
 
 
 def stored_at(
     tx: ReadTransaction, keys: Sequence[tuple[str, str, int, int]]
 ) -> dict[Whose, dict[int, Committed]]:
     """Return committed positions by owner and partition; each key is both."""
-    found: dict[Whose, dict[int, Committed]] = {}
+    by_owner: dict[Whose, dict[int, Committed]] = {}
     for row in tx.look_up(_STORED, keys):
-        own = found.setdefault((row.channel_uid, row.group_name, row.member_index), {})
+        own = by_owner.setdefault((row.channel_uid, row.group_name, row.member_index), {})
         own[row.partition] = _committed_of(row)
-    return found
+    return by_owner
 
 
 def put(tx: WriteTransaction, updates: Iterable[tuple[Whose, Committed]]) -> None:
@@ -106,16 +111,16 @@ def put(tx: WriteTransaction, updates: Iterable[tuple[Whose, Committed]]) -> Non
     rows = [
         dict(zip(_WHOSE, owner, strict=True))
         | {
-            "partition": each.position.partition,
-            "next_offset": each.position.offset,
-            "record": each.position.record,
-            "metadata": each.position.metadata,
-            "topic_id": each.topic_id,
-            "epoch": each.epoch,
-            "number": each.number,
-            "committed_at": each.committed_at,
+            "partition": committed.position.partition,
+            "next_offset": committed.position.offset,
+            "record": committed.position.record,
+            "metadata": committed.position.metadata,
+            "topic_id": committed.topic_id,
+            "epoch": committed.epoch,
+            "number": committed.number,
+            "committed_at": committed.committed_at,
         }
-        for owner, each in updates
+        for owner, committed in updates
     ]
     tx.run_each(_PUT, rows)
 
@@ -220,31 +225,31 @@ def commit(
     """
     # The locks prevent that an endpoint is superseded, or its group resized or reset, so the state
     # that is read next stays valid.
-    held = endpoint_store.hold(tx, {each.endpoint for each, _ in pending}, wait=wait)
-    targets = {each.endpoint: each for each in tx.look_up(_TARGETS, list(held))}
+    held = endpoint_store.hold(tx, {request.endpoint for request, _ in pending}, wait=wait)
+    targets = {target.endpoint: target for target in tx.look_up(_TARGETS, list(held))}
     others = _others(tx, held)
     stored = stored_at(
         tx,
         [
-            (*whose(held[each.endpoint]), position.partition)
-            for each, _ in pending
-            if each.endpoint in held
-            for position in each.positions
+            (*whose(held[request.endpoint]), position.partition)
+            for request, _ in pending
+            if request.endpoint in held
+            for position in request.positions
         ],
     )
     results: list[CommitResult | SluicewayGatewayError] = []
     counts: list[dict[str, Any]] = []
     updates: list[tuple[Whose, Committed]] = []
-    for each, principal in pending:
-        endpoint, target = held.get(each.endpoint), targets.get(each.endpoint)
+    for request, principal in pending:
+        endpoint, target = held.get(request.endpoint), targets.get(request.endpoint)
         try:
             if (
                 endpoint is None
                 or target is None
-                or (target.channel, endpoint.channel_uid) != (each.channel, each.channel_uid)
+                or (target.channel, endpoint.channel_uid) != (request.channel, request.channel_uid)
             ):
                 raise EndpointNotFound(
-                    f"The channel {each.channel!r} has no endpoint {each.endpoint}."
+                    f"The channel {request.channel!r} has no endpoint {request.endpoint}."
                 )
             principal.require_own(target.session_owner, f"The session of {endpoint.where}")
             owner = whose(endpoint)
@@ -256,24 +261,26 @@ def commit(
                 stored=stored.get(owner, {}),
                 others=others.get(endpoint.id, ()),
             )
-            is_new = validate_commit(each, context)
+            is_new = validate_commit(request, context)
             require_use(principal, target.group.owned(target.channel), "commit")
         except SluicewayGatewayError as error:
             results.append(error)
             continue
         groups_store.claim(tx, target.group, principal, channel=target.channel, now=now)
         if is_new:
-            positions = each.committed(now)
+            positions = request.committed(now)
             updates += [(owner, position) for position in positions]
-            counts.append({"the_id": each.endpoint, "the_epoch": each.epoch, "number": each.number})
+            counts.append(
+                {"the_id": request.endpoint, "the_epoch": request.epoch, "number": request.number}
+            )
         else:
-            kept = (context.stored.get(position.partition) for position in each.positions)
+            kept = (context.stored.get(position.partition) for position in request.positions)
             positions = tuple(position for position in kept if position is not None)
         results.append(
             CommitResult(
                 group=target.group,
                 member=owner[2],
-                number=max(each.number, endpoint.commits),
+                number=max(request.number, endpoint.commits),
                 positions=positions,
             )
         )
@@ -290,11 +297,13 @@ def _others(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, tupl
     a later generation.
     """
     dynamic = {
-        each.id: (each.channel_uid, each.place.group) for each in held.values() if each.is_dynamic
+        endpoint.id: (endpoint.channel_uid, endpoint.place.group)
+        for endpoint in held.values()
+        if endpoint.is_dynamic
     }
-    found = live_members(tx, sorted(set(dynamic.values()))) if dynamic else {}
+    members = live_members(tx, sorted(set(dynamic.values()))) if dynamic else {}
     return {
-        id_: tuple(each for each in found[key] if each.endpoint != id_)
+        id_: tuple(member for member in members[key] if member.endpoint != id_)
         for id_, key in dynamic.items()
     }
 
@@ -310,17 +319,17 @@ def committed_offsets(
     tx: ReadTransaction, keys: Collection[GroupKey]
 ) -> dict[GroupKey, CommittedOffsets]:
     """Return the committed offsets of groups of readers, without groups that never had a member."""
-    found: dict[GroupKey, CommittedOffsets] = {}
+    by_group: dict[GroupKey, CommittedOffsets] = {}
     groups = groups_store.find_all(tx, [(uid, Role.READER, name) for uid, name in keys])
     for (uid, _, name), group in groups.items():
         members = range(group.size or 0) if group.mode is Mode.BROADCAST else (-1,)
-        found[uid, name] = CommittedOffsets(members=tuple(members))
+        by_group[uid, name] = CommittedOffsets(members=tuple(members))
     for row in tx.in_parts(_OFFSETS, keys=sorted(keys)):
-        committed = found.get((row.channel_uid, row.group_name))
+        committed = by_group.get((row.channel_uid, row.group_name))
         if committed is not None:
             key = (row.member_index, row.partition)
             committed.offsets[key] = (row.topic_id, row.next_offset)
-    return found
+    return by_group
 
 
 class MirroredOffset(NamedTuple):
@@ -352,7 +361,5 @@ _MIRRORED_SINCE = _MIRRORED.where(positions.c.committed_at >= bindparam("since")
 
 def mirrored_offsets(tx: ReadTransaction, since: datetime | None) -> list[MirroredOffset]:
     """Return the positions in current topics of mirrored channels, all with `since` None."""
-    found = (
-        tx.execute(_MIRRORED) if since is None else tx.execute(_MIRRORED_SINCE, {"since": since})
-    )
-    return list(map(MirroredOffset._make, found))
+    rows = tx.execute(_MIRRORED) if since is None else tx.execute(_MIRRORED_SINCE, {"since": since})
+    return list(map(MirroredOffset._make, rows))
