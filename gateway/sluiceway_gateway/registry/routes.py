@@ -137,13 +137,13 @@ def list_schemas(
 ) -> Response:
     """Return versions of all subjects with their schemas, at most 1,000."""
     limit = min(part.limit, MAX_SCHEMAS) if part.limit >= 0 else MAX_SCHEMAS
-    found = gateway.registry.listed(
+    versions = gateway.registry.listed(
         client,
         prefix=prefix.removeprefix(ANY_CONTEXT),
         latest=latest,
         part=replace(part, limit=limit).range,
     )
-    return _json([vars(each) for each in found])
+    return _json([vars(version) for version in versions])
 
 
 @router.get("/schemas/types")
@@ -205,7 +205,7 @@ def list_subjects(
 @router.get("/subjects/{subject}/versions")
 def list_versions(subject: str, client: RegistryClient, gateway: Gateway, part: Part) -> Response:
     """Return the numbers of a subject's versions."""
-    return part.of([each.version for each in gateway.registry.versions(subject, client)])
+    return part.of([version.version for version in gateway.registry.versions(subject, client)])
 
 
 @router.get("/subjects/{subject}/versions/{version}")
@@ -219,8 +219,8 @@ def get_definition(
     subject: str, version: str, client: RegistryClient, gateway: Gateway
 ) -> Response:
     """Return the schema of a version alone."""
-    found = gateway.registry.version(subject, version, client)
-    return Response(found.schema, media_type=MEDIA_TYPE)
+    subject_version = gateway.registry.version(subject, version, client)
+    return Response(subject_version.schema, media_type=MEDIA_TYPE)
 
 
 @router.get("/subjects/{subject}/versions/{version}/referencedby")
@@ -246,7 +246,7 @@ def register_schema(
 ) -> Response:
     """Return the id of a schema that the channel has already; others are refused."""
     try:
-        found = gateway.registry.lookup(subject, body.avro(), client)
+        version = gateway.registry.lookup(subject, body.avro(), client)
     except RegistryError as error:
         if error.number not in {SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND}:
             raise
@@ -257,7 +257,7 @@ def register_schema(
             "schema=…)`, `channel.update(schema=…)` or PUT /v1/channels/NAME, and set "
             "auto.register.schemas=false in the serializer."
         ) from error
-    return _json({"id": found.id})
+    return _json({"id": version.id})
 
 
 @router.post("/compatibility/subjects/{subject}/versions")

@@ -64,8 +64,8 @@ class Registry:
     def subjects(self, principal: Principal, *, prefix: str = "") -> list[str]:
         """Return the names of all subjects, in order."""
         with self._database.read() as tx:
-            found = schemas_store.subjects(tx, prefixes=principal.prefixes(Action.VIEW))
-        names = {name for each in found for name in _names(each)}
+            subjects = schemas_store.subjects(tx, prefixes=principal.prefixes(Action.VIEW))
+        names = {name for subject in subjects for name in _names(subject)}
         return sorted(name for name in names if name.startswith(prefix))
 
     def definition(self, schema_id: int, principal: Principal) -> str:
@@ -88,20 +88,22 @@ class Registry:
         """Return the subjects and versions of a schema. Raises RegistryError."""
         self.definition(schema_id, principal)
         with self._database.read() as tx:
-            found = schemas_store.subject_versions(
+            versions = schemas_store.subject_versions(
                 tx, prefixes=principal.prefixes(Action.VIEW), schema_id=schema_id
             )
-        return sorted({(name, version) for each, version, _ in found for name in _names(each)})
+        return sorted(
+            {(name, version) for subject, version, _ in versions for name in _names(subject)}
+        )
 
     def listed(
         self, principal: Principal, *, prefix: str, latest: bool, part: slice
     ) -> list[SubjectVersion]:
         """Return this part of all versions of all subjects, or of those that writers use."""
         with self._database.read() as tx:
-            found = schemas_store.subject_versions(tx, prefixes=principal.prefixes(Action.VIEW))
+            versions = schemas_store.subject_versions(tx, prefixes=principal.prefixes(Action.VIEW))
             every = {
                 (name, version, schema_id): (subject.channel_uid, version)
-                for subject, version, schema_id in found
+                for subject, version, schema_id in versions
                 if not latest or version == subject.version
                 for name in _names(subject)
                 if name.startswith(prefix)
@@ -125,9 +127,9 @@ class Registry:
         Raises RegistryError.
         """
         with self._database.read() as tx:
-            found = _require(tx, subject, principal)
-            versions = schemas_store.versions(tx, found.channel_uid)
-        return SubjectVersion.of(subject, _version(subject, version, versions, found.version))
+            channel = _require(tx, subject, principal)
+            versions = schemas_store.versions(tx, channel.channel_uid)
+        return SubjectVersion.of(subject, _version(subject, version, versions, channel.version))
 
     def lookup(self, subject: str, definition: str, principal: Principal) -> SubjectVersion:
         """Return the version with this schema, given as Avro JSON.
@@ -135,9 +137,9 @@ class Registry:
         Raises RegistryError.
         """
         versions = self.versions(subject, principal)
-        given = _parsed(definition)
+        schema = _parsed(definition)
         for version in versions:
-            if version.fingerprint == given.fingerprint:
+            if version.fingerprint == schema.fingerprint:
                 return SubjectVersion.of(subject, version)
         raise RegistryError(
             f"None of the {len(versions)} versions of {subject!r} is this schema.",
@@ -151,15 +153,17 @@ class Registry:
 
         Raises RegistryError.
         """
-        given = _parsed(definition)
+        schema = _parsed(definition)
         # In one transaction: a version added meanwhile could be the latest, but not among these.
         with self._database.read() as tx:
-            found = _require(tx, subject, principal)
-            versions = schemas_store.versions(tx, found.channel_uid)
+            channel = _require(tx, subject, principal)
+            versions = schemas_store.versions(tx, channel.channel_uid)
         kept = (
-            versions if version is None else (_version(subject, version, versions, found.version),)
+            versions
+            if version is None
+            else (_version(subject, version, versions, channel.version),)
         )
-        return differences(given, kept, found.compatibility)
+        return differences(schema, kept, channel.compatibility)
 
     def compatibility(self, subject: str, principal: Principal) -> Compatibility:
         """Return the rule of the subject's channel. Raises RegistryError."""
@@ -179,9 +183,9 @@ def _require(tx: ReadTransaction, subject: str, principal: Principal) -> Subject
     """Return the subject's channel; a channel's name has precedence over a topic's."""
     name = subject.removesuffix(_SUFFIX)
     if name != subject and _NAME.fullmatch(name):
-        found = schemas_store.subjects(tx, prefixes=principal.prefixes(Action.VIEW), name=name)
-        if found:
-            return min(found, key=lambda each: each.channel != name)
+        candidates = schemas_store.subjects(tx, prefixes=principal.prefixes(Action.VIEW), name=name)
+        if candidates:
+            return min(candidates, key=lambda candidate: candidate.channel != name)
     if subject.endswith(KEY_SUFFIX):
         raise RegistryError(
             f"There is no subject {subject[:300]!r}: the keys of a channel are text or bytes, "
@@ -210,9 +214,9 @@ def _version(
             INVALID_VERSION,
         )
     number = in_use if latest else int(version)
-    for each in versions:
-        if each.version == number:
-            return each
+    for candidate in versions:
+        if candidate.version == number:
+            return candidate
     raise RegistryError(f"The subject {subject!r} has no version {number}.", VERSION_NOT_FOUND)
 
 
