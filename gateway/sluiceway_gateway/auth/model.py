@@ -208,8 +208,8 @@ def token_text(token_id: str, secret: str) -> str:
 
 def split_token(text: str) -> tuple[str, str] | None:
     """Return a token text's id and secret; None for another form."""
-    found = _TOKEN.match(text)
-    return None if found is None else (found[1], found[2])
+    match = _TOKEN.match(text)
+    return None if match is None else (match[1], match[2])
 
 
 def key_fingerprint(key: bytes) -> str:

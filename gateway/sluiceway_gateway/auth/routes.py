@@ -36,7 +36,7 @@ def get_token(principal: Anybody, gateway: Gateway) -> Response:
     body = {
         "id": None if token is None else token.id,
         "name": principal.subject,
-        "scopes": [str(each) for each in principal.scopes],
+        "scopes": [str(scope) for scope in principal.scopes],
         "expires_at": expires_at and time_json(expires_at),
     }
     return json_response(body)

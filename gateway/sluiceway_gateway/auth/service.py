@@ -137,7 +137,7 @@ class Tokens:
             return
         self._required_key()
         now = self._clock()
-        valid = [each for each in self.every() if each.valid_at(now)]
+        valid = [token for token in self.every() if token.valid_at(now)]
         if valid and all(map(self.has_other_key, valid)):
             raise InvalidSettings(
                 "the tokens were created with another key than SLUICEWAY_TOKEN_KEY (or _FILE), so "
@@ -176,21 +176,21 @@ class Tokens:
         self, tx: ReadTransaction, principals: Collection[Principal]
     ) -> Mapping[Principal, Unauthenticated]:
         """Return an error for each principal that is no longer valid."""
-        ids = {each.id for each in principals if each is not LOOPBACK}
+        ids = {principal.id for principal in principals if principal is not LOOPBACK}
         stored = auth_store.of_ids(tx, ids) if ids else {}
-        found: dict[Principal, Unauthenticated] = {}
-        for each in set(principals):
-            if each is LOOPBACK:
+        errors: dict[Principal, Unauthenticated] = {}
+        for principal in set(principals):
+            if principal is LOOPBACK:
                 self._closed = self._closed or auth_store.exist(tx)
                 detail = _REQUIRED if self._closed else None
             else:
-                token = stored.get(each.id)
+                token = stored.get(principal.id)
                 valid = token is not None and token.valid_at(self._clock())
                 detail = None if valid else _REFUSED
             if detail is not None:
-                self._recent.discard(each)
-                found[each] = Unauthenticated(detail)
-        return found
+                self._recent.discard(principal)
+                errors[principal] = Unauthenticated(detail)
+        return errors
 
     def of(self, principal: Principal) -> Token | None:
         """Return the token of a principal; None without tokens. Raises Unauthenticated."""
@@ -209,16 +209,16 @@ class Tokens:
         return LOOPBACK
 
     def _principal_of(self, text: str) -> Principal:
-        given = split_token(text)
-        if given is None:
+        parts = split_token(text)
+        if parts is None:
             raise Unauthenticated(
                 "The token does not have the form slw_ID_SECRET; check where it is set."
             )
         with self._database.read() as tx:
-            token = auth_store.of_ids(tx, [given[0]]).get(given[0])
+            token = auth_store.of_ids(tx, [parts[0]]).get(parts[0])
         # Unknown ids are hashed and compared too, so that timing does not reveal known ids.
-        known = token.hash if token is not None else "0" * 64
-        same = self._key is not None and hmac.compare_digest(token_hash(self._key, *given), known)
+        digest = token.hash if token is not None else "0" * 64
+        same = self._key is not None and hmac.compare_digest(token_hash(self._key, *parts), digest)
         if token is not None and not same:
             self._warn_of_key(token)
         if not same or token is None or not token.valid_at(self._clock()):
@@ -255,38 +255,38 @@ class _RecentPrincipals:
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
-        self._found: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
+        self._entries: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
         self._lock = threading.Lock()
 
     def add(self, text: str | None, principal: Principal) -> None:
         key = self._hash(text)
         with self._lock:
-            self._found[key] = (principal, time.monotonic())
-            self._found.move_to_end(key)
-            if len(self._found) > _MOST_RECENT:
-                self._found.popitem(last=False)
+            self._entries[key] = (principal, time.monotonic())
+            self._entries.move_to_end(key)
+            if len(self._entries) > _MOST_RECENT:
+                self._entries.popitem(last=False)
 
     def get(self, text: str | None, within_s: float) -> Principal | None:
         key = self._hash(text)
         with self._lock:
-            found = self._found.get(key)
-            if found is None or time.monotonic() - found[1] >= within_s:
+            entry = self._entries.get(key)
+            if entry is None or time.monotonic() - entry[1] >= within_s:
                 return None
-            self._found.move_to_end(key)
-            return found[0]
+            self._entries.move_to_end(key)
+            return entry[0]
 
     def forget(self, text: str | None) -> None:
         with self._lock:
-            self._found.pop(self._hash(text), None)
+            self._entries.pop(self._hash(text), None)
 
     def discard(self, principal: Principal) -> None:
         with self._lock:
-            for key in [key for key, (each, _) in self._found.items() if each == principal]:
-                del self._found[key]
+            for key in [key for key, (recent, _) in self._entries.items() if recent == principal]:
+                del self._entries[key]
 
     def _hash(self, text: str | None) -> bytes:
-        given = b"" if text is None else text.encode("utf-8", "replace")
-        return hashlib.blake2b(given, key=self._key, digest_size=32).digest()
+        encoded = b"" if text is None else text.encode("utf-8", "replace")
+        return hashlib.blake2b(encoded, key=self._key, digest_size=32).digest()
 
 
 def check_bind(host: str, *, has_tokens: bool, tls: bool, tls_by_proxy: bool) -> None:

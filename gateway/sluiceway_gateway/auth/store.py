@@ -19,7 +19,7 @@ _ANY = select(tokens.c.id).limit(1)
 
 def of_ids(tx: ReadTransaction, ids: Collection[str]) -> dict[str, Token]:
     """Return the tokens of these ids, valid or not, by id."""
-    return {each.id: each for each in tx.look_up(_OF_IDS, list(ids))}
+    return {token.id: token for token in tx.look_up(_OF_IDS, list(ids))}
 
 
 def exist(tx: ReadTransaction) -> bool:
