@@ -361,11 +361,11 @@ def _close(_connection: object, record: ConnectionPoolEntry) -> None:
     record.invalidate()
 
 
-def _parsed(given: str) -> URL:
+def _parsed(url_text: str) -> URL:
     """Return the URL with the supported driver."""
     expected = "sqlite:///PATH or postgresql://USER:PASSWORD@HOST/DATABASE"
     try:
-        url = make_url(given)
+        url = make_url(url_text)
     except (ArgumentError, NoSuchModuleError, ValueError):
         raise InvalidSettings(f"SLUICEWAY_DATABASE_URL is not a URL; give {expected}") from None
     if url.drivername in {"postgresql", "postgres", "postgresql+psycopg"}:

@@ -37,13 +37,13 @@ Result = TypeVar("Result")
 
 def check_parameters(url: URL) -> None:
     """Raise InvalidSettings for parameters in the URL that libpq does not have."""
-    given: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         name: value if isinstance(value, str) else ",".join(value)
         for name, value in url.query.items()
     }
     try:
-        make_conninfo(**given)
-        timeout_from_conninfo(given)
+        make_conninfo(**parameters)
+        timeout_from_conninfo(parameters)
     except psycopg.ProgrammingError as error:
         raise InvalidSettings(
             f"SLUICEWAY_DATABASE_URL has a wrong parameter ({str(error).strip()}); it takes those "
@@ -92,7 +92,7 @@ def _attempts(url: URL) -> int:
     """Return the expected number of addresses; a name often has an IPv4 and an IPv6 address."""
     named = url.query.get("host", url.host or "/")
     hosts = ",".join([named] if isinstance(named, str) else named).split(",")
-    return 1 if all(each.startswith("/") for each in hosts) else max(2, len(hosts))
+    return 1 if all(host.startswith("/") for host in hosts) else max(2, len(hosts))
 
 
 def _attempt_s(url: URL, wait_ms: int) -> float:
@@ -146,14 +146,14 @@ class CircuitBreaker:
         self._stopping.set()
 
     def _run(self) -> None:
-        known = ""
+        last_reason = ""
         while not self._stopping.is_set():
             try:
                 self._probe()
             except Exception as error:
-                if (reason := " ".join(str(error).split())) != known:
+                if (reason := " ".join(str(error).split())) != last_reason:
                     _log.warning("the database still does not answer", reason=reason)
-                    known = reason
+                    last_reason = reason
                 self._stopping.wait(_PAUSE_S)
             else:
                 _log.info("the database answers again")

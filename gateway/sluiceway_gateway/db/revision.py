@@ -85,11 +85,11 @@ def upgrade(database: Database, *, wait_s: float = 60.0, table_wait_s: float = 1
 
 def require_current(database: Database) -> None:
     """Raise WrongRevision unless the database is at this version's revision."""
-    found, expected = current(database), head()
-    if found == expected:
+    revision, expected = current(database), head()
+    if revision == expected:
         return
-    _refuse_unknown(alembic_config(), found)
-    state = "has no tables yet" if found is None else f"is at revision {found}"
+    _refuse_unknown(alembic_config(), revision)
+    state = "has no tables yet" if revision is None else f"is at revision {revision}"
     raise WrongRevision(
         f"the database {state}, this gateway needs {expected}: run `sluiceway migrate`"
     )
@@ -141,10 +141,10 @@ def _lock_postgresql(connection: Connection, wait_s: float, table_wait_s: float)
 
 def _migrate(connection: Connection) -> None:
     config = alembic_config()
-    found = MigrationContext.configure(connection).get_current_revision()
-    _refuse_unknown(config, found)
+    revision = MigrationContext.configure(connection).get_current_revision()
+    _refuse_unknown(config, revision)
     others = sorted(metadata.tables.keys() & set(inspect(connection).get_table_names()))
-    if found is None and others:
+    if revision is None and others:
         raise WrongRevision(
             f"the database has tables of another program ({', '.join(others)}): create a database "
             "for the gateway alone, and set SLUICEWAY_DATABASE_URL to it"
@@ -153,11 +153,11 @@ def _migrate(connection: Connection) -> None:
     command.upgrade(config, "head")
 
 
-def _refuse_unknown(config: Config, found: str | None) -> None:
-    known = {each.revision for each in ScriptDirectory.from_config(config).walk_revisions()}
-    if found is not None and found not in known:
+def _refuse_unknown(config: Config, revision: str | None) -> None:
+    revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if revision is not None and revision not in revisions:
         raise WrongRevision(
-            f"the database is at revision {found}, which this gateway does not know: "
+            f"the database is at revision {revision}, which this gateway does not know: "
             "a newer version has migrated it; run that version, or restore a backup. If it is of "
             "another program, set SLUICEWAY_DATABASE_URL to a database for the gateway alone"
         )

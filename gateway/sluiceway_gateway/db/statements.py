@@ -38,8 +38,10 @@ def chunks(keys: Sequence[Key], size: int | None = None) -> Iterator[Sequence[Ke
 def starts_with(column: ColumnElement[str], prefixes: Iterable[str]) -> ColumnElement[bool]:
     """Return the condition that a text starts with a prefix, as ranges that an index serves."""
     ranges = (
-        and_(column >= each, column < each[:-1] + chr(ord(each[-1]) + 1)) if each else true()
-        for each in prefixes
+        and_(column >= prefix, column < prefix[:-1] + chr(ord(prefix[-1]) + 1))
+        if prefix
+        else true()
+        for prefix in prefixes
     )
     return or_(false(), *ranges)
 
@@ -72,7 +74,7 @@ class PreparedSelect:
         """`keys` names the expanding parameter, which is the only parameter."""
         self._statement = statement
         self._keys = keys
-        names = [str(each.key) for each in statement.selected_columns]
+        names = [str(column.key) for column in statement.selected_columns]
         self._row: Any = namedtuple("Row", names)  # type: ignore[misc]
         self._texts: dict[tuple[str, int], str] = {}
         self._converters: dict[str, list[tuple[int, _Convert]]] = {}
@@ -108,11 +110,13 @@ class PreparedSelect:
         """Return a named tuple with values converted to the columns' Python types."""
         converters = self._converters.get(dialect.name)
         if converters is None:
-            found = (
-                each.type.dialect_impl(dialect).result_processor(dialect, None)
-                for each in self._statement.selected_columns
+            processors = (
+                column.type.dialect_impl(dialect).result_processor(dialect, None)
+                for column in self._statement.selected_columns
             )
-            converters = [(at, convert) for at, convert in enumerate(found) if convert is not None]
+            converters = [
+                (at, convert) for at, convert in enumerate(processors) if convert is not None
+            ]
             self._converters[dialect.name] = converters
         if not converters:
             return self._row._make(row)
@@ -140,10 +144,10 @@ class CachedSelect(PreparedSelect):
 
     def rows(self, connection: Connection, keys: Sequence[Any]) -> list[Any]:
         """Return the converted rows; an unchanged row yields the same object again."""
-        found = list(self._fetch(connection, keys))
+        rows = list(self._fetch(connection, keys))
         results = []
         with self._lock:
-            for row in found:
+            for row in rows:
                 entry = self._cache.pop(row[0], None)
                 if entry is None or entry[0] != row:
                     entry = (row, self._make(self._named(connection.dialect, row)))
@@ -208,7 +212,7 @@ def upsert(
     Columns of `kept` are set where they are NULL, and keep their value otherwise. `where` gets the
     columns of the new row; where it is false, nothing changes.
     """
-    columns = [each.name for each in table.columns]
+    columns = [column.name for column in table.columns]
 
     def build(insert: Any) -> Insert:
         statement = insert(table)
@@ -229,7 +233,7 @@ def upsert(
 
 def columns_of(row: Any, kind: type) -> dict[str, Any]:
     """Return the columns of a row that have the name of a field of a dataclass."""
-    return {each.name: getattr(row, each.name) for each in fields(kind)}
+    return {field.name: getattr(row, field.name) for field in fields(kind)}
 
 
 def _positional(dialect: Dialect) -> Dialect:
