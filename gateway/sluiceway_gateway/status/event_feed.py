@@ -132,7 +132,7 @@ class _List(_Subject):
         if not lines and not removed and self.is_read:
             return
         self.tags = {name: tag for name, tag in self.read_tags.items() if name in names}
-        self.lines = {**{n: each for n, each in self.lines.items() if n in names}, **lines}
+        self.lines = {**{name: line for name, line in self.lines.items() if name in names}, **lines}
         self.unpublished = {}
         self.number += 1
         self.changes.append((*lines, *removed))
@@ -170,16 +170,16 @@ class _List(_Subject):
 
 
 def _state(lines: dict[str, bytes], prefixes: tuple[str, ...]) -> bytes:
-    items = b",".join(lines[each] for each in sorted(lines) if each.startswith(prefixes))
+    items = b",".join(lines[name] for name in sorted(lines) if name.startswith(prefixes))
     return b'"items":[' + items + b"]}\n\n"
 
 
 def _changes(lines: dict[str, bytes], prefixes: tuple[str, ...], names: set[str]) -> bytes:
-    visible = sorted(each for each in names if each.startswith(prefixes))
+    visible = sorted(name for name in names if name.startswith(prefixes))
     if not visible:
         return b""
-    changed = b",".join(lines[each] for each in visible if each in lines)
-    removed = to_json([each for each in visible if each not in lines])
+    changed = b",".join(lines[name] for name in visible if name in lines)
+    removed = to_json([name for name in visible if name not in lines])
     return b'"changed":[' + changed + b'],"removed":' + removed + b"}\n\n"
 
 
@@ -338,8 +338,8 @@ class StatusFeed:
 
     def _wake_all(self) -> None:
         self._urgent.set()
-        for each in (self._list, *self._channels.values()):
-            each.wake()
+        for subject in (self._list, *self._channels.values()):
+            subject.wake()
 
     async def _update(
         self, watcher: _Watcher, subject: _List | _OneChannel, position: str | None
@@ -362,13 +362,13 @@ class StatusFeed:
             body = await to_thread.run_sync(run, limiter=self._thread)
             return _Update(position=state, kind=kind, body=body)
 
-        found = subject.updates.get((*key, compress))
-        if found is None:
+        update = subject.updates.get((*key, compress))
+        if update is None:
             if len(subject.updates) >= _MAX_UPDATES:
                 subject.updates.clear()
-            found = subject.updates[*key, compress] = asyncio.ensure_future(encoded())
+            update = subject.updates[*key, compress] = asyncio.ensure_future(encoded())
         # Other watchers await it too, so it is not cancelled with this one.
-        return await asyncio.shield(found)
+        return await asyncio.shield(update)
 
     async def _run(self) -> None:
         """Read while there are watchers, then end their streams."""
@@ -377,8 +377,8 @@ class StatusFeed:
         finally:
             self._passes.reset()
             # Without reads, tokens are not checked.
-            for each in self._watchers:
-                each.has_ended = True
+            for watcher in self._watchers:
+                watcher.has_ended = True
             self._wake_all()
 
     async def _keep_reading(self) -> None:
@@ -406,27 +406,27 @@ class StatusFeed:
             self._watch.anything_changed(overall, timeout_s=self._max_pause_s, has_slot=True),
             self._urgent.wait(),
         )
-        tasks = [asyncio.ensure_future(each) for each in waits]
+        tasks = [asyncio.ensure_future(wait) for wait in waits]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in tasks:
-                each.cancel()
+            for task in tasks:
+                task.cancel()
 
     async def _read(self) -> Tag:
-        principals = {each.by for each in self._watchers}
+        principals = {watcher.by for watcher in self._watchers}
         listed = self._list.read_tags if self._list.watchers else None
         subjects = dict(self._channels)
-        watched = {name: each.tag for name, each in subjects.items()}
+        watched = {name: subject.tag for name, subject in subjects.items()}
 
         def run() -> tuple[FeedUpdate, dict[str, bytes]]:
             update = self._statuses.feed_update(by=principals, listed=listed, watched=watched)
-            return update, {name: self._text(each) for name, each in update.statuses.items()}
+            return update, {name: self._text(status) for name, status in update.statuses.items()}
 
         update, texts = await to_thread.run_sync(run, limiter=self._thread)
         if update.refused:
-            for each in self._watchers:
-                each.has_ended = each.has_ended or each.by in update.refused
+            for watcher in self._watchers:
+                watcher.has_ended = watcher.has_ended or watcher.by in update.refused
             self._wake_all()
         for name, subject in subjects.items():
             if name in update.gone:
@@ -448,9 +448,9 @@ class StatusFeed:
         """
 
         def read(some: Sequence[str]) -> None:
-            for each in self._statuses.summaries(some):
-                line = each.version.tag, to_json(summary_json(each))
-                self._list.unpublished[each.version.channel.name] = line
+            for summary in self._statuses.summaries(some):
+                line = summary.version.tag, to_json(summary_json(summary))
+                self._list.unpublished[summary.version.channel.name] = line
 
         complete = False
         try:

@@ -56,7 +56,7 @@ class LedgerSample:
     @property
     def held_back_by(self) -> OpenBatch | None:
         """The open batch for which the most committed messages wait."""
-        return next((each for each in self.batches if each.held_messages), None)
+        return next((batch for batch in self.batches if batch.held_messages), None)
 
     def is_gapless(self, starts: Offsets) -> bool:
         """Return True if every message from the first to the last committed one is committed."""
@@ -88,12 +88,12 @@ def ledger_sample(
     }
     opened = [
         OpenBatch(
-            key=each.key,
-            owner=each.owner,
-            since=each.opened_at.timestamp(),
-            held_messages=_held_messages(each, held),
+            key=batch.key,
+            owner=batch.owner,
+            since=batch.opened_at.timestamp(),
+            held_messages=_held_messages(batch, held),
         )
-        for each in batches
+        for batch in batches
     ]
     return LedgerSample(
         number=ledger.number,
@@ -102,7 +102,7 @@ def ledger_sample(
         visible_end=_offsets(ledger.visible_end, partitions),
         committed_messages=committed_messages,
         open_batches=len(opened),
-        batches=sorted(opened, key=lambda each: -each.held_messages)[:MAX_BATCHES],
+        batches=sorted(opened, key=lambda batch: -batch.held_messages)[:MAX_BATCHES],
     )
 
 
@@ -220,16 +220,16 @@ def summarize(groups: Iterable[GroupLag], write_rate: float | None) -> LagSummar
     bound, from the other tracks.
     """
     groups = list(groups)
-    lags = [each.lag_messages for each in groups]
-    since = [each.behind_since for each in groups if each.lag_messages != 0]
+    lags = [group.lag_messages for group in groups]
+    since = [group.behind_since for group in groups if group.lag_messages != 0]
     behind_since = min(_known(since), default=None)
-    slowest = max(groups, key=lambda each: each.lag_messages or 0, default=None)
+    slowest = max(groups, key=lambda group: group.lag_messages or 0, default=None)
     return LagSummary(
         lag_messages=max(_known(lags), default=None) if None not in lags else None,
         behind_since=behind_since,
         behind_or_before=behind_since is not None
-        and (None in since or any(each.behind_or_before for each in groups)),
-        progress=worst(each.worst for each in groups),
+        and (None in since or any(group.behind_or_before for group in groups)),
+        progress=worst(group.worst for group in groups),
         write_rate=write_rate,
         trend=None if slowest is None or None in lags else slowest.trend,
     )
@@ -252,18 +252,18 @@ def summarize_groups(lags: Mapping[str, GroupLag]) -> dict[str, GroupSummary]:
     tracks: dict[str, list[GroupLag]] = defaultdict(list)
     for key, lag in lags.items():
         tracks[group_of_track(key)].append(lag)
-    found = {}
-    for name, each in tracks.items():
-        whole = summarize(each, None)
-        rates = [*_known(lag.read_rate for lag in each)]
-        found[name] = GroupSummary(
+    summaries = {}
+    for name, track_lags in tracks.items():
+        whole = summarize(track_lags, None)
+        rates = [*_known(lag.read_rate for lag in track_lags)]
+        summaries[name] = GroupSummary(
             lag_messages=whole.lag_messages,
             behind_since=whole.behind_since,
             behind_or_before=whole.behind_or_before,
             progress=whole.progress,
             read_rate=sum(rates) if rates else None,
         )
-    return found
+    return summaries
 
 
 def group_lag(
@@ -275,12 +275,14 @@ def group_lag(
     """
     last = window[-1]
     track = last.tracks[key]
-    lags = [last.lag(track, each) for each in range(len(last.ends))]
+    lags = [last.lag(track, partition) for partition in range(len(last.ends))]
     written = [
-        written_at(history, each, max(track.position[each] or 0, last.starts[each] or 0))
+        written_at(
+            history, partition, max(track.position[partition] or 0, last.starts[partition] or 0)
+        )
         if lag
         else (None, False)
-        for each, lag in enumerate(lags)
+        for partition, lag in enumerate(lags)
     ]
     behind_since = min(_known(since for since, _ in written), default=None)
     total = _total(last, lags)
@@ -293,7 +295,8 @@ def group_lag(
         since=[since for since, _ in written],
         since_or_before=[or_before for _, or_before in written],
         progress=[
-            _progress(key, window, each, lag, alive=alive[each]) for each, lag in enumerate(lags)
+            _progress(key, window, partition, lag, alive=alive[partition])
+            for partition, lag in enumerate(lags)
         ],
         lag_messages=total,
         behind_since=behind_since,
@@ -307,10 +310,10 @@ def group_lag(
 
 def write_rate(window: Sequence[Sample]) -> float | None:
     """Return the messages written per second over the last seconds; None if unknown."""
-    known = _recent([each for each in window if each.ends])
-    if not known or not window[-1].ends:
+    samples = _recent([sample for sample in window if sample.ends])
+    if not samples or not window[-1].ends:
         return None
-    first, last = known[0], known[-1]
+    first, last = samples[0], samples[-1]
     seconds = (last.at - first.at).total_seconds()
     written = [
         end - (offset_at(first.ends, partition) or 0)
@@ -347,13 +350,13 @@ def _recent(window: Sequence[Sample]) -> Sequence[Sample]:
     """Return the samples of the last `RATE_S`, but at least two if possible."""
     if not window:
         return window
-    ages_s = [(window[-1].at - each.at).total_seconds() for each in window]
+    ages_s = [(window[-1].at - sample.at).total_seconds() for sample in window]
     first = next((number for number, age_s in enumerate(ages_s) if 0 <= age_s <= RATE_S), 0)
     return window[max(0, min(first, len(window) - 2)) :]
 
 
 def _known(values: Iterable[_N | None]) -> Iterable[_N]:
-    return (each for each in values if each is not None)
+    return (value for value in values if value is not None)
 
 
 def _progress(
@@ -392,7 +395,7 @@ def _total(sample: Sample, lags: Offsets) -> int | None:
 
 
 def _read_rate(key: str, window: Sequence[Sample]) -> float | None:
-    tracks = [(each.at, each.tracks[key]) for each in window if key in each.tracks]
+    tracks = [(sample.at, sample.tracks[key]) for sample in window if key in sample.tracks]
     seconds = (tracks[-1][0] - tracks[0][0]).total_seconds()
     if seconds <= 0:
         return None
@@ -414,7 +417,9 @@ def _trend(key: str, window: Sequence[Sample], total: int | None) -> float | Non
         track = sample.tracks.get(key)
         if track is None or len(sample.ends) != len(last.ends):
             continue
-        before = _total(sample, [sample.lag(track, each) for each in range(len(sample.ends))])
+        before = _total(
+            sample, [sample.lag(track, partition) for partition in range(len(sample.ends))]
+        )
         seconds = (last.at - sample.at).total_seconds()
         if before is not None and seconds > 0:
             return (total - before) / seconds

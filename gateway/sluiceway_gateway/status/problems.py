@@ -86,7 +86,7 @@ class Coverage:
     @classmethod
     def of(cls, starts: Sequence[int | None]) -> "Coverage":
         """Return the coverage of a sample's first offsets."""
-        return cls(known=sum(each is not None for each in starts), partitions=len(starts))
+        return cls(known=sum(start is not None for start in starts), partitions=len(starts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +118,11 @@ def out_of_range(window: Sequence[Sample]) -> dict[str, OutOfRange]:
             last = _position_in_log(recent[-1], key, partition)
             if last is None or last[1] <= last[0] <= last[2]:
                 continue
-            positions = [_position_in_log(each, key, partition) for each in recent]
-            known = [each for each in positions if each is not None]
-            if len(known) < _AGREEING:
+            positions = [_position_in_log(sample, key, partition) for sample in recent]
+            known_positions = [position for position in positions if position is not None]
+            if len(known_positions) < _AGREEING:
                 continue
-            offsets, starts, ends = zip(*known, strict=True)
+            offsets, starts, ends = zip(*known_positions, strict=True)
             expired, beyond = counts.get(group_of_track(key), (0, 0))
             if max(offsets) < min(starts):
                 counts[group_of_track(key)] = expired + 1, beyond
@@ -133,7 +133,7 @@ def out_of_range(window: Sequence[Sample]) -> dict[str, OutOfRange]:
 
 def ranges_of(document: Mapping[str, Any] | None) -> dict[str, OutOfRange]:
     """Return the groups of a sample's document, which samples of earlier versions do not have."""
-    return {name: OutOfRange(**each) for name, each in (document or {}).items()}
+    return {name: OutOfRange(**counts) for name, counts in (document or {}).items()}
 
 
 def unread_partitions(
@@ -150,7 +150,7 @@ def unread_partitions(
     if len(recent) < _AGREEING:
         return {}
     counts: dict[str, int] = {}
-    by_tasks = {each.group for each in readers if each.alive and each.by_tasks}
+    by_tasks = {reader.group for reader in readers if reader.alive and reader.by_tasks}
     for key in recent[-1].tracks:
         group = group_of_track(key)
         if group == ANONYMOUS or group in by_tasks:
@@ -158,7 +158,7 @@ def unread_partitions(
         unread = [
             partition
             for partition in range(len(recent[-1].ends))
-            if all(_is_unread(each, key, partition) for each in recent)
+            if all(_is_unread(sample, key, partition) for sample in recent)
         ]
         if unread:
             counts[group] = max(len(unread), counts.get(group, 0))
@@ -255,18 +255,18 @@ def current_problems(
     `endpoints` are those that miss heartbeats, and may be others. Endpoints that failed, or were
     lost without a group, have ended, so `failures` are one problem, the last one.
     """
-    found = [
+    problems = [
         *_of_channel(channel),
         *_of_coverage(coverage),
         *_of_ledger(ledger),
         *_of_groups(groups),
         *_of_ranges(out_of_range),
         *_of_unread(unread),
-        *(problem for each in endpoints if (problem := _of_endpoint(each)) is not None),
+        *(problem for endpoint in endpoints if (problem := _of_endpoint(endpoint)) is not None),
         *_of_failures(failures),
     ]
-    found.sort(key=attrgetter("order"))
-    return tuple(found)
+    problems.sort(key=attrgetter("order"))
+    return tuple(problems)
 
 
 def _of_channel(channel: Channel) -> Iterable[CurrentProblem]:
@@ -306,40 +306,40 @@ def _of_ledger(ledger: LedgerSample | None) -> Iterable[CurrentProblem]:
         return
     if ledger.halted is not None:
         yield CurrentProblem(code="channel_halted", severity=Severity.ERROR, reason=ledger.halted)
-    for each in ledger.batches:
-        if each.held_messages > 0:
+    for batch in ledger.batches:
+        if batch.held_messages > 0:
             yield CurrentProblem(
                 code="batch_holds_readers",
                 severity=Severity.WARNING,
-                since=datetime.fromtimestamp(each.since, UTC),
-                batch=each.key,
-                owner=each.owner,
-                held_messages=each.held_messages,
+                since=datetime.fromtimestamp(batch.since, UTC),
+                batch=batch.key,
+                owner=batch.owner,
+                held_messages=batch.held_messages,
             )
 
 
 def _of_groups(groups: Mapping[str, GroupSummary]) -> Iterable[CurrentProblem]:
-    for name, each in sorted(groups.items()):
-        if each.progress in _OF_PROGRESS:
-            code, severity = _OF_PROGRESS[each.progress]
+    for name, summary in sorted(groups.items()):
+        if summary.progress in _OF_PROGRESS:
+            code, severity = _OF_PROGRESS[summary.progress]
             yield CurrentProblem(
                 code=code,
                 severity=severity,
                 role="reader",
                 group=name or None,
-                lag_messages=each.lag_messages,
+                lag_messages=summary.lag_messages,
             )
 
 
 def _of_ranges(out_of_range: Mapping[str, OutOfRange]) -> Iterable[CurrentProblem]:
-    for name, each in sorted(out_of_range.items()):
+    for name, counts in sorted(out_of_range.items()):
         reasons = (
-            (each.expired, "retention removed the next messages of {}"),
-            (each.beyond, "its positions are above the last message of {}"),
+            (counts.expired, "retention removed the next messages of {}"),
+            (counts.beyond, "its positions are above the last message of {}"),
         )
         yield CurrentProblem(
             code="position_out_of_range",
-            severity=Severity.ERROR if each.beyond else Severity.WARNING,
+            severity=Severity.ERROR if counts.beyond else Severity.WARNING,
             role="reader",
             group=name or None,
             reason=", and ".join(

@@ -44,14 +44,14 @@ class ProgressState(StrEnum):
     """It moved backwards within the window."""
 
 
-_SEVERITY = {each: number for number, each in enumerate(ProgressState)}
+_SEVERITY = {state: number for number, state in enumerate(ProgressState)}
 
 
 def worst(states: Iterable[ProgressState | None]) -> ProgressState | None:
     """Return the worst known state."""
     # A set, because most of many partitions have the same state.
-    known = [each for each in set(states) if each is not None]
-    return max(known, key=_SEVERITY.__getitem__, default=None)
+    known_states = [state for state in set(states) if state is not None]
+    return max(known_states, key=_SEVERITY.__getitem__, default=None)
 
 
 def evaluate_lag(
@@ -118,7 +118,7 @@ class ReaderProgress:
     def assignment(self, partitions: int) -> Iterable[int]:
         """Return its known partitions."""
         if self.group == ANONYMOUS:
-            return [each for each in self.positions if each < partitions]
+            return [partition for partition in self.positions if partition < partitions]
         if self.mode is Mode.BROADCAST:
             return range(partitions)
         if self.share is not None:
@@ -161,9 +161,9 @@ def offset_tracks(
     last report of an ended reader.
     """
     offsets: dict[str, dict[int, int]] = defaultdict(dict)
-    for each in committed:
-        if each.partition < partitions:
-            offsets[track_key(each.group, each.member)][each.partition] = each.offset
+    for commit in committed:
+        if commit.partition < partitions:
+            offsets[track_key(commit.group, commit.member)][commit.partition] = commit.offset
     reporting: dict[str, list[ReaderProgress]] = defaultdict(list)
     for reader in readers:
         if reader.alive or reader.group != ANONYMOUS:
@@ -179,10 +179,10 @@ def offset_tracks(
 def _track(
     readers: Iterable[ReaderProgress], offsets: Mapping[int, int], partitions: int
 ) -> OffsetTrack:
-    committed = [offsets.get(each) for each in range(partitions)]
+    committed = [offsets.get(partition) for partition in range(partitions)]
     position = list(committed)
-    holder: list[int | None] = [None if each is None else COMMITTED for each in committed]
-    for reader in sorted(readers, key=lambda each: (each.alive, each.epoch)):
+    holder: list[int | None] = [None if offset is None else COMMITTED for offset in committed]
+    for reader in sorted(readers, key=lambda reader: (reader.alive, reader.epoch)):
         for partition, offset in reader.positions.items():
             if partition < partitions and (reader.alive or committed[partition] is None):
                 # A commit may be newer than the last heartbeat.
@@ -194,9 +194,9 @@ def _track(
 def partitions_read(readers: Iterable[ReaderProgress], *, partitions: int) -> dict[str, list[bool]]:
     """Return for each track, by partition, whether a live reader has it."""
     read: dict[str, list[bool]] = defaultdict(lambda: [False] * partitions)
-    for each in readers:
-        if each.alive:
-            flags = read[each.key]
-            for partition in each.assignment(partitions):
+    for reader in readers:
+        if reader.alive:
+            flags = read[reader.key]
+            for partition in reader.assignment(partitions):
                 flags[partition] = True
     return read

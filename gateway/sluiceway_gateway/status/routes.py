@@ -100,8 +100,8 @@ def _rendered(gateway: Services, name: str) -> tuple[StatusVersion, bytes]:
 )
 def list_channel_heartbeats(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
     """Return when each endpoint's process has last sent a heartbeat."""
-    found = gateway.statuses.heartbeats(name)
-    return json_response({"heartbeats": {id_: time_json(at) for id_, at in found.items()}})
+    heartbeats = gateway.statuses.heartbeats(name)
+    return json_response({"heartbeats": {id_: time_json(at) for id_, at in heartbeats.items()}})
 
 
 @router.get(
@@ -135,7 +135,7 @@ async def list_status(
     if unchanged:
         return Response(status_code=304, headers=headers)
     following = page.next_after and cursor_after(page.next_after)
-    items = [summary_json(each) for each in page.channels]
+    items = [summary_json(summary) for summary in page.channels]
     body = to_json({"items": items, "next_cursor": following})
     if "gzip" in request.headers.get("accept-encoding", ""):
         # Lines repeat most of their text: a page shrinks to a tenth.

@@ -154,13 +154,13 @@ def reader_snapshots(
 
     Old failures are left out of the digest, so that there is a new status when they expire.
     """
-    found: dict[str, ReaderSnapshot] = {}
-    uids = [each.uid for each in sampled]
+    snapshots: dict[str, ReaderSnapshot] = {}
+    uids = [channel.uid for channel in sampled]
     attached = _by_channel(tx.in_parts(_ENDPOINTS, uids=uids))
     stored = _by_channel(tx.in_parts(_POSITIONS, uids=uids))
     groups = groups_store.of_readers(tx, uids)
-    for each in sampled:
-        rows = attached[each.uid]
+    for channel in sampled:
+        rows = attached[channel.uid]
         counters = [
             [row.id, row.state, row.health, row.counters]
             for row in rows
@@ -168,12 +168,12 @@ def reader_snapshots(
             or not has_failed(row.state, row.health, row.group_name)
         ]
         text = json.dumps(counters, sort_keys=True)
-        found[each.uid] = ReaderSnapshot(
+        snapshots[channel.uid] = ReaderSnapshot(
             readers=tuple(
                 reader
                 for row in rows
                 if row.role == Role.READER
-                if (group := groups.get((each.uid, row.group_name))) is not None
+                if (group := groups.get((channel.uid, row.group_name))) is not None
                 and group.has_place(row.member_index, Mode(row.mode))
                 if (reader := reader_progress_of(row)).alive or group.keeps_reports(row.generation)
             ),
@@ -184,22 +184,22 @@ def reader_snapshots(
                     partition=row.partition,
                     offset=row.next_offset,
                 )
-                for row in stored[each.uid]
+                for row in stored[channel.uid]
                 # Positions in another topic have no meaning in this one.
-                if row.topic_id == each.topic_id
-                if (group := groups.get((each.uid, row.group_name))) is not None
+                if row.topic_id == channel.topic_id
+                if (group := groups.get((channel.uid, row.group_name))) is not None
                 and group.has_positions(row.member_index)
             ),
             endpoints_digest=hashlib.sha256(text.encode()).hexdigest()[:16],
         )
-    return found
+    return snapshots
 
 
 def _by_channel(rows: Iterable[Row[Any]]) -> Mapping[str, list[Row[Any]]]:
-    found: dict[str, list[Row[Any]]] = defaultdict(list)
+    by_channel: dict[str, list[Row[Any]]] = defaultdict(list)
     for row in rows:
-        found[row.channel_uid].append(row)
-    return found
+        by_channel[row.channel_uid].append(row)
+    return by_channel
 
 
 def reader_progress_of(row: Row[Any]) -> ReaderProgress:
@@ -221,7 +221,7 @@ def _channels(rows: Iterable[Row[Any]]) -> list[SampledChannel]:
     return [SampledChannel(**columns_of(row, SampledChannel)) for row in rows]
 
 
-_PROGRESS = {str(each): each for each in ProgressState}
+_PROGRESS = {str(state): state for state in ProgressState}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,10 +252,10 @@ def sample_of(row: Row[Any]) -> StoredSample:
             ends=document["ends"],
             log_ends=document["log_ends"],
             ledger=ledger_of(document["ledger"]),
-            tracks={key: OffsetTrack(**each) for key, each in document["tracks"].items()},
+            tracks={key: OffsetTrack(**track) for key, track in document["tracks"].items()},
         ),
         endpoints_digest=document["endpoints_digest"],
-        lags={key: _group_lag_of(each) for key, each in document["lags"].items()},
+        lags={key: _group_lag_of(lag) for key, lag in document["lags"].items()},
         write_rate=document["summary"]["write_rate"],
         out_of_range=ranges_of(document.get("out_of_range")),
         unread=document.get("unread", {}),
@@ -271,13 +271,13 @@ def values_of(channel_uid: str, stored: StoredSample) -> dict[str, Any]:
         "log_ends": sample.log_ends,
         "ledger": None if sample.ledger is None else asdict(sample.ledger),
         # asdict would copy every number.
-        "tracks": {key: vars(each) for key, each in sample.tracks.items()},
+        "tracks": {key: vars(track) for key, track in sample.tracks.items()},
         "endpoints_digest": stored.endpoints_digest,
-        "lags": {key: vars(each) for key, each in stored.lags.items()},
+        "lags": {key: vars(lag) for key, lag in stored.lags.items()},
         "summary": asdict(summarize(stored.lags.values(), stored.write_rate)),
-        "groups": {name: vars(each) for name, each in summarize_groups(stored.lags).items()},
+        "groups": {name: vars(summary) for name, summary in summarize_groups(stored.lags).items()},
         "coverage": asdict(Coverage.of(sample.starts)),
-        "out_of_range": {name: vars(each) for name, each in stored.out_of_range.items()},
+        "out_of_range": {name: vars(counts) for name, counts in stored.out_of_range.items()},
         "unread": dict(stored.unread),
     }
     return {
@@ -298,8 +298,8 @@ def ledger_of(document: Mapping[str, Any] | None) -> LedgerSample | None:
 def group_summaries_of(document: Mapping[str, Any]) -> dict[str, GroupSummary]:
     """Return the groups of a sample's document, by name."""
     return {
-        name: GroupSummary(**{**each, "progress": _PROGRESS.get(each["progress"])})
-        for name, each in document.items()
+        name: GroupSummary(**{**summary, "progress": _PROGRESS.get(summary["progress"])})
+        for name, summary in document.items()
     }
 
 
@@ -385,8 +385,8 @@ def of_channel(tx: ReadTransaction, channel_uid: str) -> list[StoredSample]:
 
 def last(tx: ReadTransaction, channel_uid: str) -> StoredSample | None:
     """Return the last sample of a channel."""
-    found = tx.look_up(_LAST, [channel_uid])
-    return found[0] if found else None
+    stored = tx.look_up(_LAST, [channel_uid])
+    return stored[0] if stored else None
 
 
 def last_at(tx: ReadTransaction, channel_uid: str) -> datetime | None:
@@ -425,7 +425,7 @@ def summaries(tx: ReadTransaction, channel_uids: Sequence[str]) -> dict[str, Sam
     latest = _NUMBERS.subquery()
     statement = select(
         *(samples.c.channel_uid, samples.c.at),
-        *(samples.c.document[each].label(each) for each in _SUMMARY),
+        *(samples.c.document[key].label(key) for key in _SUMMARY),
     ).join(
         latest,
         (samples.c.channel_uid == latest.c.channel_uid) & (samples.c.number == latest.c.number),
@@ -456,29 +456,35 @@ def write(tx: WriteTransaction, taken: Sequence[SampleWrite]) -> int:
 
     If two replicas both believe that they lead, only the first one's samples are written.
     """
-    held = hold_channels(tx, [each.channel_uid for each in taken])
+    held = hold_channels(tx, [sample.channel_uid for sample in taken])
     numbers = last_numbers(tx, sorted(held))
     written = [
-        each
-        for each in taken
-        if each.channel_uid in held
-        if each.stored.number == numbers.get(each.channel_uid, 0) + each.is_new
+        sample
+        for sample in taken
+        if sample.channel_uid in held
+        if sample.stored.number == numbers.get(sample.channel_uid, 0) + sample.is_new
     ]
-    new = [each for each in written if each.is_new]
+    new = [sample for sample in written if sample.is_new]
     if new:
-        tx.execute(insert(samples), [values_of(each.channel_uid, each.stored) for each in new])
         tx.execute(
-            _THIN, [{"channel": each.channel_uid, "nth": each.stored.number} for each in new]
+            insert(samples), [values_of(sample.channel_uid, sample.stored) for sample in new]
+        )
+        tx.execute(
+            _THIN, [{"channel": sample.channel_uid, "nth": sample.stored.number} for sample in new]
         )
     seen_again = [
-        {"channel": each.channel_uid, "nth": each.stored.number, "seen_at": each.stored.sample.at}
-        for each in written
-        if not each.is_new
+        {
+            "channel": sample.channel_uid,
+            "nth": sample.stored.number,
+            "seen_at": sample.stored.sample.at,
+        }
+        for sample in written
+        if not sample.is_new
     ]
     if seen_again:
         tx.execute(_TOUCH, seen_again)
-    history_store.write(tx, [_point_write(each) for each in written if each.is_recorded])
-    changed = [each.channel_uid for each in written if each.changes_status]
+    history_store.write(tx, [_point_write(sample) for sample in written if sample.is_recorded])
+    changed = [sample.channel_uid for sample in written if sample.changes_status]
     if changed:
         tx.execute(_REVISE, {"uids": changed})
     return len(changed)

@@ -77,9 +77,9 @@ class _ChannelHistory:
     def is_unchanged(self, sample: Sample, endpoints_digest: str) -> bool:
         """Whether all samples of a full window equal this one."""
         return len(self.window) == WINDOW and all(
-            each.endpoints_digest == endpoints_digest
-            and replace(each.sample, at=sample.at) == sample
-            for each in self.window
+            stored.endpoints_digest == endpoints_digest
+            and replace(stored.sample, at=sample.at) == sample
+            for stored in self.window
         )
 
     def replace_last(self, stored: StoredSample) -> None:
@@ -92,7 +92,7 @@ class _ChannelHistory:
         self.number = stored.number
         self.window.append(stored)
         self.history.append((stored.number, stored.sample.at.timestamp(), stored.sample.ends))
-        self.history = [each for each in self.history if is_kept(each[0], stored.number)]
+        self.history = [entry for entry in self.history if is_kept(entry[0], stored.number)]
 
 
 class Sampler:
@@ -137,15 +137,15 @@ class Sampler:
             counts.append(self._sample_chunk(chunk))
 
         def sample(due: Sequence[SampledChannel]) -> None:
-            some = [each for each in due if each.uid not in sampled]
-            sampled.update(each.uid for each in some)
+            some = [channel for channel in due if channel.uid not in sampled]
+            sampled.update(channel.uid for channel in some)
             run_steps(partial(take, chunk) for chunk in chunks(some, _CHUNK))
 
         run_steps(self._steps(sample))
         return SampleCounts(
-            sampled=sum(each.sampled for each in counts),
-            changed=sum(each.changed for each in counts),
-            unknown=sum(each.unknown for each in counts),
+            sampled=sum(count.sampled for count in counts),
+            changed=sum(count.changed for count in counts),
+            unknown=sum(count.unknown for count in counts),
             pause_s=self._interval_s,
         )
 
@@ -166,7 +166,7 @@ class Sampler:
             assert self._idle_after is not None  # noqa: S101 - the loop below checks it
             with self._database.scan() as tx:
                 page = sample_store.page_with_readers(tx, after=self._idle_after)
-            self._idle_uids |= {each.uid for each in page.channels}
+            self._idle_uids |= {channel.uid for channel in page.channels}
             self._idle_after = page.last
             sample(page.channels)
 
@@ -179,7 +179,9 @@ class Sampler:
             yield sample_idle
         if self._idle_after is None:
             kept = self._idle_uids | self._changing
-            self._histories = {uid: each for uid, each in self._histories.items() if uid in kept}
+            self._histories = {
+                uid: history for uid, history in self._histories.items() if uid in kept
+            }
             self._idle_after, self._idle_uids = "", set()
             self._idle_due_s = now_s + IDLE_S
 
@@ -188,8 +190,10 @@ class Sampler:
         partitions: Mapping[str, int] = {}
         if self._kafka_answers:
             try:
-                partitions = self._kafka.partition_counts(each.topic for each in chunk)
-                watermarks = self._kafka.watermarks_of({e.topic: e.partitions for e in chunk})
+                partitions = self._kafka.partition_counts(channel.topic for channel in chunk)
+                watermarks = self._kafka.watermarks_of(
+                    {channel.topic: channel.partitions for channel in chunk}
+                )
             except KafkaUnavailable as error:
                 # The other channels of this pass need not wait for it as well.
                 self._kafka_answers = False
@@ -198,34 +202,38 @@ class Sampler:
         with self._database.write() as tx:
             changed = sample_store.write(tx, samples)
             # The reconciler records the partitions, of which endpoints then learn.
-            grown = [e.uid for e in chunk if partitions.get(e.topic, 0) > e.partitions]
+            grown = [
+                channel.uid
+                for channel in chunk
+                if partitions.get(channel.topic, 0) > channel.partitions
+            ]
             channels_store.make_due(tx, grown)
-        for each in samples:
-            history = self._histories[each.channel_uid]
-            if each.is_recorded:
-                history.recorded_s = FINEST.start(each.stored.sample.at.timestamp())
-            if each.is_new:
-                history.append(each.stored)
-                self._changing.add(each.channel_uid)
+        for sample in samples:
+            history = self._histories[sample.channel_uid]
+            if sample.is_recorded:
+                history.recorded_s = FINEST.start(sample.stored.sample.at.timestamp())
+            if sample.is_new:
+                history.append(sample.stored)
+                self._changing.add(sample.channel_uid)
             else:
-                history.replace_last(each.stored)
-                self._changing.discard(each.channel_uid)
-        unknown = sum(_is_unknown(watermarks.get(each.topic, {})) for each in chunk)
+                history.replace_last(sample.stored)
+                self._changing.discard(sample.channel_uid)
+        unknown = sum(_is_unknown(watermarks.get(channel.topic, {})) for channel in chunk)
         return SampleCounts(sampled=len(chunk), changed=changed, unknown=unknown)
 
     def _active_channels(self, tx: ReadTransaction) -> list[SampledChannel]:
         in_use = sample_store.channels_in_use(tx)
-        others = self._changing - {each.uid for each in in_use}
+        others = self._changing - {channel.uid for channel in in_use}
         changing = sample_store.channels_by_uid(tx, sorted(others))
-        self._changing -= others - {each.uid for each in changing}
+        self._changing -= others - {channel.uid for channel in changing}
         return in_use + changing
 
     def _sample(
         self, chunk: Sequence[SampledChannel], watermarks: Mapping[str, TopicWatermarks]
     ) -> list[SampleWrite]:
         """Read the channels' positions and return their samples."""
-        uids = [each.uid for each in chunk]
-        ledgered = [each.uid for each in chunk if each.exactly_once]
+        uids = [channel.uid for channel in chunk]
+        ledgered = [channel.uid for channel in chunk if channel.exactly_once]
         with self._database.scan() as tx:
             snapshots = sample_store.reader_snapshots(tx, chunk, now=self._clock())
             numbers = sample_store.last_numbers(tx, uids)
@@ -238,19 +246,21 @@ class Sampler:
             rows = status_store.ledgers_of(tx, ledgered)
             counts = status_store.committed_messages(tx, rows.keys())
         samples = []
-        for each in chunk:
+        for channel in chunk:
             ledger = None
-            if each.exactly_once:
+            if channel.exactly_once:
                 unused = Ledger(
-                    channel_uid=each.uid, topic_id=each.topic_id or "", partitions=each.partitions
+                    channel_uid=channel.uid,
+                    topic_id=channel.topic_id or "",
+                    partitions=channel.partitions,
                 )
                 ledger = ledger_sample(
-                    *rows.get(each.uid, (unused, ())),
-                    partitions=each.partitions,
-                    committed_messages=counts.get(each.uid, 0),
+                    *rows.get(channel.uid, (unused, ())),
+                    partitions=channel.partitions,
+                    committed_messages=counts.get(channel.uid, 0),
                 )
-            marks = watermarks.get(each.topic, {})
-            samples.append(self._sample_channel(each, marks, snapshots[each.uid], ledger))
+            marks = watermarks.get(channel.topic, {})
+            samples.append(self._sample_channel(channel, marks, snapshots[channel.uid], ledger))
         return samples
 
     def _sample_channel(
@@ -262,16 +272,20 @@ class Sampler:
     ) -> SampleWrite:
         partitions = channel.partitions
         history = self._histories[channel.uid]
-        known = [marks.get(each) for each in range(partitions)] if not _is_unknown(marks) else []
-        ends = log_ends = [None if each is None else each.end_offset for each in known]
-        if ledger is not None and known:
+        watermarks = (
+            [marks.get(partition) for partition in range(partitions)]
+            if not _is_unknown(marks)
+            else []
+        )
+        ends = log_ends = [None if mark is None else mark.end_offset for mark in watermarks]
+        if ledger is not None and watermarks:
             ends = [
                 None if mark is None else committed
-                for mark, committed in zip(known, ledger.visible_end, strict=True)
+                for mark, committed in zip(watermarks, ledger.visible_end, strict=True)
             ]
         sample = Sample(
             at=self._clock(),
-            starts=[None if each is None else each.begin_offset for each in known],
+            starts=[None if mark is None else mark.begin_offset for mark in watermarks],
             ends=ends,
             log_ends=[] if ledger is None else log_ends,
             ledger=ledger,
@@ -279,7 +293,7 @@ class Sampler:
         )
         is_new = not history.is_unchanged(sample, snapshot.endpoints_digest)
         if is_new:
-            window = [*(each.sample for each in history.window), sample][-WINDOW:]
+            window = [*(earlier.sample for earlier in history.window), sample][-WINDOW:]
             past = [*history.ends, (sample.at.timestamp(), sample.ends)]
             alive = partitions_read(snapshot.readers, partitions=partitions)
             stored = StoredSample(
@@ -298,11 +312,11 @@ class Sampler:
             stored=stored,
             is_new=is_new,
             # The age of unread messages grows in equal samples too.
-            changes_status=is_new or any(each.lag_messages for each in stored.lags.values()),
+            changes_status=is_new or any(lag.lag_messages for lag in stored.lags.values()),
             is_recorded=FINEST.start(sample.at.timestamp()) != history.recorded_s,
             recorded_s=history.recorded_s,
         )
 
 
 def _is_unknown(marks: TopicWatermarks) -> bool:
-    return all(each is None for each in marks.values())
+    return all(mark is None for mark in marks.values())

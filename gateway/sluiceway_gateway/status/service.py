@@ -26,7 +26,7 @@ from sluiceway_gateway.status.lag import Overview
 from sluiceway_gateway.status.store import ChannelSummary, StatusReport, StatusVersion
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
-_Found = TypeVar("_Found")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class StatusPage:
     @cached_property
     def etag(self) -> str:
         """The weak tag."""
-        tags = "".join(each.version.etag for each in self.channels)
+        tags = "".join(summary.version.etag for summary in self.channels)
         digest = hashlib.sha256(f"{tags}/{self.next_after}".encode()).hexdigest()
         return f'W/"s{digest[:24]}"'
 
@@ -111,13 +111,13 @@ class Statuses:
         with self._database.read() as tx:
             self._tokens.require_valid(tx, by)
             overall = channels_store.overall(tx)
-            found = status_store.page(
+            summaries = status_store.page(
                 tx, limit=limit + 1, after=after, prefixes=prefixes, now=self._clock()
             )
-        more = len(found) > limit
+        more = len(summaries) > limit
         return StatusPage(
-            channels=found[:limit],
-            next_after=found[limit - 1].version.channel.name if more else None,
+            channels=summaries[:limit],
+            next_after=summaries[limit - 1].version.channel.name if more else None,
             overall=overall,
         )
 
@@ -137,11 +137,11 @@ class Statuses:
             refused = self._tokens.refusals(tx, by)
             overall = channels_store.overall(tx)
             tags = None if listed is None else channels_store.all_tags(tx, known=listed)
-            found = channels_store.tags(tx, sorted(watched)) if tags is None else tags
+            current_tags = channels_store.tags(tx, sorted(watched)) if tags is None else tags
         changed = [n for n, tag in (tags or {}).items() if tag is not (listed or {}).get(n)]
         statuses = {}
         for name, tag in watched.items():
-            if name in found and found[name] != tag:
+            if name in current_tags and current_tags[name] != tag:
                 with self._database.read() as tx:
                     status = status_store.status(tx, name, now=self._clock())
                 if status is not None:
@@ -152,7 +152,7 @@ class Statuses:
             tags=tags,
             changed=tuple(changed),
             statuses=statuses,
-            gone=frozenset(watched.keys() - found.keys()),
+            gone=frozenset(watched.keys() - current_tags.keys()),
         )
 
     def summaries(self, names: Sequence[str]) -> tuple[ChannelSummary, ...]:
@@ -192,10 +192,10 @@ class Statuses:
             start = find_channel(tx, name)
             prefixes = by.prefixes(Action.VIEW)
             endpoints, truncated = graph_store.surroundings(tx, start, prefixes=prefixes)
-            names = {name} | {each.channel for each in endpoints}
+            names = {name} | {endpoint.channel for endpoint in endpoints}
             summaries = status_store.summaries(tx, sorted(names), now=self._clock())
         return ChannelGraph(
-            channels=tuple(sorted(summaries, key=lambda each: each.version.channel.name)),
+            channels=tuple(sorted(summaries, key=lambda summary: summary.version.channel.name)),
             jobs=tuple(jobs_of(endpoints)),
             truncated=truncated,
         )
@@ -208,7 +208,7 @@ class Statuses:
             )
 
 
-def _required(name: str, found: _Found | None) -> _Found:
-    if found is None:
+def _required(name: str, value: _Value | None) -> _Value:
+    if value is None:
         raise ChannelNotFound(f"There is no channel {name!r}.")
-    return found
+    return value

@@ -83,7 +83,8 @@ _PLACE = (endpoints.c.role, endpoints.c.group_name, endpoints.c.member_index)
 # Without `reached`: positions come from the last sample.
 _ENDPOINTS = (
     select(
-        *(each for each in endpoints.c if each is not endpoints.c.reached), null().label("reached")
+        *(column for column in endpoints.c if column is not endpoints.c.reached),
+        null().label("reached"),
     )
     .where(~endpoints.c.superseded, endpoints.c.channel_uid.in_(bindparam("uid", expanding=True)))
     .order_by(*_PLACE)
@@ -132,7 +133,7 @@ class StatusReport:
     @property
     def problems(self) -> tuple[CurrentProblem, ...]:
         """Current problems of the channel."""
-        attached = (*self.writers, *(each.endpoint for each in self.readers))
+        attached = (*self.writers, *(reader.endpoint for reader in self.readers))
         return current_problems(
             self.version.channel,
             coverage=None if self.last is None else Coverage.of(self.last.sample.starts),
@@ -185,7 +186,7 @@ def status(tx: ReadTransaction, name: str, *, now: datetime) -> StatusReport | N
         return None
     last = sample_store.last(tx, row.uid)
     attached = tx.look_up(_CACHED_ENDPOINTS, [row.uid])
-    all_endpoints = [each.endpoint if isinstance(each, Reader) else each for each in attached]
+    all_endpoints = [entry.endpoint if isinstance(entry, Reader) else entry for entry in attached]
     groups = select(endpoint_groups).where(
         endpoint_groups.c.channel_uid == row.uid,
         endpoint_groups.c.role == str(Role.READER),
@@ -194,10 +195,10 @@ def status(tx: ReadTransaction, name: str, *, now: datetime) -> StatusReport | N
     return StatusReport(
         version=_version_of(row, None if last is None else last.sample.at),
         last=last,
-        writers=tuple(each for each in attached if isinstance(each, Endpoint)),
-        readers=tuple(each for each in attached if isinstance(each, Reader)),
+        writers=tuple(endpoint for endpoint in attached if isinstance(endpoint, Endpoint)),
+        readers=tuple(reader for reader in attached if isinstance(reader, Reader)),
         groups=tuple(
-            group_of(each) for each in tx.execute(groups.order_by(endpoint_groups.c.name))
+            group_of(group_row) for group_row in tx.execute(groups.order_by(endpoint_groups.c.name))
         ),
         heartbeats=beats_of_sessions(tx, {endpoint.session for endpoint in all_endpoints}),
         failures=Failures.of(all_endpoints, since=now - FAILURE_AGE),
@@ -227,13 +228,13 @@ def _summaries(
     samples, counts = sample_store.summaries(tx, uids), _endpoint_counts(tx, uids, since)
     troubled, failures = _troubled_endpoints(tx, uids, since)
     heartbeats = latest_beats(tx, uids)
-    found = []
+    channel_summaries = []
     for row in rows:
         last = samples.get(row.uid)
         groups = {} if last is None else last.groups
-        rates = [each.read_rate for each in groups.values() if each.read_rate is not None]
+        rates = [group.read_rate for group in groups.values() if group.read_rate is not None]
         version_ = _version_of(row, None if last is None else last.at)
-        found.append(
+        channel_summaries.append(
             ChannelSummary(
                 version=version_,
                 lag=None if last is None else last.lag,
@@ -252,7 +253,7 @@ def _summaries(
                 last_heartbeat_at=heartbeats.get(row.uid),
             )
         )
-    return tuple(found)
+    return tuple(channel_summaries)
 
 
 def _troubled_endpoints(
@@ -329,7 +330,7 @@ def _endpoint_counts(
     return {
         uid: {
             role: EndpointCounts(
-                **{each.name: numbers[uid, role, each.name] for each in fields(EndpointCounts)}
+                **{field.name: numbers[uid, role, field.name] for field in fields(EndpointCounts)}
             )
             for role in Role
         }
@@ -379,12 +380,12 @@ def overview(
         .order_by(in_use.c.name)
     ).all()
     members = _members(tx, [row.uid for row in rows], now - FAILURE_AGE)
-    found: list[ChannelOverview] = []
+    overviews: list[ChannelOverview] = []
     left, complete = max_groups, 0
     for row in rows:
-        ranges = {name: each.partitions for name, each in ranges_of(row.out_of_range).items()}
+        ranges = {name: counts.partitions for name, counts in ranges_of(row.out_of_range).items()}
         groups = _groups(members[row.uid], group_summaries_of(row.groups or {}), ranges)
-        found.append(
+        overviews.append(
             ChannelOverview(
                 name=row.name,
                 sampled_at=row.at,
@@ -399,7 +400,7 @@ def overview(
             break
     total = rows[0].total if rows else 0
     return Overview(
-        phases=count_by_phase(tx), channels=tuple(found), omitted=max(0, total - complete)
+        phases=count_by_phase(tx), channels=tuple(overviews), omitted=max(0, total - complete)
     )
 
 
@@ -431,15 +432,15 @@ def _members(tx: ReadTransaction, uids: Sequence[str], since: datetime) -> Mappi
     table = endpoints.c
     by = (table.channel_uid, table.role, table.group_name, table.state, table.health)
     statement = select(*by, func.count().label("number")).group_by(*by)
-    found: dict[str, dict[tuple[Role, str], Counter[str]]] = defaultdict(
+    members: dict[str, dict[tuple[Role, str], Counter[str]]] = defaultdict(
         lambda: defaultdict(Counter)
     )
     open_ones = (table.channel_uid.in_(_UIDS), ~table.superseded, table.state != State.CLOSED)
     for row in tx.in_parts(statement.where(*open_ones, _counted(since)), uids=uids):
         failed = has_failed(row.state, row.health, row.group_name)
         health = FAILED if failed else row.health
-        found[row.channel_uid][Role(row.role), row.group_name][health] += row.number
-    return found
+        members[row.channel_uid][Role(row.role), row.group_name][health] += row.number
+    return members
 
 
 def ledgers_of(
@@ -449,12 +450,12 @@ def ledgers_of(
 
     Each with its open batches, the oldest first.
     """
-    found: dict[str, tuple[Ledger, Sequence[Batch]]] = {}
+    ledgers: dict[str, tuple[Ledger, Sequence[Batch]]] = {}
     for uid in sorted(ledgers_store.tags(tx, sorted(uids))):
         ledger = ledgers_store.find(tx, uid)
         if ledger is not None:
-            found[uid] = ledger, batch_store.open_batches(tx, uid)
-    return found
+            ledgers[uid] = ledger, batch_store.open_batches(tx, uid)
+    return ledgers
 
 
 def committed_messages(tx: ReadTransaction, uids: Collection[str]) -> Mapping[str, int]:

@@ -40,18 +40,18 @@ def status_rest(status: StatusReport, fragments: JsonCache) -> bytes:
     Between two requests few of a thousand endpoints change: `fragments` caches the JSON of each.
     """
     channel, last = status.version.channel, status.last
-    live = Counter(each.progress.group for each in status.readers if each.progress.alive)
+    live = Counter(reader.progress.group for reader in status.readers if reader.progress.alive)
     parts = {
         "channel": text_of(_channel_json(channel)),
-        "writers": list_of(_endpoint_text(status, each, fragments) for each in status.writers),
+        "writers": list_of(_endpoint_text(status, writer, fragments) for writer in status.writers),
         "readers": list_of(
-            _endpoint_text(status, each.endpoint, fragments, **_reader_figures(each, last))
-            for each in status.readers
+            _endpoint_text(status, reader.endpoint, fragments, **_reader_figures(reader, last))
+            for reader in status.readers
         ),
         "groups": list_of(
             line
-            for each in status.groups
-            for line in _group_texts(channel, each, live[each.name], last, fragments)
+            for group in status.groups
+            for line in _group_texts(channel, group, live[group.name], last, fragments)
         ),
         "partitions": fragments.of(
             ("partitions", channel.uid), (last,), lambda: _bounds_json(last)
@@ -102,8 +102,8 @@ def summary_json(summary: ChannelSummary) -> dict[str, Any]:
 
 def _problems_json(problems: Sequence[CurrentProblem]) -> dict[str, Any]:
     listed = [
-        vars(each) | {"since": each.since and time_json(each.since)}
-        for each in problems[:MAX_PROBLEMS]
+        vars(problem) | {"since": problem.since and time_json(problem.since)}
+        for problem in problems[:MAX_PROBLEMS]
     ]
     return {"problems": listed, "more_problems": len(problems) > len(listed)}
 
@@ -144,8 +144,8 @@ def _ledger_json(last: StoredSample | None) -> dict[str, Any] | None:
         ledger,
         uncommitted_messages=ledger.uncommitted_messages(sample.starts, sample.log_ends),
         batches=[
-            body_of(StatusBatch, each, since=datetime.fromtimestamp(each.since, UTC))
-            for each in ledger.batches
+            body_of(StatusBatch, batch, since=datetime.fromtimestamp(batch.since, UTC))
+            for batch in ledger.batches
         ],
     )
 
@@ -157,13 +157,13 @@ def _reader_figures(reader: Reader, last: StoredSample | None) -> dict[str, Any]
         return {"progress": None, "lag_messages": None}
     own: Iterable[int] = reader.progress.assignment(len(track.lags))
     if reader.progress.group == ANONYMOUS:
-        own = [each for each, lag in enumerate(track.lags) if lag is not None]
-    progress = worst(track.progress[each] for each in own)
+        own = [partition for partition, lag in enumerate(track.lags) if lag is not None]
+    progress = worst(track.progress[partition] for partition in own)
     # One that has ended or is lost does nothing, even if nothing is left to read.
     is_unknown = progress is ProgressState.OK and not reader.progress.alive
     return {
         "progress": None if is_unknown else progress,
-        "lag_messages": _sum([track.lags[each] for each in own]),
+        "lag_messages": _sum([track.lags[partition] for partition in own]),
     }
 
 
@@ -255,8 +255,8 @@ def _has_record_per_message(channel: Channel, last: StoredSample) -> bool:
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:
-    known = [each for each in numbers if each is not None]
-    return sum(known) if known and len(known) == len(numbers) else None
+    values = [number for number in numbers if number is not None]
+    return sum(values) if values and len(values) == len(numbers) else None
 
 
 _AT_LEAST = (
