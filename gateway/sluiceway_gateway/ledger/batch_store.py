@@ -139,8 +139,8 @@ def open_batches(tx: ReadTransaction, uid: str) -> list[Batch]:
 def instance_epoch(tx: ReadTransaction, uid: str, owner: str, instance: str) -> int | None:
     """Return the highest epoch of an instance's batches."""
     keys = {"uid": uid, "owner": owner, "instance": instance}
-    found: int | None = tx.execute(_EPOCH, keys).scalar_one()
-    return found
+    epoch: int | None = tx.execute(_EPOCH, keys).scalar_one()
+    return epoch
 
 
 def ended(tx: ReadTransaction, uid: str, *, before: int, limit: int) -> list[Batch]:
@@ -165,12 +165,12 @@ def open_of_instances(
     statement, parameters = _OF_INSTANCES, dict[str, Any](instances=list(instances))
     if before is not None:
         statement, parameters = _DUE, parameters | {"before": before}
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    by_channel: dict[tuple[str, str], dict[str, str]] = {}
     for row in tx.execute(statement, parameters):
-        found.setdefault((row.name, row.channel_uid), {})[row.id] = row.instance
+        by_channel.setdefault((row.name, row.channel_uid), {})[row.id] = row.instance
     return [
         InstanceBatches(channel=name, uid=uid, instances=named)
-        for (name, uid), named in sorted(found.items())
+        for (name, uid), named in sorted(by_channel.items())
     ]
 
 
@@ -243,7 +243,7 @@ def insert(tx: WriteTransaction, uid: str, batch: Batch) -> None:
 def end(tx: WriteTransaction, uid: str, batch: Batch) -> None:
     """Store the end of an open batch."""
     ending = {"state": str(batch.state), "ending": batch.ending and str(batch.ending)}
-    _change(tx, uid, batch.id, {each: getattr(batch, each) for each in _OF_END} | ending)
+    _change(tx, uid, batch.id, {column: getattr(batch, column) for column in _OF_END} | ending)
     tx.execute(delete(manifest_slices).where(manifest_slices.c.batch_id == batch.id))
 
 
@@ -280,6 +280,6 @@ def slices(tx: ReadTransaction, batch_id: str) -> dict[int, Manifest]:
     """Return the stored parts of a batch's manifest, by their numbers."""
     statement = select(manifest_slices).where(manifest_slices.c.batch_id == batch_id)
     return {
-        row.slice: manifest_of({int(each): pairs for each, pairs in row.manifest.items()})
+        row.slice: manifest_of({int(partition): pairs for partition, pairs in row.manifest.items()})
         for row in tx.execute(statement)
     }

@@ -81,7 +81,7 @@ class OpenDecision:
 def open_batch(
     ledger: Ledger,
     owner: Owner | None,
-    found: Batch | None,
+    latest: Batch | None,
     open_batches: Sequence[Batch],
     request: OpenRequest,
     now: datetime,
@@ -92,25 +92,25 @@ def open_batch(
 ) -> OpenDecision:
     """Return the batch of the key: a new one, the instance's open one, or the committed one.
 
-    `found` is the key's latest batch; `open_batches` are all open ones of the channel, including
-    `found`; `instance_epoch` is the highest epoch of a batch of this owner and instance.
+    `latest` is the key's latest batch; `open_batches` are all open ones of the channel, including
+    `latest`; `instance_epoch` is the highest epoch of a batch of this owner and instance.
 
     Raises LedgerHalted, BatchKeyTaken, StaleBatch, BatchFenced, BatchAborted, BatchOpen and
     UnknownPartition.
     """
     require_intact(ledger)
     owner = owner or Owner(name=request.owner)
-    _require_key(found, request)
-    _require_order(owner, found, request)
-    if found is not None and found.state is BatchState.COMMITTED:
-        return _replayed(ledger, owner, found)
+    _require_key(latest, request)
+    _require_order(owner, latest, request)
+    if latest is not None and latest.state is BatchState.COMMITTED:
+        return _replayed(ledger, owner, latest)
     epoch = owner.epoch if owner.instance == request.instance else instance_epoch
-    _require_unfenced(owner, found, request, epoch)
-    if found is not None and found.instance == request.instance:
-        if found.state is BatchState.ABORTED:
-            raise aborted_error(found)
-        return _replayed(ledger, owner, found)
-    displaced = _displaced(found, open_batches, request, now, new=epoch is None)
+    _require_unfenced(owner, latest, request, epoch)
+    if latest is not None and latest.instance == request.instance:
+        if latest.state is BatchState.ABORTED:
+            raise aborted_error(latest)
+        return _replayed(ledger, owner, latest)
+    displaced = _displaced(latest, open_batches, request, now, new=epoch is None)
     cause = "Taken over by a newer instance of its job, query or writer."
     ended = end_batches(ledger, displaced, open_batches, now, Ending.ABORT, cause)
     if epoch is None:
@@ -161,19 +161,19 @@ def _replayed(ledger: Ledger, owner: Owner, batch: Batch) -> OpenDecision:
     return OpenDecision(batch=batch, owner=owner, aborted=(), ledger=ledger, replayed=True)
 
 
-def _require_key(found: Batch | None, request: OpenRequest) -> None:
-    if found is not None and found.owner != request.owner:
+def _require_key(latest: Batch | None, request: OpenRequest) -> None:
+    if latest is not None and latest.owner != request.owner:
         raise BatchKeyTaken(
-            f"The batch {request.key!r} belongs to {found.owner!r}, not to {request.owner!r}. Use "
+            f"The batch {request.key!r} belongs to {latest.owner!r}, not to {request.owner!r}. Use "
             "keys of its own for each job; a query with a new checkpoint needs other keys, too."
         )
 
 
-def _require_order(owner: Owner, found: Batch | None, request: OpenRequest) -> None:
+def _require_order(owner: Owner, latest: Batch | None, request: OpenRequest) -> None:
     """Raise StaleBatch for an ordinal below the highest committed one, or another key at it."""
     if request.ordinal is None or owner.ordinal is None or request.ordinal > owner.ordinal:
         return
-    committed = found is not None and found.state is BatchState.COMMITTED
+    committed = latest is not None and latest.state is BatchState.COMMITTED
     if committed and request.ordinal == owner.ordinal:
         return
     raise StaleBatch(
@@ -185,9 +185,9 @@ def _require_order(owner: Owner, found: Batch | None, request: OpenRequest) -> N
 
 
 def _require_unfenced(
-    owner: Owner, found: Batch | None, request: OpenRequest, epoch: int | None
+    owner: Owner, latest: Batch | None, request: OpenRequest, epoch: int | None
 ) -> None:
-    current = max(owner.fence, 0 if found is None else found.epoch)
+    current = max(owner.fence, 0 if latest is None else latest.epoch)
     if epoch is not None and epoch < current:
         raise BatchFenced(
             f"Instance {current} of {owner.name!r} has replaced this one, which is number {epoch} "
@@ -196,7 +196,7 @@ def _require_unfenced(
 
 
 def _displaced(
-    found: Batch | None,
+    latest: Batch | None,
     open_batches: Sequence[Batch],
     request: OpenRequest,
     now: datetime,
@@ -205,26 +205,26 @@ def _displaced(
 ) -> list[Batch]:
     """Return the open batches that are aborted because this instance opens the key."""
     if request.takeover and new:
-        return [each for each in open_batches if each.owner == request.owner]
-    if found is None or found.state is not BatchState.OPEN:
+        return [batch for batch in open_batches if batch.owner == request.owner]
+    if latest is None or latest.state is not BatchState.OPEN:
         return []
-    if not expired(found, now):
+    if not expired(latest, now):
         raise BatchOpen(
-            f"The batch {found.key!r} is open in another instance, until "
-            f"{found.lease_until.isoformat()} at least. Wait until it ends, or stop that job."
+            f"The batch {latest.key!r} is open in another instance, until "
+            f"{latest.lease_until.isoformat()} at least. Wait until it ends, or stop that job."
         )
-    return [found]
+    return [latest]
 
 
 def _begin(ledger: Ledger, request: OpenRequest) -> Mapping[int, int]:
     named = range(ledger.partitions) if request.partitions is None else request.partitions
-    unknown = [each for each in named if not 0 <= each < ledger.partitions]
+    unknown = [partition for partition in named if not 0 <= partition < ledger.partitions]
     if unknown:
         raise UnknownPartition(
             f"The channel has {ledger.partitions} partitions, from 0 on, and none with the number "
             f"{unknown[0]}. Name partitions that exist."
         )
-    return {each: ledger.visible_end.get(each, 0) for each in sorted(named)}
+    return {partition: ledger.visible_end.get(partition, 0) for partition in sorted(named)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,7 +296,9 @@ def commit_batch(
     require_intact(ledger)
     _require_sound(request)
     _require_own(batch, request.manifest, runs)
-    written = {each: intervals for each, intervals in request.manifest.items() if intervals}
+    written = {
+        partition: intervals for partition, intervals in request.manifest.items() if intervals
+    }
     visible_end = dict(ledger.visible_end)
     removed: dict[int, tuple[Interval, ...]] = {}
     added: dict[int, tuple[Interval, ...]] = {}
@@ -307,9 +309,9 @@ def commit_batch(
         removed[partition] = tuple(sorted(set(stored) - set(merged)))
         added[partition] = tuple(sorted(set(merged) - set(stored)))
     number = ledger.number + 1
-    others = [each.begin for each in open_batches if each.id != batch.id]
+    others = [other.begin for other in open_batches if other.id != batch.id]
     stable = stable_of(visible_end, others)
-    ordinals = [each for each in (owner.ordinal, batch.ordinal) if each is not None]
+    ordinals = [ordinal for ordinal in (owner.ordinal, batch.ordinal) if ordinal is not None]
     return CommitDecision(
         batch=replace(
             batch,

@@ -72,12 +72,12 @@ class LeaseReaper:
             now = self._clock()
             decision = reap(was, batch_store.open_batches(tx, uid), now)
             save_aborted(tx, decision, was=was, now=now)
-        for each in decision.aborted:
+        for batch in decision.aborted:
             _log.warning(
                 "the lease of a batch ended",
                 channel=uid,
-                batch=each.id,
-                key=each.key,
-                owner=each.owner,
+                batch=batch.id,
+                key=batch.key,
+                owner=batch.owner,
             )
         return len(decision.aborted)

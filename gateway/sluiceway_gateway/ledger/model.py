@@ -253,17 +253,17 @@ def end_batches(
         return AbortDecision(aborted=(), ledger=ledger)
     aborted = tuple(
         replace(
-            each,
+            batch,
             state=BatchState.ABORTED,
             ending=ending,
             number=ledger.number + count,
             cause=cause,
             ended_at=now,
         )
-        for count, each in enumerate(batches, 1)
+        for count, batch in enumerate(batches, 1)
     )
-    gone = {each.id for each in batches}
-    begins = (each.begin for each in open_batches if each.id not in gone)
+    gone = {batch.id for batch in batches}
+    begins = (batch.begin for batch in open_batches if batch.id not in gone)
     stable = stable_of(ledger.visible_end, begins)
     return AbortDecision(
         aborted=aborted, ledger=replace(ledger, number=ledger.number + len(aborted), stable=stable)
@@ -285,7 +285,7 @@ def expired(batch: Batch, now: datetime) -> bool:
 
 def reap(ledger: Ledger, open_batches: Sequence[Batch], now: datetime) -> AbortDecision:
     """Abort the channel's open batches whose leases have ended."""
-    vanished = [each for each in open_batches if expired(each, now)]
+    vanished = [batch for batch in open_batches if expired(batch, now)]
     cause = "Its lease ended, because the writer vanished."
     return end_batches(ledger, vanished, open_batches, now, Ending.REAP, cause)
 
@@ -375,13 +375,13 @@ def manifest_of(raw: Mapping[int, Iterable[Sequence[int]]]) -> Manifest:
     """
     manifest: dict[int, tuple[Interval, ...]] = {}
     for partition in sorted(raw):
-        pairs = [tuple(each) for each in raw[partition]]
-        if any(len(each) != 2 for each in pairs):
+        pairs = [tuple(pair) for pair in raw[partition]]
+        if any(len(pair) != 2 for pair in pairs):
             raise InvalidManifest(
                 f"The manifest's partition {partition} holds an interval that is not "
                 "[first, end]. Give each as two offsets."
             )
-        manifest[partition] = tuple(Interval(*each) for each in pairs)
+        manifest[partition] = tuple(Interval(*pair) for pair in pairs)
     require_ordered(manifest)
     return manifest
 
@@ -389,11 +389,12 @@ def manifest_of(raw: Mapping[int, Iterable[Sequence[int]]]) -> Manifest:
 def require_ordered(manifest: Manifest) -> None:
     """Raise InvalidManifest unless intervals are non-empty, sorted and without overlaps."""
     for partition, intervals in manifest.items():
-        for each in intervals:
-            if not 0 <= each.first < each.end:
+        for interval in intervals:
+            if not 0 <= interval.first < interval.end:
                 raise InvalidManifest(
-                    f"The interval [{each.first}, {each.end}) of partition {partition} holds no "
-                    "offsets. An interval goes from its first offset to the one after its last."
+                    f"The interval [{interval.first}, {interval.end}) of partition {partition} "
+                    "holds no offsets. An interval goes from its first offset to the one after "
+                    "its last."
                 )
         for before, after in pairwise(intervals):
             if after.first < before.end:
@@ -419,38 +420,36 @@ def digest_of(manifest: Manifest) -> str:
 def merge_runs(runs: Iterable[Interval], added: Iterable[Interval] = ()) -> tuple[Interval, ...]:
     """Return all runs in order; adjacent ones are merged."""
     merged: list[Interval] = []
-    for each in sorted((*runs, *added)):
-        if merged and each.first <= merged[-1].end:
-            merged[-1] = Interval(merged[-1].first, max(merged[-1].end, each.end))
+    for run in sorted((*runs, *added)):
+        if merged and run.first <= merged[-1].end:
+            merged[-1] = Interval(merged[-1].first, max(merged[-1].end, run.end))
         else:
-            merged.append(each)
+            merged.append(run)
     return tuple(merged)
 
 
 def first_overlap(runs: Sequence[Interval], added: Sequence[Interval]) -> Interval | None:
     """Return the first of `added` that shares an offset with a run; both are sorted."""
     at = 0
-    for each in added:
-        while at < len(runs) and runs[at].end <= each.first:
+    for interval in added:
+        while at < len(runs) and runs[at].end <= interval.first:
             at += 1
-        if at < len(runs) and runs[at].first < each.end:
-            return each
+        if at < len(runs) and runs[at].first < interval.end:
+            return interval
     return None
 
 
 def clip(runs: Iterable[Interval], log_start: int) -> tuple[Interval, ...]:
     """Return the runs without offsets below `log_start`."""
     return tuple(
-        Interval(max(each.first, log_start), each.end) for each in runs if each.end > log_start
+        Interval(max(run.first, log_start), run.end) for run in runs if run.end > log_start
     )
 
 
 def visible_below(runs: Iterable[Interval], stable: int, start: int = 0) -> tuple[Interval, ...]:
     """Return the part of the runs in `[start, stable)`, which readers may see."""
     return tuple(
-        Interval(each.first, min(each.end, stable))
-        for each in clip(runs, start)
-        if each.first < stable
+        Interval(run.first, min(run.end, stable)) for run in clip(runs, start) if run.first < stable
     )
 
 
@@ -509,12 +508,12 @@ def slice_runs(
 
     All slices need the same bounds: `stable`, or the ends of a snapshot.
     """
-    found: dict[int, tuple[Interval, ...]] = {}
+    sliced: dict[int, tuple[Interval, ...]] = {}
     truncated: dict[int, int] = {}
     for partition, start in sorted(starts.items()):
         visible = visible_below(runs.get(partition, ()), bounds.get(partition, 0), start)
-        found[partition] = visible[:limit]
-        limit -= len(found[partition])
-        if len(found[partition]) < len(visible):
-            truncated[partition] = visible[len(found[partition])].first
-    return RunSlice(found, truncated)
+        sliced[partition] = visible[:limit]
+        limit -= len(sliced[partition])
+        if len(sliced[partition]) < len(visible):
+            truncated[partition] = visible[len(sliced[partition])].first
+    return RunSlice(sliced, truncated)

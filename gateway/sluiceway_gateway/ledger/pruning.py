@@ -94,9 +94,9 @@ class LedgerPruner:
         before = self._clock() - self._retention
         with self._database.read() as tx:
             uids = _with_old_rows(tx, before)
-        found = run_steps(partial(self._prune, uid, before) for uid in uids)
-        counts = [sum(each) for each in zip(*found, strict=True)] or [0] * 5
-        more = len(uids) == _CHANNELS or any(self._max_rows in each for each in found)
+        pruned = run_steps(partial(self._prune, uid, before) for uid in uids)
+        counts = [sum(numbers) for numbers in zip(*pruned, strict=True)] or [0] * 5
+        more = len(uids) == _CHANNELS or any(self._max_rows in numbers for numbers in pruned)
         return LedgerPruneCounts(
             batches=counts[0],
             shortened=counts[1],
@@ -145,8 +145,8 @@ def _with_old_rows(tx: ReadTransaction, before: datetime) -> list[str]:
         ledger_snapshots.c.at < before,
         ledger_snapshots.c.number < ledgers.c.number,
     )
-    found = union(of_batches, select(ledgers.c.channel_uid).where(snapshot))
-    return list(tx.execute(found.order_by("channel_uid").limit(_CHANNELS)).scalars())
+    statement = union(of_batches, select(ledgers.c.channel_uid).where(snapshot))
+    return list(tx.execute(statement.order_by("channel_uid").limit(_CHANNELS)).scalars())
 
 
 def _delete_batches(tx: WriteTransaction, uid: str, before: datetime, *, limit: int) -> int:

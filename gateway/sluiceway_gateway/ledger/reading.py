@@ -28,7 +28,7 @@ class CommittedQuery:
     """The time of a snapshot."""
     whole: bool = False
     """Whether it is a snapshot: the runs of whole batches, also those above `stable`."""
-    known: int | None = None
+    known_number: int | None = None
     """A number whose time the caller compares with the one that it knows."""
 
     @property
@@ -51,7 +51,7 @@ class VisibleOffsets:
     at: datetime | None
     """The time of the number; None before the first one."""
     known_at: datetime | None
-    """The time of the query's `known`; None if it is unknown or was pruned."""
+    """The time of the query's `known_number`; None if it is unknown or was pruned."""
     stable: Mapping[int, int]
     visible_end: Mapping[int, int]
     runs: Mapping[int, Sequence[Interval]]
@@ -119,23 +119,23 @@ class LedgerReads:
             starts = dict.fromkeys(range(partitions), 0) if query.starts is None else query.starts
             bounds = ends.visible_end if query.whole else ends.stable
             if query.whole and number != ledger.number:
-                found = store.whole_runs_slice(
+                runs = store.whole_runs_slice(
                     tx, uid, starts, number=number, snapshot=ends, limit=query.limit
                 )
             else:
-                found = store.runs_slice(tx, uid, starts, ends=bounds, limit=query.limit)
+                runs = store.runs_slice(tx, uid, starts, ends=bounds, limit=query.limit)
             lost = {} if ledger.repaired is None else repair_store.given_up(tx, uid)
-            numbers = {number} if query.known is None else {number, query.known}
+            numbers = {number} if query.known_number is None else {number, query.known_number}
             times = store.times_of(tx, uid, numbers)
             open_batches = () if query.is_past else tuple(batch_store.open_batches(tx, uid))
-        part = slice_runs(found, bounds, starts, query.limit)
+        part = slice_runs(runs, bounds, starts, query.limit)
         return VisibleOffsets(
             uid=uid,
             topic_id=ledger.topic_id,
             partitions=partitions,
             number=number,
             at=times.get(number),
-            known_at=None if query.known is None else times.get(query.known),
+            known_at=None if query.known_number is None else times.get(query.known_number),
             stable=ends.stable,
             visible_end=ends.visible_end,
             runs=part.runs,
@@ -162,7 +162,7 @@ class LedgerReads:
         least = ended[-1].number if len(ended) == limit else 0
         return CommitList(
             ended=tuple(ended),
-            repairs=tuple(each for each in repairs if each.number >= (least or 0)),
+            repairs=tuple(repair for repair in repairs if repair.number >= (least or 0)),
             open=tuple(still_open),
         )
 

@@ -46,10 +46,10 @@ class Repairs:
         """
         with self.database.read() as tx:
             channel = require_ledger(tx, name, uid)
-            ledger = known_losses(_found(tx, channel), {})
+            ledger = known_losses(_stored_ledger(tx, channel), {})
         lost = self._lost(channel, ledger, self._ends(channel, ledger))
         with self.database.read() as tx:
-            ledger = known_losses(_found(tx, channel), lost)
+            ledger = known_losses(_stored_ledger(tx, channel), lost)
             open_batches = batch_store.open_batches(tx, uid)
             return plan_repair(ledger, open_batches, _lost_runs(tx, ledger))
 
@@ -62,7 +62,7 @@ class Repairs:
         """
         with self.database.read() as tx:
             channel = require_ledger(tx, name, uid)
-            ledger = _found(tx, channel)
+            ledger = _stored_ledger(tx, channel)
             done = repair_store.repairs(tx, uid, before=repair_store.AFTER_ALL, limit=1)
         if ledger.halted is None and done and done[0].lost_from == dict(request.lost_from):
             return done[0]
@@ -95,7 +95,7 @@ class Repairs:
             open_batches = batch_store.open_batches(tx, uid)
             owners = [
                 batch_store.owner(tx, uid, owner) or Owner(name=owner)
-                for owner in sorted({each.owner for each in open_batches})
+                for owner in sorted({batch.owner for batch in open_batches})
             ]
             now = self.clock()
             runs = _lost_runs(tx, was)
@@ -122,10 +122,10 @@ class Repairs:
 
     def _hold(self, tx: WriteTransaction, channel: Channel) -> Ledger:
         store.share_channels(tx, [channel.uid])
-        found = require_ledger(tx, channel.name, channel.uid)
-        require_usable(found, writes=False)
-        was = store.hold(tx, found)
-        require_topic(found.topic.id, was.topic_id)
+        current = require_ledger(tx, channel.name, channel.uid)
+        require_usable(current, writes=False)
+        was = store.hold(tx, current)
+        require_topic(current.topic.id, was.topic_id)
         return was
 
     def _ends(self, channel: Channel, ledger: Ledger) -> Mapping[int, int]:
@@ -135,7 +135,7 @@ class Repairs:
         marks = require_watermarks(
             self.kafka, channel.topic.name, partitions, unknown="The channel was not repaired."
         )
-        return {partition: each.end_offset for partition, each in marks.items()}
+        return {partition: mark.end_offset for partition, mark in marks.items()}
 
     def _lost(self, channel: Channel, ledger: Ledger, ends: Mapping[int, int]) -> Mapping[int, int]:
         """Return, by partition, the watermark or the first offset that Kafka uses again."""
@@ -143,7 +143,7 @@ class Repairs:
         return lowest_offsets(ends, check.all_reused(ledger, channel.topic, ledger.lost_from))
 
 
-def _found(tx: ReadTransaction, channel: Channel) -> Ledger:
+def _stored_ledger(tx: ReadTransaction, channel: Channel) -> Ledger:
     ledger = store.find(tx, channel.uid)
     if ledger is None:
         raise LedgerIntact(

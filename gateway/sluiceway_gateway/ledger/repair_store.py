@@ -53,7 +53,7 @@ def save_repair(
     tx.execute(
         ledger_repairs.insert(),
         vars(repair)
-        | {"channel_uid": was.channel_uid, "lost": [vars(each) for each in repair.lost]},
+        | {"channel_uid": was.channel_uid, "lost": [vars(records) for records in repair.lost]},
     )
 
 
@@ -65,14 +65,16 @@ def repairs(tx: ReadTransaction, uid: str, *, before: int, limit: int) -> Sequen
 
 def given_up(tx: ReadTransaction, uid: str) -> dict[int, list[Interval]]:
     """Return, by partition, the offsets whose records repairs have given up."""
-    found: dict[int, list[Interval]] = {}
+    intervals: dict[int, list[Interval]] = {}
     statement = select(ledger_repairs.c.lost).where(ledger_repairs.c.channel_uid == uid)
     for lost in tx.execute(statement.order_by(ledger_repairs.c.number)).scalars():
-        for each in lost:
-            found.setdefault(each["partition"], []).append(Interval(each["first"], each["end"]))
-    return found
+        for records in lost:
+            intervals.setdefault(records["partition"], []).append(
+                Interval(records["first"], records["end"])
+            )
+    return intervals
 
 
 def _repair_of(row: Row[Any]) -> Repair:
-    lost = tuple(LostRecords(**each) for each in row.lost)
+    lost = tuple(LostRecords(**records) for records in row.lost)
     return Repair(**columns_of(row, Repair) | {"lost": lost})

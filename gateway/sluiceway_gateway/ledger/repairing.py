@@ -74,7 +74,7 @@ class Repair:
     @property
     def lost_from(self) -> Mapping[int, int]:
         """By partition, the first lost offset."""
-        return {each.partition: each.first for each in self.lost}
+        return {records.partition: records.first for records in self.lost}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ def plan_repair(ledger: Ledger, open_batches: Sequence[Batch], runs: Runs) -> Re
             partition=partition,
             first=first,
             end=ledger.visible_end[partition],
-            messages=sum(each.end - each.first for each in clip(runs.get(partition, ()), first)),
+            messages=sum(run.end - run.first for run in clip(runs.get(partition, ()), first)),
         )
         for partition, first in sorted(ledger.lost_from.items())
     )
@@ -167,7 +167,7 @@ def repair_ledger(
     removed: dict[int, tuple[Interval, ...]] = {}
     added: dict[int, tuple[Interval, ...]] = {}
     for partition, first in ledger.lost_from.items():
-        stored = tuple(each for each in runs.get(partition, ()) if each.end > first)
+        stored = tuple(run for run in runs.get(partition, ()) if run.end > first)
         removed[partition] = stored
         added[partition] = visible_below(stored, first)
     number = ended.ledger.number + 1
@@ -190,8 +190,8 @@ def repair_ledger(
             repaired=number,
         ),
         owners=tuple(
-            replace(each, epoch=each.epoch + 1, fence=each.epoch + 1, instance="")
-            for each in owners
+            replace(owner, epoch=owner.epoch + 1, fence=owner.epoch + 1, instance="")
+            for owner in owners
         ),
         aborted=ended.aborted,
         runs_removed=removed,

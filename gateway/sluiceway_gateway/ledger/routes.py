@@ -76,13 +76,13 @@ def _starts_of(text: str | None) -> dict[int, int] | None:
     if text is None:
         return None
     starts: dict[int, int] = {}
-    for each in text.split(","):
-        found = _START.fullmatch(each)
-        if found is None or int(found[2]) > INT64_MAX - 1 or int(found[1]) >= MAX_PARTITIONS:
+    for item in text.split(","):
+        match = _START.fullmatch(item)
+        if match is None or int(match[2]) > INT64_MAX - 1 or int(match[1]) >= MAX_PARTITIONS:
             raise InvalidRequest.at("query:from", "expected PARTITION:OFFSET, joined by commas")
-        if int(found[1]) in starts:
-            raise InvalidRequest.at("query:from", f"partition {found[1]} is given twice")
-        starts[int(found[1])] = int(found[2])
+        if int(match[1]) in starts:
+            raise InvalidRequest.at("query:from", f"partition {match[1]} is given twice")
+        starts[int(match[1])] = int(match[2])
     return starts
 
 
@@ -99,8 +99,8 @@ def open_batch(name: Name, body: BatchPost, writer: Writer, gateway: Gateway) ->
     If the state is `committed`, write nothing. Write nothing before the response, and only to the
     partitions in `begin`.
     """
-    found = gateway.ledgers.open(name, body.request(), uid=body.uid, principal=writer)
-    return json_response(batch_json(found))
+    batch = gateway.ledgers.open(name, body.request(), uid=body.uid, principal=writer)
+    return json_response(batch_json(batch))
 
 
 @router.put(
@@ -115,10 +115,10 @@ def upload_slice(
 ) -> Response:
     """Store a part of an open batch's manifest, until the commit with the digest of the whole."""
     manifest = checked_manifest(body.manifest)
-    found = gateway.ledgers.upload(
+    batch = gateway.ledgers.upload(
         name, id, slice, manifest, uid=body.uid, instance=body.instance, principal=writer
     )
-    return json_response(batch_json(found))
+    return json_response(batch_json(batch))
 
 
 @router.post(
@@ -145,7 +145,7 @@ def commit_batch(
         digest=body.digest,
         manifest=checked_manifest(body.manifest),
         records=body.records,
-        counts={int(each): count for each, count in body.counts.items()},
+        counts={int(partition): count for partition, count in body.counts.items()},
     )
     committed = gateway.ledgers.commit(
         name, request, uid=body.uid, slices=body.slices, positions=change, principal=writer
@@ -164,10 +164,10 @@ def abort_batch(
     name: Name, id: BatchId, body: AbortPost, writer: Writer, gateway: Gateway
 ) -> Response:
     """End a batch; none of its records become visible. 409 `batch_committed` after its commit."""
-    found = gateway.ledgers.abort(
+    batch = gateway.ledgers.abort(
         name, id, uid=body.uid, instance=body.instance, cause=body.cause, principal=writer
     )
-    return json_response(batch_json(found))
+    return json_response(batch_json(batch))
 
 
 @router.post(
@@ -179,11 +179,11 @@ def abort_batch(
 )
 def renew_batches(name: Name, body: RenewPost, writer: Writer, gateway: Gateway) -> Response:
     """Renew the leases of open batches. The response has the state of batches that have ended."""
-    instances = {each.id: each.instance for each in body.batches}
-    found = gateway.ledgers.renew(
+    instances = {batch.id: batch.instance for batch in body.batches}
+    batches = gateway.ledgers.renew(
         name, instances, uid=body.uid, lease=lease_of(body.lease_ms), principal=writer
     )
-    return json_response({"batches": [body_of(LeaseBody, each) for each in found]})
+    return json_response({"batches": [body_of(LeaseBody, batch) for batch in batches]})
 
 
 class BatchOwnerPost(RequestModel):
@@ -218,12 +218,12 @@ def transfer_batches(
     """Give all batches and keys of a writer to the tokens of a label, or to every label."""
     if (body.writer is None) == (body.key is None):
         raise InvalidRequest.at("/writer", "give either the writer or one of its keys")
-    found = gateway.ledgers.transfer(
+    owner = gateway.ledgers.transfer(
         name,
         **body.model_dump(include={"uid", "writer", "key", "owner", "reason"}),
         principal=principal,
     )
-    return json_response({"writer": found.name, "owner": found.label})
+    return json_response({"writer": owner.name, "owner": owner.label})
 
 
 @router.get(
@@ -276,10 +276,10 @@ async def get_committed(
         number=snapshot if number is None else number,
         at=snapshot_at,
         whole=snapshot is not None or snapshot_at is not None,
-        known=known,
+        known_number=known,
     )
     reads = gateway.ledger_reads
-    found, unchanged = await long_poll(
+    committed, unchanged = await long_poll(
         request,
         Precondition() if query.is_past else precondition,
         wait,
@@ -289,7 +289,7 @@ async def get_committed(
     )
     if unchanged:
         return unchanged
-    return json_response(committed_json(found), headers={"ETag": found.etag})
+    return json_response(committed_json(committed), headers={"ETag": committed.etag})
 
 
 @router.get(
@@ -308,8 +308,8 @@ def list_commits(
     before: Annotated[int | None, Query(ge=1, le=INT64_MAX, description="A number")] = None,
 ) -> Response:
     """Return ended batches (commits, aborts, reaped batches), repairs, and open batches."""
-    found = gateway.ledger_reads.commits(name, uid=uid, before=before, limit=limit)
-    return json_response(commits_json(found))
+    commits = gateway.ledger_reads.commits(name, uid=uid, before=before, limit=limit)
+    return json_response(commits_json(commits))
 
 
 class RepairPlanBody(BaseModel):
@@ -366,5 +366,5 @@ def repair_ledger(name: Name, body: RepairPost, principal: Manager, gateway: Gat
         reason=body.reason,
         by=principal.id,
     )
-    found = gateway.repairs.repair(name, request, uid=body.uid, by=principal)
-    return json_response(body_of(RepairBody, found))
+    repair = gateway.repairs.repair(name, request, uid=body.uid, by=principal)
+    return json_response(body_of(RepairBody, repair))

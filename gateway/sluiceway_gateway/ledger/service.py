@@ -158,8 +158,8 @@ class Ledgers:
                 max_age=self._max_age,
                 instance_epoch=batch_store.instance_epoch(tx, uid, request.owner, request.instance),
             )
-            for each in decision.aborted:
-                batch_store.end(tx, uid, each)
+            for batch in decision.aborted:
+                batch_store.end(tx, uid, batch)
             if not decision.replayed:
                 batch_store.put_owner(tx, uid, decision.owner)
                 batch_store.insert(tx, uid, decision.batch)
@@ -270,8 +270,8 @@ class Ledgers:
             if decision.repeated:
                 assert decision.batch.number is not None  # noqa: S101 - it is committed
                 # The current one, if the commit's snapshot was pruned.
-                found = store.snapshot(tx, uid, decision.batch.number)
-                stable = was.stable if found is None else found.stable
+                snapshot = store.snapshot(tx, uid, decision.batch.number)
+                stable = was.stable if snapshot is None else snapshot.stable
             else:
                 batch_store.end(tx, uid, decision.batch)
                 batch_store.put_owner(tx, uid, decision.owner)
@@ -345,18 +345,18 @@ class Ledgers:
         Without a `lease`, they are unchanged. Leaves out those of other labels, and raises
         Forbidden if all are.
         """
-        found = []
+        renewed = []
         with self._database.write() as tx:
             channel = self._channel(tx, name, uid)
             store.hold(tx, channel)
             named = (batch_store.batch(tx, uid, id_) for id_ in sorted(instances))
-            batches = [each for each in named if each and each.instance == instances[each.id]]
+            batches = [batch for batch in named if batch and batch.instance == instances[batch.id]]
             for batch in self._usable(tx, channel, batches, principal, "renew"):
                 later = renew(batch, self._clock(), lease) if lease else batch
                 if later != batch:
                     batch_store.renew(tx, uid, later)
-                found.append(later)
-        return found
+                renewed.append(later)
+        return renewed
 
     def renew_running(self, instances: Collection[str], principal: Principal) -> None:
         """Renew the open batches of running jobs, given by instance.
@@ -367,13 +367,13 @@ class Ledgers:
         with self._database.read() as tx:
             before = self._clock() + _RENEWED_BELOW
             due = batch_store.open_of_instances(tx, instances, before=before)
-        for each in due:
-            if principal.may(Action.WRITE, each.channel):
-                with _skipped("renew", each.channel):
+        for batches in due:
+            if principal.may(Action.WRITE, batches.channel):
+                with _skipped("renew", batches.channel):
                     self.renew(
-                        each.channel,
-                        each.instances,
-                        uid=each.uid,
+                        batches.channel,
+                        batches.instances,
+                        uid=batches.uid,
                         lease=LEASE,
                         principal=principal,
                     )
@@ -384,11 +384,11 @@ class Ledgers:
         Batches of channels that the principal may not write, or of other labels, are skipped.
         """
         with self._database.read() as tx:
-            found = batch_store.open_of_instances(tx, instances)
-        for each in found:
-            if principal.may(Action.WRITE, each.channel):
-                with _skipped("abort", each.channel):
-                    self._abort_instances(each.channel, instances, each.uid, principal)
+            open_batches = batch_store.open_of_instances(tx, instances)
+        for batches in open_batches:
+            if principal.may(Action.WRITE, batches.channel):
+                with _skipped("abort", batches.channel):
+                    self._abort_instances(batches.channel, instances, batches.uid, principal)
 
     def _abort_instances(
         self, name: str, instances: Collection[str], uid: str, principal: Principal
@@ -428,27 +428,27 @@ class Ledgers:
             if key is not None:
                 batch = batch_store.latest(tx, uid, key)
                 writer = None if batch is None else batch.owner
-            found = None if writer is None else batch_store.owner(tx, uid, writer)
-            if found is None:
+            current = None if writer is None else batch_store.owner(tx, uid, writer)
+            if current is None:
                 raise BatchNotFound(
                     f"The channel {name!r} has no batches of that writer or key: `sluiceway "
                     "channels commits` lists both."
                 )
-            given = replace(found, label=owner)
-            if given != found:
-                batch_store.put_owner(tx, uid, given)
+            transferred = replace(current, label=owner)
+            if transferred != current:
+                batch_store.put_owner(tx, uid, transferred)
                 audit_store.add(
                     tx,
                     channel,
                     AuditedAction.TRANSFER_OWNER,
                     by=principal,
                     at=self._clock(),
-                    target=found.name,
+                    target=current.name,
                     reason=reason,
-                    old={"owner": found.label},
+                    old={"owner": current.label},
                     new={"owner": owner},
                 )
-        return given
+        return transferred
 
     def _require_use(
         self,
@@ -530,8 +530,12 @@ class Ledgers:
 
     def _require_written(self, channel: Channel, manifest: Manifest) -> None:
         # Partitions outside of the batch are refused later.
-        known = range(channel.topic.partitions or 0)
-        written = {at: found for at, found in manifest.items() if found and at in known}
+        partitions = range(channel.topic.partitions or 0)
+        written = {
+            partition: intervals
+            for partition, intervals in manifest.items()
+            if intervals and partition in partitions
+        }
         if not written:
             return
         ends = self._kafka.end_offsets(channel.topic.name, written)
@@ -607,20 +611,20 @@ class Ledgers:
         )
         if isinstance(result, SluicewayGatewayError):
             raise result
-        after = {each.position.partition: each.position for each in result.positions}
-        for each in commit.positions:
-            now = after.get(each.partition)
-            if now is None or now.order != each.order:
+        after = {committed.position.partition: committed.position for committed in result.positions}
+        for position in commit.positions:
+            now = after.get(position.partition)
+            if now is None or now.order != position.order:
                 # Its number was used before, so it changed nothing.
-                raise position_moved(commit.group, each.partition, now)
+                raise position_moved(commit.group, position.partition, now)
 
 
 def save_aborted(
     tx: WriteTransaction, decision: AbortDecision, *, was: Ledger, now: datetime
 ) -> None:
     """Store aborted batches, and the ledger after them."""
-    for each in decision.aborted:
-        batch_store.end(tx, was.channel_uid, each)
+    for batch in decision.aborted:
+        batch_store.end(tx, was.channel_uid, batch)
     store.save(tx, decision.ledger, was=was, now=now)
 
 
@@ -678,8 +682,8 @@ def _assembled(tx: ReadTransaction, batch: Batch, slices: int) -> Manifest:
     for number in range(slices):
         for partition, intervals in stored[number].items():
             manifest.setdefault(partition, []).extend(intervals)
-    return {partition: tuple(found) for partition, found in sorted(manifest.items())}
+    return {partition: tuple(intervals) for partition, intervals in sorted(manifest.items())}
 
 
 def _begins(batch: Batch, manifest: Manifest) -> Mapping[int, int]:
-    return {each: batch.begin[each] for each in manifest if each in batch.begin}
+    return {partition: batch.begin[partition] for partition in manifest if partition in batch.begin}

@@ -77,27 +77,27 @@ def share_channels(tx: WriteTransaction, uids: Iterable[str]) -> set[str]:
 def hold(tx: WriteTransaction, channel: Channel) -> Ledger:
     """Return the channel's ledger, locked until `tx` ends; it begins with the first batch."""
     assert channel.topic.id is not None  # noqa: S101 - the channel is usable
-    found = tx.execute(_HOLD, {"uid": channel.uid}).one_or_none()
-    if found is None:
+    row = tx.execute(_HOLD, {"uid": channel.uid}).one_or_none()
+    if row is None:
         new = new_ledger(channel)
         values: dict[str, Any] = {"channel_uid": new.channel_uid, "topic_id": new.topic_id}
         values |= {"partitions": new.partitions, "number": 0, "halted": None}
         tx.execute(_CREATE[tx.dialect], values)
-        found = tx.execute(_HOLD, {"uid": channel.uid}).one()
-    return _ledger_of(tx, found)
+        row = tx.execute(_HOLD, {"uid": channel.uid}).one()
+    return _ledger_of(tx, row)
 
 
 def hold_existing(tx: WriteTransaction, uid: str) -> Ledger | None:
     """Return a ledger, locked until `tx` ends; None if its channel is gone."""
     share_channels(tx, [uid])
-    found = tx.execute(_HOLD, {"uid": uid}).one_or_none()
-    return None if found is None else _ledger_of(tx, found)
+    row = tx.execute(_HOLD, {"uid": uid}).one_or_none()
+    return None if row is None else _ledger_of(tx, row)
 
 
 def find(tx: ReadTransaction, uid: str) -> Ledger | None:
     """Return a channel's ledger, None before its first batch."""
-    found = tx.execute(_FIND, {"uid": uid}).one_or_none()
-    return None if found is None else _ledger_of(tx, found)
+    row = tx.execute(_FIND, {"uid": uid}).one_or_none()
+    return None if row is None else _ledger_of(tx, row)
 
 
 def new_ledger(channel: Channel) -> Ledger:
@@ -115,14 +115,14 @@ def _ledger_of(tx: ReadTransaction, row: Row[Any]) -> Ledger:
         topic_id=row.topic_id,
         partitions=row.partitions,
         number=row.number,
-        visible_end={each.partition: each.visible_end for each in ends},
-        stable={each.partition: each.stable for each in ends},
+        visible_end={end.partition: end.visible_end for end in ends},
+        stable={end.partition: end.stable for end in ends},
         halted=row.halted,
-        lost_from={each.partition: each.lost_from for each in ends if each.lost_from is not None},
+        lost_from={end.partition: end.lost_from for end in ends if end.lost_from is not None},
         low_end={end.partition: end.low_end for end in ends if end.low_end is not None},
         repaired=row.repaired,
         removed_after={
-            each.partition: each.removed_after for each in ends if each.removed_after is not None
+            end.partition: end.removed_after for end in ends if end.removed_after is not None
         },
     )
 
@@ -144,8 +144,8 @@ def save(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: datetime) ->
             "new_partitions": ledger.partitions,
         },
     ).rowcount
-    ends = [_ends(ledger, each) for each in ledger.visible_end]
-    rows = [each for each in ends if each != _ends(was, each["partition"])]
+    ends = [_ends(ledger, partition) for partition in ledger.visible_end]
+    rows = [row for row in ends if row != _ends(was, row["partition"])]
     raised = tx.run_each(_RAISE_ENDS, rows)
     require_held(saved == 1 and raised == len(rows), "ledger")
     if ledger.number > was.number:
@@ -184,7 +184,7 @@ def keep_snapshots(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: da
 
 def numbers_of(document: Mapping[str, int]) -> dict[int, int]:
     """Return numbers by partition from their JSON."""
-    return {int(each): value for each, value in document.items()}
+    return {int(partition): number for partition, number in document.items()}
 
 
 def require_held(held: bool, what: str) -> None:
@@ -207,7 +207,7 @@ _RUNS = (
 _RUNS_BETWEEN = _RUNS.where(visible_runs.c.first_offset < bindparam("end")).limit(bindparam("most"))
 _LAST_RUNS_BETWEEN = _RUNS_BETWEEN.order_by(None).order_by(visible_runs.c.end_offset.desc())
 _REMOVE_RUN = PreparedDml(
-    delete(visible_runs).where(*(each == bindparam(each.name) for each in visible_runs.c))
+    delete(visible_runs).where(*(column == bindparam(column.name) for column in visible_runs.c))
 )
 _ADD_RUN = PreparedDml(visible_runs.insert(), columns=visible_runs.c.keys())
 _BATCH_RUNS = (
@@ -272,12 +272,12 @@ def runs_slice(
 
     Of each further partition it returns one run, for the start of the next part.
     """
-    found: dict[int, Sequence[Interval]] = {}
+    runs: dict[int, Sequence[Interval]] = {}
     for partition, start in sorted(starts.items()):
         bounds = {partition: Interval(start, ends.get(partition, 0))}
-        found |= runs_between(tx, uid, bounds, limit=limit + 1)
-        limit = max(0, limit - len(found[partition]))
-    return found
+        runs |= runs_between(tx, uid, bounds, limit=limit + 1)
+        limit = max(0, limit - len(runs[partition]))
+    return runs
 
 
 def whole_runs_slice(
@@ -290,7 +290,7 @@ def whole_runs_slice(
     limit: int,
 ) -> Runs:
     """Return the same of the batches numbered up to `number`, each wholly."""
-    found: dict[int, Sequence[Interval]] = {}
+    runs: dict[int, Sequence[Interval]] = {}
     for partition, start in sorted(starts.items()):
         stable, end = snapshot.stable.get(partition, 0), snapshot.visible_end.get(partition, 0)
         below = runs_between(tx, uid, {partition: Interval(start, stable)}, limit=limit + 1)
@@ -299,9 +299,9 @@ def whole_runs_slice(
             values = {"uid": uid, "partition": partition, "least": max(start, stable) + 1}
             values |= {"end": end, "number": number, "most": limit + 1}
             above[partition] = _intervals(tx.execute(_BATCH_RUNS, values))
-        found |= snapshot_runs(below, above, snapshot.stable)
-        limit = max(0, limit - len(found[partition]))
-    return found
+        runs |= snapshot_runs(below, above, snapshot.stable)
+        limit = max(0, limit - len(runs[partition]))
+    return runs
 
 
 def runs_between(
@@ -316,13 +316,13 @@ def runs_between(
 
     Of each partition, at most `limit`: the first ones, or the last if `newest`.
     """
-    found: dict[int, list[Interval]] = {}
+    by_partition: dict[int, list[Interval]] = {}
     for partition, (first, end) in bounds.items():
         values = {"uid": uid, "partition": partition, "least": first + 1, "end": end, "most": limit}
         statement = _LAST_RUNS_BETWEEN if newest else _RUNS_BETWEEN
         runs = _intervals(tx.execute(statement, values)) if first < end else []
-        found[partition] = runs[::-1] if newest else runs
-    return found
+        by_partition[partition] = runs[::-1] if newest else runs
+    return by_partition
 
 
 def replace_runs(tx: WriteTransaction, uid: str, *, removed: Runs, added: Runs) -> None:
@@ -382,19 +382,21 @@ def clip_runs(tx: WriteTransaction, ledger: Ledger, starts: Mapping[int, int]) -
     """
     for partition, start in starts.items():
         values = {"uid": ledger.channel_uid, "of_partition": partition, "start": start}
-        removed, cut = (tx.execute(each, values).rowcount for each in (_REMOVE_BELOW, _CUT_BELOW))
+        removed, cut = (
+            tx.execute(statement, values).rowcount for statement in (_REMOVE_BELOW, _CUT_BELOW)
+        )
         if removed or cut:
             tx.execute(_REMOVED, {**values, "number": ledger.number})
 
 
 def _run_rows(uid: str, runs: Runs) -> Iterable[dict[str, Any]]:
     for partition, intervals in sorted(runs.items()):
-        for each in intervals:
+        for run in intervals:
             yield {
                 "channel_uid": uid,
                 "partition": partition,
-                "first_offset": each.first,
-                "end_offset": each.end,
+                "first_offset": run.first,
+                "end_offset": run.end,
             }
 
 
@@ -459,8 +461,8 @@ def oldest_snapshot(tx: ReadTransaction, uid: str) -> tuple[int, datetime] | Non
     """Return the number and the time of the oldest snapshot that is kept."""
     table = ledger_snapshots.c
     statement = select(table.number, table.at).where(table.channel_uid == uid)
-    found = tx.execute(statement.order_by(table.number).limit(1)).one_or_none()
-    return None if found is None else (found.number, found.at)
+    row = tx.execute(statement.order_by(table.number).limit(1)).one_or_none()
+    return None if row is None else (row.number, row.at)
 
 
 _MILLISECOND = timedelta(milliseconds=1)

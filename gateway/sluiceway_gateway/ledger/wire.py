@@ -316,7 +316,7 @@ def position_change(name: str, uid: str, topic_id: str, body: PositionsPost) -> 
     """Return the change of positions, by default in the batch's own channel."""
     if body.channel is not None and (body.uid is None or body.topic_id is None):
         raise InvalidRequest.at("/positions", "a channel is given with its uid and topic_id")
-    moved = tuple(_position(each.partition, each.to) for each in body.positions)
+    moved = tuple(_position(position.partition, position.to) for position in body.positions)
     return PositionChange(
         commit=Commit(
             channel=body.channel or name,
@@ -330,8 +330,10 @@ def position_change(name: str, uid: str, topic_id: str, body: PositionsPost) -> 
             positions=moved,
         ),
         before={
-            each.partition: None if each.from_ is None else _position(each.partition, each.from_)
-            for each in body.positions
+            position.partition: None
+            if position.from_ is None
+            else _position(position.partition, position.from_)
+            for position in body.positions
         },
     )
 
@@ -340,9 +342,9 @@ def _position(partition: int, place: PlacePut) -> Position:
     return Position(partition=partition, **vars(place))
 
 
-def batch_json(found: BatchInTopic) -> dict[str, Any]:
+def batch_json(batch_in_topic: BatchInTopic) -> dict[str, Any]:
     """Return the JSON of a batch."""
-    return body_of(BatchBody, found.batch, topic_id=found.topic_id)
+    return body_of(BatchBody, batch_in_topic.batch, topic_id=batch_in_topic.topic_id)
 
 
 def commit_json(committed: CommittedBatch) -> dict[str, Any]:
@@ -351,29 +353,29 @@ def commit_json(committed: CommittedBatch) -> dict[str, Any]:
     return body_of(CommitBody, batch, stable=committed.stable, committed_at=batch.ended_at)
 
 
-def committed_json(found: VisibleOffsets) -> dict[str, Any]:
+def committed_json(offsets: VisibleOffsets) -> dict[str, Any]:
     """Return the JSON of visible runs, with each partition of the channel."""
-    nothing = dict.fromkeys(range(found.partitions), 0)
+    nothing = dict.fromkeys(range(offsets.partitions), 0)
     return body_of(
         VisibleOffsetsBody,
-        found,
-        stable={**nothing, **found.stable},
-        visible_end={**nothing, **found.visible_end},
-        open=open_json(found.open),
+        offsets,
+        stable={**nothing, **offsets.stable},
+        visible_end={**nothing, **offsets.visible_end},
+        open=open_json(offsets.open),
     )
 
 
-def commits_json(found: CommitList) -> dict[str, Any]:
+def commits_json(commits: CommitList) -> dict[str, Any]:
     """Return the JSON of ended and open batches."""
     return {
         "commits": [
-            body_of(EndBody, each, kind=each.ending, at=each.ended_at) for each in found.ended
+            body_of(EndBody, batch, kind=batch.ending, at=batch.ended_at) for batch in commits.ended
         ],
-        "repairs": [body_of(RepairBody, each) for each in found.repairs],
-        "open": open_json(found.open),
+        "repairs": [body_of(RepairBody, repair) for repair in commits.repairs],
+        "open": open_json(commits.open),
     }
 
 
 def open_json(batches: Iterable[Batch]) -> list[dict[str, Any]]:
     """Return the JSON of open batches."""
-    return [body_of(OpenBatchBody, each, since=each.opened_at) for each in batches]
+    return [body_of(OpenBatchBody, batch, since=batch.opened_at) for batch in batches]
