@@ -70,7 +70,7 @@ class GraphJob:
 
 def jobs_of(endpoints: Iterable[GraphEndpoint]) -> list[GraphJob]:
     """Return the jobs of these endpoints, by id."""
-    found = list(endpoints)
+    attached = list(endpoints)
     parents: dict[Hashable, Hashable] = {}
 
     def root(key: Hashable) -> Hashable:
@@ -81,49 +81,49 @@ def jobs_of(endpoints: Iterable[GraphEndpoint]) -> list[GraphJob]:
             key = parents[key]
         return key
 
-    for each in found:
-        first, *others = each.identities
+    for endpoint in attached:
+        first, *others = endpoint.identities
         for other in others:
             parents[root(other)] = root(first)
     jobs: dict[Hashable, list[GraphEndpoint]] = defaultdict(list)
-    for each in found:
-        jobs[root(each.identities[0])].append(each)
-    return sorted((_job(each) for each in jobs.values()), key=lambda job: job.id)
+    for endpoint in attached:
+        jobs[root(endpoint.identities[0])].append(endpoint)
+    return sorted((_job(job_endpoints) for job_endpoints in jobs.values()), key=lambda job: job.id)
 
 
 def _job(endpoints: Sequence[GraphEndpoint]) -> GraphJob:
     sides: dict[tuple[str, Role], list[GraphEndpoint]] = defaultdict(list)
-    for each in endpoints:
-        sides[each.channel, each.role].append(each)
-    sparks = [each.spark for each in endpoints if each.spark is not None]
+    for endpoint in endpoints:
+        sides[endpoint.channel, endpoint.role].append(endpoint)
+    sparks = [endpoint.spark for endpoint in endpoints if endpoint.spark is not None]
     return GraphJob(
-        id=min(each.id for each in endpoints),
+        id=min(endpoint.id for endpoint in endpoints),
         name=_name(endpoints),
         spark=sparks[0] if sparks else None,
-        processes=len({each.session for each in endpoints}),
+        processes=len({endpoint.session for endpoint in endpoints}),
         edges=tuple(_edge(*side, sides[side]) for side in sorted(sides)),
     )
 
 
 def _name(endpoints: Sequence[GraphEndpoint]) -> str | None:
-    sparks = [each.spark for each in endpoints if each.spark is not None]
+    sparks = [endpoint.spark for endpoint in endpoints if endpoint.spark is not None]
     for names in (
-        [each.query for each in sparks],
-        [each.application for each in sparks],
-        [each.group for each in endpoints],
-        [each.title for each in endpoints],
+        [spark.query for spark in sparks],
+        [spark.application for spark in sparks],
+        [endpoint.group for endpoint in endpoints],
+        [endpoint.title for endpoint in endpoints],
     ):
-        counts = Counter(each for each in names if each)
+        counts = Counter(name for name in names if name)
         if counts:
             return min(counts, key=lambda name: (-counts[name], name))
     return None
 
 
 def _edge(channel: str, role: Role, endpoints: Sequence[GraphEndpoint]) -> JobEdge:
-    kinds = Counter(outcome(each.state, each.health) for each in endpoints)
+    outcomes = Counter(outcome(endpoint.state, endpoint.health) for endpoint in endpoints)
     return JobEdge(
         channel=channel,
         role=role,
-        groups=tuple(sorted({each.group for each in endpoints} - {ANONYMOUS})),
-        **{each: kinds[each] for each in ("live", "lost", "failed", "finished")},
+        groups=tuple(sorted({endpoint.group for endpoint in endpoints} - {ANONYMOUS})),
+        **{name: outcomes[name] for name in ("live", "lost", "failed", "finished")},
     )

@@ -60,11 +60,11 @@ def get_channel_graph(name: Name, viewer: Viewer, gateway: Gateway) -> Response:
 
     Endpoints that have ended count if they are the last ones in their place in a group.
     """
-    found = gateway.statuses.graph(name, by=viewer)
+    graph = gateway.statuses.graph(name, by=viewer)
     body = {
         "channel": name,
-        "channels": [summary_json(each) for each in found.channels],
-        "jobs": found.jobs,
-        "truncated": found.truncated,
+        "channels": [summary_json(summary) for summary in graph.channels],
+        "jobs": graph.jobs,
+        "truncated": graph.truncated,
     }
     return json_response(body)

@@ -31,15 +31,15 @@ def surroundings(
     than a graph has.
     """
     names = {start.uid: start.name}
-    found: list[GraphEndpoint] = []
+    graph_endpoints: list[GraphEndpoint] = []
     truncated = False
     frontier, sessions = [start.uid], set[str]()
     for hop in range(MAX_HOPS + 1):
-        left = max_endpoints - len(found)
+        left = max_endpoints - len(graph_endpoints)
         attached = _endpoints(tx, {uid: names[uid] for uid in frontier}, limit=left + 1)
         truncated |= len(attached) > left
-        found += attached[:left]
-        new = {each.session for each in attached[:left]} - sessions
+        graph_endpoints += attached[:left]
+        new = {endpoint.session for endpoint in attached[:left]} - sessions
         sessions |= new
         neighbours = {
             uid: neighbour
@@ -52,19 +52,19 @@ def surroundings(
         names |= {uid: neighbours[uid] for uid in frontier}
         if not frontier:
             break
-    return found, truncated
+    return graph_endpoints, truncated
 
 
 def _endpoints(tx: ReadTransaction, names: Mapping[str, str], *, limit: int) -> list[GraphEndpoint]:
     table = endpoints.c
-    found: list[GraphEndpoint] = []
+    graph_endpoints: list[GraphEndpoint] = []
     for part in chunks(list(names)):
         statement = select(
             *(table.id, table.channel_uid, table.role, table.group_name, table.session_id),
             *(table.state, table.health, table.title, table.spark),
         ).where(_SHOWN, table.channel_uid.in_(part))
-        rows = tx.execute(statement.order_by(table.id).limit(max(0, limit - len(found))))
-        found += [
+        rows = tx.execute(statement.order_by(table.id).limit(max(0, limit - len(graph_endpoints))))
+        graph_endpoints += [
             GraphEndpoint(
                 id=row.id,
                 channel=names[row.channel_uid],
@@ -78,7 +78,7 @@ def _endpoints(tx: ReadTransaction, names: Mapping[str, str], *, limit: int) -> 
             )
             for row in rows
         ]
-    return found
+    return graph_endpoints
 
 
 def _channels(
