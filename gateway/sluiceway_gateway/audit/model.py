@@ -74,9 +74,9 @@ class AuditEntry:
 def changes(old: Mapping[str, Scalar], new: Mapping[str, Scalar]) -> list[FieldChange]:
     """Return the fields that differ, with long texts cut off."""
     return [
-        FieldChange(field=_short(each), old=_cut(old.get(each)), new=_cut(new.get(each)))
-        for each in dict.fromkeys((*old, *new))
-        if old.get(each) != new.get(each)
+        FieldChange(field=_short(name), old=_cut(old.get(name)), new=_cut(new.get(name)))
+        for name in dict.fromkeys((*old, *new))
+        if old.get(name) != new.get(name)
     ]
 
 
@@ -95,9 +95,9 @@ def fields_of(channel: Channel) -> dict[str, Scalar]:
 def _spec_fields(spec: ChannelSpec) -> Iterator[tuple[str, Scalar]]:
     for name, value in vars(spec).items():
         if isinstance(value, Retention | Heartbeat):
-            yield from ((f"{name}.{field}", each) for field, each in vars(value).items())
+            yield from ((f"{name}.{field}", scalar) for field, scalar in vars(value).items())
         elif isinstance(value, Mapping):
-            yield from ((f"{name}.{key}", each) for key, each in value.items())
+            yield from ((f"{name}.{key}", scalar) for key, scalar in value.items())
         elif name != "schema":
             yield name, str(value) if isinstance(value, StrEnum) else value
 

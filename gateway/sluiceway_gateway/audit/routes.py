@@ -90,10 +90,10 @@ def list_channel_changes(
 
     Entries of deleted channels stay as long as others.
     """
-    found, more = gateway.channels.changes(name, before=before, limit=limit)
+    entries, more = gateway.channels.changes(name, before=before, limit=limit)
     return json_response(
         {
-            "items": [body_of(AuditEntryBody, each, uid=each.channel_uid) for each in found],
-            "next_before": found[-1].number if more else None,
+            "items": [body_of(AuditEntryBody, entry, uid=entry.channel_uid) for entry in entries],
+            "next_before": entries[-1].number if more else None,
         }
     )

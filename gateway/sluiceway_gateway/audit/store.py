@@ -74,7 +74,7 @@ def add(
         "action": str(action),
         "target": target,
         "reason": reason,
-        "fields": [asdict(each) for each in changed[:MAX_FIELDS]],
+        "fields": [asdict(change) for change in changed[:MAX_FIELDS]],
         "omitted": max(0, len(changed) - MAX_FIELDS),
     }
     tx.execute(insert(audit_entries), values)
@@ -106,6 +106,6 @@ def delete_old(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
 
 
 def _entry_of(row: Row[Any]) -> AuditEntry:
-    fields = tuple(FieldChange(**each) for each in row.fields)
+    fields = tuple(FieldChange(**change) for change in row.fields)
     action = AuditedAction(row.action)
     return AuditEntry(**columns_of(row, AuditEntry) | {"action": action, "fields": fields})
