@@ -147,7 +147,9 @@ class InvalidRequest(
     def malformed(cls, violations: Sequence[Violation], *, count: int = 0) -> Self:
         """Return an error that lists the first 20 violations and counts the rest of `count`."""
         listed = tuple(violations[:MOST_VIOLATIONS])
-        text = "; ".join(f"{each.pointer or 'the body'}: {each.message}" for each in listed)
+        text = "; ".join(
+            f"{violation.pointer or 'the body'}: {violation.message}" for violation in listed
+        )
         more = max(count, len(violations)) - len(listed)
         return cls(f"Malformed: {text}{f'; and {more:,} more' if more else ''}.", listed)
 

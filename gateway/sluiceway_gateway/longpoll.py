@@ -166,8 +166,8 @@ class Poller(Generic[Key, State]):
             begun_s = time.monotonic()
             keys = tuple(self._waiters)
             try:
-                found = await to_thread.run_sync(self._read, keys, limiter=self._thread)
-                self._release(keys, found)
+                states = await to_thread.run_sync(self._read, keys, limiter=self._thread)
+                self._release(keys, states)
             except Exception as error:
                 # Requests fail by their own reads at their timeout.
                 self._passes.fail(error)
@@ -179,18 +179,18 @@ class Poller(Generic[Key, State]):
                     await self._signal.wait()
         self._passes.reset()
 
-    def _release(self, keys: tuple[Key, ...], found: Mapping[Key, State]) -> None:
+    def _release(self, keys: tuple[Key, ...], states: Mapping[Key, State]) -> None:
         for key in keys:
-            state = found.get(key)
-            for each in self._waiters.get(key, ()):
-                if not each.future.done() and each.is_done(state):
-                    each.future.set_result(None)
+            state = states.get(key)
+            for waiter in self._waiters.get(key, ()):
+                if not waiter.future.done() and waiter.is_done(state):
+                    waiter.future.set_result(None)
 
     def _release_all(self) -> None:
         for waiters in self._waiters.values():
-            for each in waiters:
-                if not each.future.done():
-                    each.future.set_result(None)
+            for waiter in waiters:
+                if not waiter.future.done():
+                    waiter.future.set_result(None)
 
 
 _ALL_CHANNELS = ""
@@ -256,7 +256,7 @@ class Watch(Poller[str, Tag]):
 
     def _tags(self, names: tuple[str, ...]) -> Mapping[str, Tag]:
         with self._database.read() as tx:
-            found = dict(channels_store.tags(tx, names))
+            tags = dict(channels_store.tags(tx, names))
             if _ALL_CHANNELS in names:
-                found[_ALL_CHANNELS] = channels_store.overall(tx)
-            return found
+                tags[_ALL_CHANNELS] = channels_store.overall(tx)
+            return tags

@@ -220,8 +220,8 @@ class Loops:
 
     def start(self) -> None:
         """Start all loops."""
-        for each in self._all:
-            each.start()
+        for loop in self._all:
+            loop.start()
 
     def wake(self) -> None:
         """Run the loops that process changes of channels at once. Never blocks; thread-safe."""
@@ -236,13 +236,13 @@ class Loops:
 
     def failing(self) -> dict[str, str]:
         """Return the loops that keep failing, with the type of their errors."""
-        return {each.name: reason for each in self._all if (reason := each.failing) is not None}
+        return {loop.name: reason for loop in self._all if (reason := loop.failing) is not None}
 
     def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> bool:
         """Stop all loops and release the lease. False if a pass still runs after `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
         # Request all stops first, so that running passes end in parallel.
-        for each in self._all:
-            each.request_stop()
-        stopped = [each.stop(max(0.0, deadline_s - time.monotonic())) for each in self._all]
+        for loop in self._all:
+            loop.request_stop()
+        stopped = [loop.stop(max(0.0, deadline_s - time.monotonic())) for loop in self._all]
         return all(stopped)

@@ -154,7 +154,7 @@ class Scrape(Collector):
         yield from _channel_metrics(self.overview.channels)
         yield from _ledger_metrics(self.overview.channels)
         yield from _group_metrics(
-            [(each, group) for each in self.overview.channels for group in each.groups]
+            [(channel, group) for channel in self.overview.channels for group in channel.groups]
         )
 
 
@@ -178,20 +178,20 @@ def _channel_metrics(channels: Sequence[ChannelOverview]) -> Iterator[Metric]:
 
 
 def _ledger_metrics(channels: Sequence[ChannelOverview]) -> Iterator[Metric]:
-    found = [(each.name, each.ledger) for each in channels if each.ledger is not None]
-    holders = [(name, each.held_back_by) for name, each in found]
-    held = [(name, each) for name, each in holders if each is not None]
+    ledgers = [(channel.name, channel.ledger) for channel in channels if channel.ledger is not None]
+    holders = [(name, ledger.held_back_by) for name, ledger in ledgers]
+    held = [(name, batch) for name, batch in holders if batch is not None]
     yield _family(
         "sluiceway_channel_open_batches",
         "Open batches of an exactly-once channel.",
         ("channel",),
-        (((name,), ledger.open_batches) for name, ledger in found),
+        (((name,), ledger.open_batches) for name, ledger in ledgers),
     )
     yield _family(
         "sluiceway_channel_halted",
         "1 if an exactly-once channel waits for a repair, else 0.",
         ("channel",),
-        (((name,), int(ledger.halted is not None)) for name, ledger in found),
+        (((name,), int(ledger.halted is not None)) for name, ledger in ledgers),
     )
     yield _family(
         "sluiceway_channel_held_back_messages",
@@ -297,7 +297,7 @@ class _Exposition(Collector):
     scrape: Scrape
 
     def collect(self) -> Iterator[Metric]:
-        for each in chain(self.registry.collect(), self.scrape.collect()):
-            if each.type in ("counter", "histogram"):
-                each.samples = [s for s in each.samples if not s.name.endswith("_created")]
-            yield each
+        for metric in chain(self.registry.collect(), self.scrape.collect()):
+            if metric.type in ("counter", "histogram"):
+                metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
+            yield metric

@@ -149,16 +149,16 @@ class Settings(BaseSettings):
             return value
         expected = 'expected a JSON object like {"security.protocol": "SSL"}'
         try:
-            found = json.loads(value)
+            parsed = json.loads(value)
         except ValueError:
             raise ValueError(expected) from None
-        if not isinstance(found, dict):
+        if not isinstance(parsed, dict):
             raise ValueError(expected)  # noqa: TRY004 - what pydantic expects of a validator
-        for name, given in found.items():
-            nested = given if isinstance(given, dict) else {name: given}
+        for name, entry in parsed.items():
+            nested = entry if isinstance(entry, dict) else {name: entry}
             if wrong := next((k for k, v in nested.items() if not isinstance(v, str)), None):
                 raise ValueError(f"the value of {wrong!r} is not text; put it in quotes")
-        return found
+        return parsed
 
     @field_validator("kafka_bootstrap_servers", "kafka_advertised_servers")
     @classmethod
@@ -184,12 +184,12 @@ class Settings(BaseSettings):
     def _listeners_fit_for_clients(
         cls, value: Secret[dict[str, str | dict[str, str]]]
     ) -> Secret[dict[str, str | dict[str, str]]]:
-        for name, given in value.get_secret_value().items():
+        for name, listener in value.get_secret_value().items():
             if not _LISTENER.fullmatch(name):
                 raise ValueError(
                     f"the listener {name!r} needs a name of 1 to 100 letters, digits, '.', '_', '-'"
                 )
-            properties = _properties(given)
+            properties = _properties(listener)
             servers = properties.get("bootstrap.servers")
             if not servers:
                 raise ValueError(f"the listener {name!r} has no bootstrap.servers")
@@ -235,7 +235,9 @@ class Settings(BaseSettings):
         }
         return Listeners(
             default=self.kafka_default_listener or next(iter(named)),
-            properties={name: {**shared, **_properties(given)} for name, given in named.items()},
+            properties={
+                name: {**shared, **_properties(listener)} for name, listener in named.items()
+            },
         )
 
     @property
@@ -250,21 +252,21 @@ class Settings(BaseSettings):
         Raises InvalidSettings, which names each wrong variable.
         """
         _refuse_typos()
-        given = {name: value for name, value in overrides.items() if value is not None}
+        values = {name: value for name, value in overrides.items() if value is not None}
         try:
-            return cls(**(_read_secret_files() | given))
+            return cls(**(_read_secret_files() | values))
         except ValidationError as error:
             raise InvalidSettings(
                 "; ".join(
-                    _variable(*each["loc"]) + each["msg"].removeprefix("Value error, ")
-                    for each in error.errors(include_input=False, include_url=False)
+                    _variable(*detail["loc"]) + detail["msg"].removeprefix("Value error, ")
+                    for detail in error.errors(include_input=False, include_url=False)
                 )
             ) from None
 
 
 def _read_secret_files() -> dict[str, str]:
     """Return the secrets in files that `SLUICEWAY_NAME_FILE` names. Raises InvalidSettings."""
-    found: dict[str, str] = {}
+    secrets: dict[str, str] = {}
     for name in SECRETS:
         variable = f"{PREFIX}{name.upper()}"
         path = os.environ.get(f"{variable}_FILE")
@@ -273,12 +275,12 @@ def _read_secret_files() -> dict[str, str]:
         if os.environ.get(variable):
             raise InvalidSettings(f"{variable} and {variable}_FILE are both set: keep one of them")
         try:
-            found[name] = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
+            secrets[name] = Path(path).read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidSettings(
                 f"{variable}_FILE names {path}, which cannot be read: {error}"
             ) from error
-    return found
+    return secrets
 
 
 def _properties(listener: str | dict[str, str]) -> dict[str, str]:
@@ -287,13 +289,13 @@ def _properties(listener: str | dict[str, str]) -> dict[str, str]:
 
 def _check_servers(servers: str) -> None:
     """Raise ValueError unless these are Kafka's addresses, separated by commas."""
-    addresses = [each.strip() for each in servers.split(",")]
-    for each in filter(None, addresses) if any(addresses) else addresses:
-        found = _SERVER.fullmatch(each)
-        if found is None or not 0 < int(found["port"] or 9092) <= 65535:
+    addresses = [address.strip() for address in servers.split(",")]
+    for address in filter(None, addresses) if any(addresses) else addresses:
+        match = _SERVER.fullmatch(address)
+        if match is None or not 0 < int(match["port"] or 9092) <= 65535:
             raise ValueError(
-                f"{each!r} is not an address of Kafka; give HOST:PORT, several of them separated "
-                "by commas"
+                f"{address!r} is not an address of Kafka; give HOST:PORT, several of them "
+                "separated by commas"
             )
 
 
@@ -304,14 +306,14 @@ def _variable(*location: int | str) -> str:
 def unknown_variables() -> list[str]:
     """Return the variables that are named like settings, but are none of gateway or client."""
     # Where `sluiceway up` finds the broker's jars.
-    known = {*_known_variables(), f"{PREFIX}CACHE_DIR", f"{PREFIX}IVY_SETTINGS"}
-    return [each for each in sorted(os.environ) if each.startswith(PREFIX) and each not in known]
+    expected = {*_known_variables(), f"{PREFIX}CACHE_DIR", f"{PREFIX}IVY_SETTINGS"}
+    return [name for name in sorted(os.environ) if name.startswith(PREFIX) and name not in expected]
 
 
 def _known_variables() -> list[str]:
-    known = [PREFIX + name.upper() for name in Settings.model_fields]
-    known += [f"{PREFIX}{name.upper()}_FILE" for name in SECRETS]
-    return [*known, *(PREFIX + name for name in CLIENTS)]
+    variables = [PREFIX + name.upper() for name in Settings.model_fields]
+    variables += [f"{PREFIX}{name.upper()}_FILE" for name in SECRETS]
+    return [*variables, *(PREFIX + name for name in CLIENTS)]
 
 
 def _refuse_typos() -> None:

@@ -43,11 +43,11 @@ def statement(system: str, text: str, *, sets: int = 1) -> AbstractContextManage
 @lru_cache(maxsize=512)
 def _described(system: str, text: str) -> tuple[str, Mapping[str, str | int]]:
     """Return the name of a statement's span (operation and table), and its attributes."""
-    found = _TARGET.match(text)
-    if found is None:
+    match = _TARGET.match(text)
+    if match is None:
         summary = operation = text.split(maxsplit=1)[0].upper()
     else:
-        *operations, table = found.groups()
+        *operations, table = match.groups()
         operation = next(filter(None, operations))
         summary = f"{operation} {table}"
     return summary, {
@@ -64,20 +64,20 @@ def joined(name: str, requests: Sequence[trace.Span]) -> Iterator[None]:
 
     Its span is in the trace of the first request, with links to and from the others.
     """
-    recording = [each for each in requests if each.is_recording()]
+    recording = [request for request in requests if request.is_recording()]
     if not recording:
         yield
         return
     first, *others = recording
-    links = [trace.Link(each.get_span_context()) for each in others]
+    links = [trace.Link(other.get_span_context()) for other in others]
     with (
         trace.use_span(first, record_exception=False, set_status_on_exception=False),
         _TRACER.start_as_current_span(
             name, links=links, attributes={"sluiceway.requests": len(requests)}
         ) as span,
     ):
-        for each in others:
-            each.add_link(span.get_span_context())
+        for other in others:
+            other.add_link(span.get_span_context())
         yield
 
 
@@ -87,11 +87,13 @@ def continued(headers: Sequence[tuple[bytes, bytes]]) -> Iterator[None]:
 
     A context that is malformed, or given twice, is ignored.
     """
-    given = [value for name, value in headers if name == b"traceparent"]
-    if len(given) != 1 or current().get_span_context().is_valid:
+    traceparents = [value for name, value in headers if name == b"traceparent"]
+    if len(traceparents) != 1 or current().get_span_context().is_valid:
         yield
         return
-    token = otel_context.attach(propagate.extract({"traceparent": given[0].decode("latin-1")}))
+    token = otel_context.attach(
+        propagate.extract({"traceparent": traceparents[0].decode("latin-1")})
+    )
     try:
         yield
     finally:
