@@ -144,17 +144,17 @@ def apply(
     documents = read_documents(paths)
     with closing(Transport(url, timeout_s=entry.retry_s())) as transport:
         with waiting_for(gateway_at(url)):
-            steps = [_planned(transport, each) for each in documents]
+            steps = [_planned(transport, document) for document in documents]
             if prune:
-                named = {each.name for each in documents}
+                named = {document.name for document in documents}
                 steps += _pruned(transport, named, selector, force=force)
         _show(steps)
-        refused = sum(each.kind is StepKind.REFUSED for each in steps)
+        refused = sum(step.kind is StepKind.REFUSED for step in steps)
         if refused:
             raise click.ClickException(
                 f"{refused} of {len(steps)} channels are refused, see above; nothing was changed"
             )
-        changes = [each for each in steps if each.send is not None]
+        changes = [step for step in steps if step.send is not None]
         if dry_run or not changes:
             return WOULD_CHANGE if changes else 0
         if not yes:
@@ -220,10 +220,10 @@ def _pruned(
 def _deletion(transport: Transport, name: str, *, force: bool) -> Step:
     path = channel_path(name)
     try:
-        found, guard = _read(transport, name)
-        if found is None:
+        channel, guard = _read(transport, name)
+        if channel is None:
             return Step(name=name, kind=StepKind.KEEP, lines=("deleted meanwhile",))
-        params = {"uid": found.uid} | ({"force": "true"} if force else {"if_empty": "true"})
+        params = {"uid": channel.uid} | ({"force": "true"} if force else {"if_empty": "true"})
         transport.request("DELETE", path, params=params | _DRY, headers=guard)
     except GatewayError as error:
         return _refused(name, error)
@@ -231,19 +231,19 @@ def _deletion(transport: Transport, name: str, *, force: bool) -> Step:
     def send() -> None:
         transport.request("DELETE", path, params=params, headers=guard | _key())
 
-    fate = "stays" if found.adopted_topic is not None else "is deleted too"
-    lines = (f"its topic {found.status.topic.name} {fate}",)
+    fate = "stays" if channel.adopted_topic is not None else "is deleted too"
+    lines = (f"its topic {channel.status.topic.name} {fate}",)
     return Step(name=name, kind=StepKind.DELETE, lines=lines, send=send)
 
 
 def _read(transport: Transport, name: str) -> tuple[ChannelResource | None, dict[str, str]]:
     """Return the channel, None without one, and the precondition of a change of this state."""
     try:
-        found = Control(transport).channel(name)
+        channel = Control(transport).channel(name)
     except ChannelNotFound:
         return None, {"If-None-Match": "*"}
     # An empty tag, where a proxy has removed it, matches no state.
-    return found, {"If-Match": found.etag or ""}
+    return channel, {"If-Match": channel.etag or ""}
 
 
 def _key() -> dict[str, str]:
@@ -262,36 +262,36 @@ def _refused(name: str, error: GatewayError, document: Document | None = None) -
         lines.append(f"at {document.place()}")
     elif document is not None:
         lines += [
-            f"at {document.place(each['pointer'])}: {document.explained(each['pointer'])}"
-            for each in error.errors
+            f"at {document.place(violation['pointer'])}: {document.explained(violation['pointer'])}"
+            for violation in error.errors
         ]
     return Step(name=name, kind=StepKind.REFUSED, lines=tuple(lines))
 
 
 def _fields(document: Mapping[str, Any]) -> dict[str, str]:
     """Return the values of a document's labels and spec by their paths, as JSON."""
-    found: dict[str, str] = {}
-    _collect(found, "labels", document["metadata"].get("labels", {}))
+    values: dict[str, str] = {}
+    _collect(values, "labels", document["metadata"].get("labels", {}))
     for name, value in document["spec"].items():
-        _collect(found, name, value)
-    return found
+        _collect(values, name, value)
+    return values
 
 
-def _collect(found: dict[str, str], path: str, value: Any) -> None:
+def _collect(values: dict[str, str], path: str, value: Any) -> None:
     if isinstance(value, dict):
         for name, part in value.items():
-            _collect(found, f"{path}.{name}", part)
+            _collect(values, f"{path}.{name}", part)
     elif (
         isinstance(value, list)
         and value
-        and all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in value)
+        and all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in value)
     ):
-        for each in value:
-            rest = {name: part for name, part in each.items() if name != "name"}
+        for item in value:
+            rest = {name: part for name, part in item.items() if name != "name"}
             shown = rest["type"] if rest.keys() == {"type"} else rest
-            found[f"{path}.{each['name']}"] = json.dumps(shown)
+            values[f"{path}.{item['name']}"] = json.dumps(shown)
     else:
-        found[path] = json.dumps(value)
+        values[path] = json.dumps(value)
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
@@ -313,7 +313,7 @@ def _show(steps: Sequence[Step]) -> None:
         click.echo(f"{_SHOWN[step.kind][0]} {step.name}: {step.kind}")
         for line in step.lines:
             click.echo(f"    {printable(line)}")
-    numbers = Counter(each.kind for each in steps)
+    numbers = Counter(step.kind for step in steps)
     counts = [f"{numbers[kind]} {word}" for kind, (_, word) in _SHOWN.items()]
     click.echo(f"plan: {', '.join(counts)}")
 
@@ -348,8 +348,8 @@ def _reason(error: SluicewayError) -> str:
 
 
 def _state_of(steps: Sequence[Step], index: int) -> str:
-    done = ", ".join(each.name for each in steps[:index]) or "none"
-    rest = ", ".join(each.name for each in steps[index + 1 :]) or "none"
+    done = ", ".join(step.name for step in steps[:index]) or "none"
+    rest = ", ".join(step.name for step in steps[index + 1 :]) or "none"
     return f"Done: {done}; not started: {rest}. Apply again for a new plan"
 
 
@@ -358,7 +358,7 @@ def dump_document(document: Mapping[str, Any], *, as_json: bool) -> str:
     if as_json:
         return json_text(document, indent=2) + "\n"
     # PyYAML would write Unicode's line breaks as they are, and read them as spaces.
-    breaks = any(each in json.dumps(document, ensure_ascii=False) for each in "\x85\u2028\u2029")
+    breaks = any(char in json.dumps(document, ensure_ascii=False) for char in "\x85\u2028\u2029")
     text: str = yaml.safe_dump(
         document, sort_keys=False, allow_unicode=not breaks, width=100, default_flow_style=False
     )
@@ -402,15 +402,17 @@ def export(
         waiting_for(gateway_at(url)),
     ):
         control = Control(transport)
-        named = [control.channel(each) for each in dict.fromkeys(names)]
-        found = named or list(control.channels(selector))
+        named = [control.channel(name) for name in dict.fromkeys(names)]
+        channels = named or list(control.channels(selector))
     texts: dict[str, str] = {}
-    for each in found:
-        if each.status.phase == "deleting":
-            click.echo(f"sluiceway: the channel {each.name} is being deleted; left out", err=True)
+    for channel in channels:
+        if channel.status.phase == "deleting":
+            click.echo(
+                f"sluiceway: the channel {channel.name} is being deleted; left out", err=True
+            )
         else:
-            document = document_of(each.document)
-            texts[each.name] = dump_document(document, as_json=format_ == "json")
+            document = document_of(channel.document)
+            texts[channel.name] = dump_document(document, as_json=format_ == "json")
     if not texts:
         click.echo("sluiceway: there is no such channel; nothing was written", err=True)
     if output is None:

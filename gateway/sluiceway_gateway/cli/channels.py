@@ -73,24 +73,24 @@ def channels() -> None:
 def list_(selector: str | None, as_json: bool, url: str | None) -> None:
     """List the channels that the token can see."""
     with open_control(url) as control, waiting_for(gateway_at(url)):
-        found = list(control.channels(selector))
+        visible = list(control.channels(selector))
     if as_json:
-        for each in found:
-            click.echo(json_text(each.document))
+        for channel in visible:
+            click.echo(json_text(channel.document))
         return
     print_table(
         ("NAME", "PHASE", "FORMAT", "DELIVERY", "PARTITIONS", "CREATED", "LABELS"),
         [
             (
-                each.name,
-                each.status.phase,
-                each.format,
-                each.delivery,
-                str(each.status.topic.partitions or each.partitions),
-                format_time(each.created_at),
-                ",".join(f"{key}={value}" for key, value in sorted(each.labels.items())),
+                channel.name,
+                channel.status.phase,
+                channel.format,
+                channel.delivery,
+                str(channel.status.topic.partitions or channel.partitions),
+                format_time(channel.created_at),
+                ",".join(f"{key}={value}" for key, value in sorted(channel.labels.items())),
             )
-            for each in found
+            for channel in visible
         ],
     )
 
@@ -110,8 +110,8 @@ def _channel_warnings() -> Iterator[list[warnings.WarningMessage]]:
 def show(name: str, url: str | None) -> None:
     """Show the channel NAME as JSON."""
     with open_control(url) as control, waiting_for(gateway_at(url)):
-        found = control.channel(name)
-    click.echo(json_text(found.document, indent=2))
+        channel = control.channel(name)
+    click.echo(json_text(channel.document, indent=2))
 
 
 channels.add_command(gateway_option(status))
@@ -204,8 +204,8 @@ def create(
             config=_pairs(config, "--config"),
             **spec,
         )
-    for each in differences:
-        click.echo(f"sluiceway: {each.message}: `sluiceway channels update {name}`", err=True)
+    for difference in differences:
+        click.echo(f"sluiceway: {difference.message}: `sluiceway channels update {name}`", err=True)
     click.echo(f"channel {channel.name} is ready, its topic is {channel.status.topic.name}")
 
 
@@ -264,22 +264,22 @@ def update(
 def schemas(name: str, as_json: bool, url: str | None) -> None:
     """List the schema versions of the channel NAME, oldest first."""
     with open_channel(name, url) as channel, waiting_for(gateway_at(url)):
-        found = channel.schemas()
+        versions = channel.schemas()
     if as_json:
-        for each in found:
-            shown = {"version": each.version, "id": each.id, "definition": each.definition}
+        for version in versions:
+            shown = {"version": version.version, "id": version.id, "definition": version.definition}
             click.echo(json.dumps(shown))
         return
     print_table(
         ("VERSION", "ID", "SINCE", "FIELDS"),
         [
             (
-                str(each.version),
-                str(each.id),
-                format_time(each.created_at),
-                ", ".join(field["name"] for field in each.definition["fields"]),
+                str(version.version),
+                str(version.id),
+                format_time(version.created_at),
+                ", ".join(field["name"] for field in version.definition["fields"]),
             )
-            for each in found
+            for version in versions
         ],
     )
 
@@ -299,36 +299,36 @@ def commits(name: str, limit: int, as_json: bool, url: str | None) -> None:
         page = control.ledger.commits(name, limit=limit)
     if as_json:
         shown: list[OpenBatch | LedgerEvent | Repair] = [*page.open, *_by_number(page)]
-        for each in shown:
-            click.echo(json.dumps(asdict(each), default=datetime.isoformat))
+        for item in shown:
+            click.echo(json.dumps(asdict(item), default=datetime.isoformat))
         return
     now = system_clock()
     print_table(
         ("NUMBER", "STATE", "KEY", "WRITER", "RECORDS", "TIME", "OPEN FOR"),
         [
-            ("", "open", each.key, each.owner, "", "", _seconds(now, each.since))
-            for each in page.open
+            ("", "open", batch.key, batch.owner, "", "", _seconds(now, batch.since))
+            for batch in page.open
         ]
-        + [_row_of(each) for each in _by_number(page)],
+        + [_row_of(event) for event in _by_number(page)],
     )
 
 
 def _by_number(page: CommitPage) -> list[LedgerEvent | Repair]:
-    return sorted([*page.events, *page.repairs], key=lambda each: -each.number)
+    return sorted([*page.events, *page.repairs], key=lambda event: -event.number)
 
 
-def _row_of(each: LedgerEvent | Repair) -> tuple[str, ...]:
-    if isinstance(each, Repair):
-        given_up = f"-{sum(lost.messages for lost in each.lost):,}"
-        return (str(each.number), "repair", "", each.by, given_up, format_time(each.at), "")
+def _row_of(event: LedgerEvent | Repair) -> tuple[str, ...]:
+    if isinstance(event, Repair):
+        given_up = f"-{sum(lost.messages for lost in event.lost):,}"
+        return (str(event.number), "repair", "", event.by, given_up, format_time(event.at), "")
     return (
-        str(each.number),
-        "reaped" if each.kind == "reap" else each.state,
-        each.key,
-        each.owner,
-        "" if each.records is None else f"{each.records:,}",
-        format_time(each.at),
-        "" if each.opened_at is None else _seconds(each.at, each.opened_at),
+        str(event.number),
+        "reaped" if event.kind == "reap" else event.state,
+        event.key,
+        event.owner,
+        "" if event.records is None else f"{event.records:,}",
+        format_time(event.at),
+        "" if event.opened_at is None else _seconds(event.at, event.opened_at),
     )
 
 

@@ -31,7 +31,7 @@ _MAX_NODES = 200_000
 _MAX_BYTES = 64 << 20
 _TAG = "tag:yaml.org,2002:"
 _TEXTS = {f"{_TAG}str", f"{_TAG}timestamp", f"{_TAG}value"}
-_SCALARS = {f"{_TAG}{each}": each for each in ("null", "bool", "int", "float")}
+_SCALARS = {f"{_TAG}{tag}": tag for tag in ("null", "bool", "int", "float")}
 _ALSO_OTHERWISE_READ = re.compile(r"[-+]?0[0-7_]+|[-+]?[0-9][0-9_]*(:[0-9.]+)+")
 """Numbers of YAML 1.1 that are others, or texts, in YAML 1.2 and to most readers: 010, 1:30."""
 _JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}:,]|[^][{}:,"\s]+')
@@ -91,49 +91,49 @@ def read_documents(paths: Sequence[str]) -> list[Document]:
     mappings, missing names, names that occur twice, no document at all.
     """
     faults: _Faults = []
-    found: list[Document] = []
+    documents: list[Document] = []
     for source, text in _texts(paths, faults):
-        found.extend(_parsed(source, text, faults))
+        documents.extend(_parsed(source, text, faults))
     first: dict[str, Document] = {}
-    for each in found:
-        other = first.setdefault(each.name, each)
-        if other is not each:
+    for document in documents:
+        other = first.setdefault(document.name, document)
+        if other is not document:
             faults.append(
-                f"{each.place('/metadata/name')}: the channel {each.name!r} is also in "
+                f"{document.place('/metadata/name')}: the channel {document.name!r} is also in "
                 f"{other.place('/metadata/name')}; remove one of the two"
             )
-    if not found and not faults:
+    if not documents and not faults:
         faults.append(f"{', '.join(paths)}: no channel is in it; files end with {_ENDINGS}")
     if faults:
         raise click.ClickException("\n".join(faults))
-    return found
+    return documents
 
 
 def _texts(paths: Sequence[str], faults: _Faults) -> Iterator[tuple[str, str]]:
     """Yield the name and text of each file."""
-    for given in paths:
-        if given == _STDIN:
+    for path in paths:
+        if path == _STDIN:
             files = [Path(_STDIN)]
-        elif os.path.isdir(given):  # noqa: PTH112 - pathlib raises for a path that is too long
+        elif os.path.isdir(path):  # noqa: PTH112 - pathlib raises for a path that is too long
             before = len(faults)
-            files = _listed(Path(given), faults)
+            files = _listed(Path(path), faults)
             if not files and len(faults) == before:
-                faults.append(f"{given}: the folder has no file that ends with {_ENDINGS}")
+                faults.append(f"{path}: the folder has no file that ends with {_ENDINGS}")
         else:
-            files = [Path(given)]
-        for each in files:
+            files = [Path(path)]
+        for file in files:
             try:
-                with nullcontext(sys.stdin.buffer) if given == _STDIN else each.open("rb") as file:
-                    content = file.read(_MAX_BYTES + 1)
+                with nullcontext(sys.stdin.buffer) if path == _STDIN else file.open("rb") as stream:
+                    content = stream.read(_MAX_BYTES + 1)
                 if len(content) > _MAX_BYTES:
-                    faults.append(f"{each}: larger than {_MAX_BYTES >> 20} MiB; no documents are")
+                    faults.append(f"{file}: larger than {_MAX_BYTES >> 20} MiB; no documents are")
                     continue
-                name = "standard input" if given == _STDIN else str(each)
+                name = "standard input" if path == _STDIN else str(file)
                 yield name, content.decode("utf-8-sig")
             except OSError as error:
-                faults.append(f"{each}: not readable: {error.strerror or error}")
+                faults.append(f"{file}: not readable: {error.strerror or error}")
             except UnicodeDecodeError as error:
-                faults.append(f"{each}: not UTF-8 at byte {error.start + 1}; save it as UTF-8")
+                faults.append(f"{file}: not UTF-8 at byte {error.start + 1}; save it as UTF-8")
 
 
 def _listed(folder: Path, faults: _Faults) -> list[Path]:
@@ -145,19 +145,19 @@ def _listed(folder: Path, faults: _Faults) -> list[Path]:
     def refuse(error: OSError) -> None:
         faults.append(f"{error.filename}: not readable: {error.strerror or error}")
 
-    found = []
+    paths = []
     for place, folders, files in os.walk(folder, onerror=refuse):
         # Mounted ConfigMaps contain each file a second time in a hidden folder.
-        folders[:] = [each for each in folders if not each.startswith(".")]
-        for each in (Path(place, name) for name in folders):
-            if each.is_symlink():
-                faults.append(f"{each}: a link to a folder, which is not followed; give it with -f")
-        for each in (Path(place, name) for name in files):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (Path(place, name) for name in folders):
+            if path.is_symlink():
+                faults.append(f"{path}: a link to a folder, which is not followed; give it with -f")
+        for path in (Path(place, name) for name in files):
             # Editors mark open files by hidden links that lead nowhere.
-            broken = each.is_symlink() and not each.name.startswith(".")
-            if each.suffix.lower() in _SUFFIXES and (each.is_file() or broken):
-                found.append(each)
-    return sorted(found)
+            broken = path.is_symlink() and not path.name.startswith(".")
+            if path.suffix.lower() in _SUFFIXES and (path.is_file() or broken):
+                paths.append(path)
+    return sorted(paths)
 
 
 def _parsed(source: str, text: str, faults: _Faults) -> Iterator[Document]:
@@ -205,8 +205,8 @@ def _json_values(text: str) -> Iterator[tuple[Any, _Parts]]:
 
 
 def _after_space(text: str, place: int) -> int:
-    found = _SPACE.match(text, place)
-    return place if found is None else found.end()
+    match = _SPACE.match(text, place)
+    return place if match is None else match.end()
 
 
 def _json_lines(text: str, start: int, end: int, line: int) -> dict[str, int]:
@@ -284,8 +284,8 @@ class _Builder:
             return self._mapping(node, pointer, depth)
         if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
             return [
-                self._part(each, each, f"{pointer}/{index}", depth)
-                for index, each in enumerate(node.value)
+                self._part(item, item, f"{pointer}/{index}", depth)
+                for index, item in enumerate(node.value)
             ]
         if isinstance(node, yaml.ScalarNode) and node.tag in _TEXTS:
             return node.value
@@ -311,17 +311,17 @@ class _Builder:
         return value
 
     def _mapping(self, node: Any, pointer: str, depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key, part in node.value:
             if key.tag == f"{_TAG}merge":
                 raise _unusable(key, "merging with << is not supported; write the fields out")
             if not isinstance(key, yaml.ScalarNode) or key.tag not in _TEXTS:
                 shown = f"{key.value!r} " if isinstance(key, yaml.ScalarNode) else ""
                 raise _unusable(key, f"the key {shown}is not text; quote it")
-            if key.value in found:
+            if key.value in mapping:
                 raise _unusable(key, f"the key {key.value!r} occurs twice in a mapping; remove one")
-            found[key.value] = self._part(key, part, _pointer(pointer, key.value), depth)
-        return found
+            mapping[key.value] = self._part(key, part, _pointer(pointer, key.value), depth)
+        return mapping
 
     def _part(self, start: Any, node: Any, pointer: str, depth: int) -> Any:
         self._parts.lines[pointer] = start.start_mark.line + 1
@@ -391,15 +391,15 @@ def document_of(resource: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that differ from the defaults."""
-    found: dict[str, Any] = {}
+    differing: dict[str, Any] = {}
     for name, value in values.items():
         default = defaults.get(name)
         if isinstance(value, dict) and isinstance(default, dict):
             value = _without(value, default)
             default = {}
         if value != default:
-            found[name] = value
-    return found
+            differing[name] = value
+    return differing
 
 
 def document_schema() -> dict[str, Any]:

@@ -136,7 +136,7 @@ def _database_failure(error: DatabaseUnavailable) -> str:
 
 def message_of(error: Exception) -> str:
     """Return an error's message with the names of options in place of parameters' names."""
-    return _FLAG.sub(lambda found: f"--{found[1].replace('_', '-')}", str(error))
+    return _FLAG.sub(lambda match: f"--{match[1].replace('_', '-')}", str(error))
 
 
 def _fail(message: str, status: int) -> int:
@@ -150,7 +150,7 @@ def printable(text: str) -> str:
 
     Causes and keys are chosen by jobs: they must not control the operator's terminal.
     """
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
@@ -165,10 +165,10 @@ def duration(
     """Parse a duration such as 90s or 7d; the callback of an option."""
     if text is None:
         return None
-    found = _DURATION.match(text)
-    if found is None:
+    match = _DURATION.match(text)
+    if match is None:
         raise click.BadParameter(f"{text!r} is not a duration; write 90s, 45m, 12h or 30d")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
 @contextmanager

@@ -58,11 +58,11 @@ def interruptible() -> Iterator[None]:
     """Raise Interrupted in the block on the first signal to end, and ignore later ones."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
-        for each in handlers:
-            signal.signal(each, signal.SIG_IGN)
+        for handled in handlers:
+            signal.signal(handled, signal.SIG_IGN)
         raise Interrupted(number)
 
-    handlers = {each: signal.signal(each, interrupt) for each in _signals()}
+    handlers = {number: signal.signal(number, interrupt) for number in _signals()}
     try:
         yield
     finally:
@@ -196,15 +196,15 @@ class Certificate:
 
     def _state(self) -> list[tuple[int, int] | None]:
         """Return what changes with the files' content; None for a file that cannot be read."""
-        found: list[tuple[int, int] | None] = []
-        for each in self._files:
+        states: list[tuple[int, int] | None] = []
+        for file in self._files:
             try:
-                status = each.stat()
+                status = file.stat()
             except OSError:
-                found.append(None)
+                states.append(None)
             else:
-                found.append((status.st_ino, status.st_mtime_ns))
-        return found
+                states.append((status.st_ino, status.st_mtime_ns))
+        return states
 
 
 class _Server(uvicorn.Server):

@@ -48,9 +48,9 @@ def status(name: str | None, watch: bool, as_json: bool, url: str | None) -> Non
             if watch:
                 lists = watch_summaries(control, sleep=time.sleep)
             else:
-                lists = (tuple(each) for each in [control.statuses()])
+                lists = (tuple(summaries) for summaries in [control.statuses()])
             for lines in _announced(lists, url):
-                _print([each.document for each in lines], watch=watch, as_json=as_json)
+                _print([summary.document for summary in lines], watch=watch, as_json=as_json)
                 if not as_json:
                     _print_lines(lines)
         else:
@@ -89,8 +89,8 @@ def open_channel(name: str, url: str | None) -> Iterator[Channel]:
 def _print(documents: list[Mapping[str, Any]], *, watch: bool, as_json: bool) -> None:
     """Print JSON, or clear the terminal for the tables that follow."""
     if as_json:
-        for each in documents:
-            click.echo(json.dumps(each))
+        for document in documents:
+            click.echo(json.dumps(document))
     elif watch:
         click.clear()
 
@@ -110,17 +110,17 @@ def _print_lines(lines: Iterable[ChannelSummary]) -> None:
         ),
         [
             (
-                each.name,
-                each.phase,
-                counts_text(each.writers),
-                counts_text(each.readers),
-                number_text(each.lag_messages),
-                seconds_text(each.lag_seconds, at_least=each.lag_seconds_at_least),
-                number_text(each.write_rate),
-                each.progress or _UNKNOWN,
-                next((problem.code for problem in each.problems), ""),
+                summary.name,
+                summary.phase,
+                counts_text(summary.writers),
+                counts_text(summary.readers),
+                number_text(summary.lag_messages),
+                seconds_text(summary.lag_seconds, at_least=summary.lag_seconds_at_least),
+                number_text(summary.write_rate),
+                summary.progress or _UNKNOWN,
+                next((problem.code for problem in summary.problems), ""),
             )
-            for each in lines
+            for summary in lines
         ],
     )
 
@@ -141,20 +141,20 @@ def _print_report(report: StatusReport) -> None:
             ("GROUP", "MEMBERS", "LAG", "RECORDS", "BEHIND", "READ/S", "DRAINED IN", "PROGRESS"),
             [
                 (
-                    each.name,
-                    f"{each.members} of {each.size}" if each.size else str(each.members),
-                    number_text(each.lag_messages),
-                    number_text(each.lag_records),
-                    seconds_text(each.lag_seconds, at_least=each.lag_seconds_at_least),
-                    number_text(each.read_rate),
-                    seconds_text(each.drain_s),
-                    each.progress or _UNKNOWN,
+                    group.name,
+                    f"{group.members} of {group.size}" if group.size else str(group.members),
+                    number_text(group.lag_messages),
+                    number_text(group.lag_records),
+                    seconds_text(group.lag_seconds, at_least=group.lag_seconds_at_least),
+                    number_text(group.read_rate),
+                    seconds_text(group.drain_s),
+                    group.progress or _UNKNOWN,
                 )
-                for each in report.groups
+                for group in report.groups
             ],
         )
     endpoints = [
-        *((each, "", "") for each in report.writers),
+        *((writer, "", "") for writer in report.writers),
         *(
             (
                 reader.endpoint,
@@ -170,17 +170,17 @@ def _print_report(report: StatusReport) -> None:
             ("ENDPOINT", "ROLE", "STATE", "HEALTH", "RECORDS", "LAG", "PROGRESS", "CAUSE"),
             [
                 (
-                    each.place,
-                    each.role,
-                    each.state,
-                    each.health,
-                    number_text(each.counters.get("records")),
+                    endpoint.place,
+                    endpoint.role,
+                    endpoint.state,
+                    endpoint.health,
+                    number_text(endpoint.counters.get("records")),
                     lag,
                     progress,
                     # Causes may have line breaks.
-                    " ".join((each.cause or "").split()),
+                    " ".join((endpoint.cause or "").split()),
                 )
-                for each, lag, progress in endpoints
+                for endpoint, lag, progress in endpoints
             ],
         )
 
@@ -238,10 +238,14 @@ def dismiss(name: str, failed: bool, lost: bool, ids: tuple[str, ...], url: str 
     with open_channel(name, url) as channel:
         with waiting_for(gateway_at(url)):
             endpoints = channel.endpoints()
-        ended = [each for each in endpoints if each.role == "writer" and _has_failed(each)]
-        chosen = [each for each in ended if failed and each.state == "error"]
-        chosen += [each for each in ended if lost and each.state != "error"]
-        chosen += [_dismissible(endpoints, each, name) for each in ids]
+        ended = [
+            endpoint
+            for endpoint in endpoints
+            if endpoint.role == "writer" and _has_failed(endpoint)
+        ]
+        chosen = [writer for writer in ended if failed and writer.state == "error"]
+        chosen += [writer for writer in ended if lost and writer.state != "error"]
+        chosen += [_dismissible(endpoints, id_, name) for id_ in ids]
         if not (failed or lost or ids):
             if not ended:
                 click.echo(f"no writer of the channel {name} failed or is lost")
@@ -250,10 +254,10 @@ def dismiss(name: str, failed: bool, lost: bool, ids: tuple[str, ...], url: str 
             raise click.ClickException(
                 "no endpoint was dismissed; choose them with --failed, --lost or --endpoint ID"
             )
-        for each in dict.fromkeys(each.id for each in chosen):
+        for id_ in dict.fromkeys(writer.id for writer in chosen):
             with waiting_for(gateway_at(url)):
-                channel.dismiss(each)
-            click.echo(f"endpoint {each} is dismissed")
+                channel.dismiss(id_)
+            click.echo(f"endpoint {id_} is dismissed")
         if not chosen:
             states = [word for word, on in (("failed", failed), ("is lost", lost)) if on]
             click.echo(f"no writer of the channel {name} {' or '.join(states)}")
@@ -265,17 +269,17 @@ def _has_failed(endpoint: Endpoint) -> bool:
 
 
 def _dismissible(endpoints: Iterable[Endpoint], id_: str, name: str) -> Endpoint:
-    found = next((each for each in endpoints if each.id == id_), None)
-    if found is None:
+    endpoint = next((endpoint for endpoint in endpoints if endpoint.id == id_), None)
+    if endpoint is None:
         raise click.ClickException(
             f"the channel {name} has no endpoint {id_}, or it was dismissed before"
         )
-    if not _has_failed(found):
+    if not _has_failed(endpoint):
         raise click.ClickException(
-            f"{found.place} ({id_}) is {found.state} and {found.health}: only a failed or lost "
-            "endpoint can be dismissed"
+            f"{endpoint.place} ({id_}) is {endpoint.state} and {endpoint.health}: only a failed or "
+            "lost endpoint can be dismissed"
         )
-    return found
+    return endpoint
 
 
 def _print_failed(endpoints: Iterable[Endpoint]) -> None:
@@ -283,13 +287,13 @@ def _print_failed(endpoints: Iterable[Endpoint]) -> None:
         ("ENDPOINT", "WRITER", "STATE", "SINCE", "CAUSE"),
         [
             (
-                each.id,
-                each.place,
-                "failed" if each.state == "error" else "lost",
-                format_time(each.changed_at) if each.state == "error" else "",
-                (each.cause or "") + (" (wrote nothing)" if each.wrote_nothing else ""),
+                endpoint.id,
+                endpoint.place,
+                "failed" if endpoint.state == "error" else "lost",
+                format_time(endpoint.changed_at) if endpoint.state == "error" else "",
+                (endpoint.cause or "") + (" (wrote nothing)" if endpoint.wrote_nothing else ""),
             )
-            for each in endpoints
+            for endpoint in endpoints
         ],
     )
 
@@ -315,7 +319,7 @@ def repair(name: str, reason: str, yes: bool, url: str | None) -> None:
             uid = control.channel(name).uid
             plan = control.ledger.repair_plan(name, uid=uid)
         _print_plan(name, plan)
-        messages = sum(each.messages for each in plan.lost)
+        messages = sum(lost.messages for lost in plan.lost)
         if not yes:
             confirm(f"Give up {messages} committed messages, for good?", "repair", "changed")
         with waiting_for(f"{gateway_at(url)} to repair the channel {name}"):
@@ -346,7 +350,7 @@ def transfer(
 
     The LABEL * shares it with every label. Needs a token with the scope manage.
     """
-    named = [each for each in (group, writers, batches, key) if each is not None]
+    named = [target for target in (group, writers, batches, key) if target is not None]
     if len(named) != 1:
         raise click.UsageError("Give one of --group, --writers, --batches and --key.")
     with open_control(url) as control, waiting_for(gateway_at(url)):
@@ -373,14 +377,14 @@ def _print_plan(name: str, plan: RepairPlan) -> None:
     print_table(
         ("PARTITION", "LOST FROM", "COMMITTED UP TO", "COMMITTED MESSAGES"),
         [
-            (str(each.partition), str(each.first), str(each.end), str(each.messages))
-            for each in plan.lost
+            (str(lost.partition), str(lost.first), str(lost.end), str(lost.messages))
+            for lost in plan.lost
         ],
     )
     click.echo()
     if plan.open:
         print_table(
             ("ABORTED BATCH", "WRITER", "OPEN SINCE"),
-            [(each.key, each.owner, format_time(each.since)) for each in plan.open],
+            [(batch.key, batch.owner, format_time(batch.since)) for batch in plan.open],
         )
         click.echo()

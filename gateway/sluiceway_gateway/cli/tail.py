@@ -73,5 +73,5 @@ def _print(reader: ChannelReader, number: int | None, awaited: str) -> None:
             records = reader.read(int(min(left, _READ_RECORDS)), timeout=_READ_TIMEOUT_S)
             if records:
                 notice.close()
-                click.echo("\n".join(entry.json_text(json_value(each)) for each in records))
+                click.echo("\n".join(entry.json_text(json_value(record)) for record in records))
             left -= len(records)

@@ -48,7 +48,9 @@ def create(label: str, scopes: tuple[str, ...], expires_in: timedelta | None) ->
     with _tokens() as tokens:
         created = tokens.create(label=label, scopes=scopes, expires_in=expires_in)
         now = datetime.now(UTC)
-        others = sum(each.valid_at(now) and tokens.has_other_key(each) for each in tokens.every())
+        others = sum(
+            stored.valid_at(now) and tokens.has_other_key(stored) for stored in tokens.every()
+        )
     click.echo(created.text.get_secret_value())
     until = format_time(created.token.expires_at, "it is revoked")
     click.echo(f"id {created.token.id}, valid until {until}. It is not shown again.", err=True)
@@ -64,21 +66,21 @@ def create(label: str, scopes: tuple[str, ...], expires_in: timedelta | None) ->
 def list_() -> None:
     """List all tokens without their secrets."""
     with _tokens() as tokens:
-        found = tokens.every()
+        all_tokens = tokens.every()
         now = datetime.now(UTC)
-        states = {each.id: _state(tokens, each, now) for each in found}
+        states = {stored.id: _state(tokens, stored, now) for stored in all_tokens}
     print_table(
         ("ID", "LABEL", "SCOPES", "CREATED", "EXPIRES", "STATE"),
         [
             (
-                each.id,
-                each.label,
-                " ".join(str(scope) for scope in each.scopes),
-                format_time(each.created_at),
-                format_time(each.expires_at, "never"),
-                states[each.id],
+                stored.id,
+                stored.label,
+                " ".join(str(scope) for scope in stored.scopes),
+                format_time(stored.created_at),
+                format_time(stored.expires_at, "never"),
+                states[stored.id],
             )
-            for each in found
+            for stored in all_tokens
         ],
     )
 
@@ -104,9 +106,9 @@ def _tokens() -> Iterator[Tokens]:
         yield Tokens(database, settings.token_key)
 
 
-def _state(tokens: Tokens, each: Token, now: datetime) -> str:
-    if each.revoked_at is not None:
+def _state(tokens: Tokens, stored: Token, now: datetime) -> str:
+    if stored.revoked_at is not None:
         return "revoked"
-    if not each.valid_at(now):
+    if not stored.valid_at(now):
         return "expired"
-    return "of another key" if tokens.has_other_key(each) else "valid"
+    return "of another key" if tokens.has_other_key(stored) else "valid"

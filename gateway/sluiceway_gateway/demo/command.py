@@ -185,7 +185,9 @@ def _delays(records: Sequence[Record]) -> Table:
     for part, hours in _DAY.items():
         table.add_column(f"{part} {hours[0]}–{hours[-1]} h", justify="right")
     for carrier in sorted({record["carrier"] for record in records}):
-        table.add_row(carrier, *_row([each for each in records if each["carrier"] == carrier]))
+        table.add_row(
+            carrier, *_row([record for record in records if record["carrier"] == carrier])
+        )
     table.add_section()
     table.add_row("all", *_row(records))
     return table
@@ -193,11 +195,11 @@ def _delays(records: Sequence[Record]) -> Table:
 
 def _row(records: Sequence[Record]) -> list[str]:
     def mean(includes: Callable[[int], bool]) -> str:
-        chosen = [each for each in records if includes(each["hour"]) and each["departed"]]
-        departed = sum(each["departed"] for each in chosen)
+        chosen = [record for record in records if includes(record["hour"]) and record["departed"]]
+        departed = sum(record["departed"] for record in chosen)
         if not departed:
             return "–"
-        minutes = sum(each["mean_delay_minutes"] * each["departed"] for each in chosen)
+        minutes = sum(record["mean_delay_minutes"] * record["departed"] for record in chosen)
         return f"{minutes / departed:.1f}"
 
     return [

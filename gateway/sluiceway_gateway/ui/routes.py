@@ -109,10 +109,10 @@ async def ui_file(
     file: Annotated[str, PathParameter(max_length=200)], request: Request, precondition: Conditions
 ) -> Response:
     """Return a file of the page; raises NotFound."""
-    found = _files().get(file)
-    if found is None:
+    page_file = _files().get(file)
+    if page_file is None:
         raise NotFound(f"The dashboard has no file {file!r}; it is at the gateway's address.")
-    return _response(found, request, precondition)
+    return _response(page_file, request, precondition)
 
 
 def _response(file: _File, request: Request, precondition: Precondition) -> Response:
