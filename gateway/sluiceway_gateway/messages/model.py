@@ -97,8 +97,8 @@ class PartitionView:
 
 def holds(runs: Sequence[Interval], offset: int) -> bool:
     """Whether one of these sorted runs holds the offset."""
-    found = bisect_right(runs, offset, key=lambda run: run.first)
-    return found > 0 and offset < runs[found - 1].end
+    index = bisect_right(runs, offset, key=lambda run: run.first)
+    return index > 0 and offset < runs[index - 1].end
 
 
 def window(view: PartitionView, at: int, size: int, *, newest: bool) -> Interval | None:
@@ -163,9 +163,9 @@ class MessageSelection:
     def _drop(self) -> None:
         present = [messages for messages in self._kept.values() if messages]
         if self._newest:
-            message = min(present, key=lambda each: _order(each[0], newest=True)).popleft()
+            message = min(present, key=lambda messages: _order(messages[0], newest=True)).popleft()
         else:
-            message = max(present, key=lambda each: _order(each[-1], newest=False)).pop()
+            message = max(present, key=lambda messages: _order(messages[-1], newest=False)).pop()
         self.count -= 1
         self.size_bytes -= message.size_bytes
         self.dropped[message.partition] = message.offset
@@ -178,18 +178,18 @@ def _order(message: ReadMessage, *, newest: bool) -> tuple[int, int]:
 
 def merged(by_partition: Mapping[int, Sequence[ReadMessage]], *, newest: bool) -> list[ReadMessage]:
     """Return all messages by their times, those of one partition by their offsets."""
-    rest = {each: deque(messages) for each, messages in by_partition.items() if messages}
-    found = []
+    rest = {partition: deque(messages) for partition, messages in by_partition.items() if messages}
+    ordered = []
     while rest:
         if newest:
-            partition = max(rest, key=lambda each: _order(rest[each][-1], newest=True))
-            found.append(rest[partition].pop())
+            partition = max(rest, key=lambda candidate: _order(rest[candidate][-1], newest=True))
+            ordered.append(rest[partition].pop())
         else:
-            partition = min(rest, key=lambda each: _order(rest[each][0], newest=False))
-            found.append(rest[partition].popleft())
+            partition = min(rest, key=lambda candidate: _order(rest[candidate][0], newest=False))
+            ordered.append(rest[partition].popleft())
         if not rest[partition]:
             del rest[partition]
-    return found
+    return ordered
 
 
 @dataclass(kw_only=True)
@@ -203,7 +203,9 @@ class ReadProgress:
     at: dict[int, int]
     newest: bool
     limit: int
-    found: defaultdict[int, deque[ReadMessage]] = field(default_factory=lambda: defaultdict(deque))
+    by_partition: defaultdict[int, deque[ReadMessage]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )
     size_bytes: int = 0
     ended: Literal["time", "bytes"] | None = None
     """The reason why there are fewer messages than requested, although there are more."""
@@ -212,7 +214,7 @@ class ReadProgress:
     @property
     def count(self) -> int:
         """The number of messages so far."""
-        return sum(map(len, self.found.values()))
+        return sum(map(len, self.by_partition.values()))
 
     def windows(self) -> dict[int, Interval]:
         """Return the windows of the next round; empty at the end."""
@@ -220,11 +222,13 @@ class ReadProgress:
             return {}
         wanted = self.limit - self.count
         size = max(1, min(wanted, _ROUND_MESSAGES // max(1, len(self.at)))) * self._grown
-        found = {
-            each: window(self.views[each], at, min(size, _MAX_WINDOW), newest=self.newest)
-            for each, at in self.at.items()
+        windows = {
+            partition: window(self.views[partition], at, min(size, _MAX_WINDOW), newest=self.newest)
+            for partition, at in self.at.items()
         }
-        return {each: interval for each, interval in found.items() if interval is not None}
+        return {
+            partition: interval for partition, interval in windows.items() if interval is not None
+        }
 
     def selection(self) -> MessageSelection:
         """Return an empty selection for the next round's messages."""
@@ -249,18 +253,18 @@ class ReadProgress:
                 # The newest ones are missing, so the window is read again.
                 continue
             if self.newest:
-                self.found[partition].extendleft(reversed(messages))
+                self.by_partition[partition].extendleft(reversed(messages))
                 if partition not in selected.dropped:
                     self.at[partition] = interval.first
                 elif messages:
                     self.at[partition] = messages[0].offset
             else:
-                self.found[partition].extend(messages)
+                self.by_partition[partition].extend(messages)
                 dropped = selected.dropped.get(partition)
                 self.at[partition] = read[partition] if dropped is None else dropped
         self.size_bytes += selected.size_bytes
         if self.count < self.limit:
-            if any(read[each] < interval.end for each, interval in windows.items()):
+            if any(read[partition] < interval.end for partition, interval in windows.items()):
                 self.ended = "time"
             elif selected.is_full or self.size_bytes >= MAX_BYTES:
                 self.ended = "bytes"
@@ -269,13 +273,13 @@ class ReadProgress:
 
     def messages(self) -> list[ReadMessage]:
         """Return all messages so far, in the order in which they are shown."""
-        return merged(self.found, newest=self.newest)
+        return merged(self.by_partition, newest=self.newest)
 
     def following(self) -> StartPoint | None:
         """Return the start point of the next page; None at the end."""
         more = any(
-            view.truncated or window(view, self.at[each], 1, newest=self.newest) is not None
-            for each, view in self.views.items()
+            view.truncated or window(view, self.at[partition], 1, newest=self.newest) is not None
+            for partition, view in self.views.items()
         )
         return StartPoint(newest_first=self.newest, bounds=dict(self.at)) if more else None
 
@@ -306,21 +310,21 @@ def shortened(value: Any, characters: int) -> tuple[Any, list[str]]:
                 return f"{value[:room]}…"
             case list():
                 items: list[Any] = []
-                for each in value:
+                for item in value:
                     if left <= 0:
                         cut.append(pointer)
                         break
-                    items.append(part(each, f"{pointer}/{len(items)}"))
+                    items.append(part(item, f"{pointer}/{len(items)}"))
                 return items
             case dict():
                 fields: dict[str, Any] = {}
-                for name, each in value.items():
+                for name, item in value.items():
                     if left <= 0:
                         cut.append(pointer)
                         break
                     left -= len(name)
                     escaped = name.replace("~", "~0").replace("/", "~1")
-                    fields[name] = part(each, f"{pointer}/{escaped}")
+                    fields[name] = part(item, f"{pointer}/{escaped}")
                 return fields
             case _:
                 left -= 8

@@ -103,21 +103,21 @@ class MessageReads:
             newest_first=newest,
             partitions=tuple(views.values()),
             left_out=left_out,
-            unavailable=tuple(each for each in chosen if each not in bounds),
+            unavailable=tuple(partition for partition in chosen if partition not in bounds),
             messages=self._shown(channel, versions, progress.messages(), uncommitted=uncommitted),
             following=_following(start, progress, bounds),
             ended=progress.ended,
         )
 
     def _bounds(self, channel: Channel, partitions: Sequence[int]) -> dict[int, Watermarks]:
-        found = self._kafka.watermarks(channel.topic.name, partitions)
-        known = {each: marks for each, marks in found.items() if marks is not None}
-        if not known:
+        watermarks = self._kafka.watermarks(channel.topic.name, partitions)
+        bounds = {partition: marks for partition, marks in watermarks.items() if marks is not None}
+        if not bounds:
             raise KafkaUnavailable(
                 f"Kafka did not return the offsets of partition {partitions[0]} of the channel "
                 f"{channel.name!r}: its leader is away. Repeat the request when it is back."
             )
-        return known
+        return bounds
 
     def _start(
         self, channel: Channel, start: StartPoint, bounds: Mapping[int, Watermarks]
@@ -126,9 +126,11 @@ class MessageReads:
         if start.bounds is not None:
             # Retention may have removed a cursor's messages, and a client may send any offset.
             return {
-                each: min(max(at, bounds[each].begin_offset), bounds[each].end_offset)
-                for each, at in start.bounds.items()
-                if each in bounds
+                partition: min(
+                    max(at, bounds[partition].begin_offset), bounds[partition].end_offset
+                )
+                for partition, at in start.bounds.items()
+                if partition in bounds
             }, 0
         if start.offset is not None:
             assert start.partition is not None  # noqa: S101 - the wire requires it
@@ -137,17 +139,21 @@ class MessageReads:
         if start.since is not None:
             # Negative numbers have other meanings in Kafka.
             time_ms = max(0, round(start.since.timestamp() * 1000))
-            found = self._kafka.offsets_at(channel.topic.name, bounds, time_ms)
-            at = {each: offset for each, offset in found.items() if offset >= 0}
+            offsets = self._kafka.offsets_at(channel.topic.name, bounds, time_ms)
+            at = {partition: offset for partition, offset in offsets.items() if offset >= 0}
         elif start.newest_first:
-            at = {each: marks.end_offset for each, marks in bounds.items()}
+            at = {partition: marks.end_offset for partition, marks in bounds.items()}
         else:
-            at = {each: marks.begin_offset for each, marks in bounds.items()}
+            at = {partition: marks.begin_offset for partition, marks in bounds.items()}
         filled = [
-            each for each in sorted(at) if bounds[each].begin_offset < bounds[each].end_offset
+            partition
+            for partition in sorted(at)
+            if bounds[partition].begin_offset < bounds[partition].end_offset
         ]
         chosen = filled[:MAX_READ_PARTITIONS] or sorted(bounds)[:1]
-        starts = {each: at.get(each, bounds[each].end_offset) for each in chosen}
+        starts = {
+            partition: at.get(partition, bounds[partition].end_offset) for partition in chosen
+        }
         return starts, len(filled) - len(filled[:MAX_READ_PARTITIONS])
 
     def _views(
@@ -160,8 +166,13 @@ class MessageReads:
         uncommitted: bool,
     ) -> dict[int, PartitionView]:
         exact = channel.spec.delivery is Delivery.EXACTLY_ONCE
-        parts = {each: Interval(bounds[each].begin_offset, bounds[each].end_offset) for each in at}
-        runs: Mapping[int, Sequence[Interval]] = {each: [part] for each, part in parts.items()}
+        parts = {
+            partition: Interval(bounds[partition].begin_offset, bounds[partition].end_offset)
+            for partition in at
+        }
+        runs: Mapping[int, Sequence[Interval]] = {
+            partition: [part] for partition, part in parts.items()
+        }
         stable: Mapping[int, int] = {}
         if exact:
             with self._database.read() as tx:
@@ -169,28 +180,28 @@ class MessageReads:
                 stable = {} if ledger is None else ledger.stable
                 if not uncommitted:
                     parts = {
-                        each: Interval(part.first, stable.get(each, 0))
-                        for each, part in parts.items()
+                        partition: Interval(part.first, stable.get(partition, 0))
+                        for partition, part in parts.items()
                     }
                     ahead = {
-                        each: Interval(first, min(end, at[each]))
+                        partition: Interval(first, min(end, at[partition]))
                         if newest
-                        else Interval(max(first, at[each]), end)
-                        for each, (first, end) in parts.items()
+                        else Interval(max(first, at[partition]), end)
+                        for partition, (first, end) in parts.items()
                     }
                     runs = ledger_store.runs_between(
                         tx, channel.uid, ahead, limit=_MAX_RUNS, newest=newest
                     )
         return {
-            each: PartitionView(
-                partition=each,
-                begin_offset=bounds[each].begin_offset,
-                end_offset=bounds[each].end_offset,
-                stable_offset=stable.get(each, 0) if exact else None,
-                runs=visible_below(runs[each], part.end, part.first),
-                truncated=len(runs[each]) >= _MAX_RUNS,
+            partition: PartitionView(
+                partition=partition,
+                begin_offset=bounds[partition].begin_offset,
+                end_offset=bounds[partition].end_offset,
+                stable_offset=stable.get(partition, 0) if exact else None,
+                runs=visible_below(runs[partition], part.end, part.first),
+                truncated=len(runs[partition]) >= _MAX_RUNS,
             )
-            for each, part in parts.items()
+            for partition, part in parts.items()
         }
 
     def _shown(
@@ -209,29 +220,32 @@ class MessageReads:
         listed = self._listed(channel, messages) if exact and uncommitted else None
         return tuple(
             ShownMessage(
-                message=each,
-                content=decoder.decode(each.value),
-                committed=(exact or None) if listed is None else listed(each),
+                message=message,
+                content=decoder.decode(message.value),
+                committed=(exact or None) if listed is None else listed(message),
             )
-            for each in messages
+            for message in messages
         )
 
     def _listed(
         self, channel: Channel, messages: Sequence[ReadMessage]
     ) -> Callable[[ReadMessage], bool | None]:
         """Return whether a message is committed; None if there are too many runs to check."""
-        offsets: defaultdict[int, list[int]] = defaultdict(list)
-        for each in messages:
-            offsets[each.partition].append(each.offset)
-        bounds = {each: Interval(min(found), max(found) + 1) for each, found in offsets.items()}
+        by_partition: defaultdict[int, list[int]] = defaultdict(list)
+        for message in messages:
+            by_partition[message.partition].append(message.offset)
+        bounds = {
+            partition: Interval(min(offsets), max(offsets) + 1)
+            for partition, offsets in by_partition.items()
+        }
         with self._database.read() as tx:
             runs = ledger_store.runs_between(tx, channel.uid, bounds, limit=_MAX_RUNS)
 
         def listed(message: ReadMessage) -> bool | None:
-            found = runs[message.partition]
-            if len(found) >= _MAX_RUNS and message.offset >= found[-1].end:
+            partition_runs = runs[message.partition]
+            if len(partition_runs) >= _MAX_RUNS and message.offset >= partition_runs[-1].end:
                 return None
-            return holds(found, message.offset)
+            return holds(partition_runs, message.offset)
 
         return listed
 
@@ -241,14 +255,14 @@ def require_same_topic(kafka: KafkaAdmin, channel: Channel) -> int:
 
     Raises ChannelNotReady if it does not exist any more, KafkaUnavailable.
     """
-    found = kafka.describe_topic(channel.topic.name)
-    if found is None or found.id != channel.topic.id:
-        what = "does not exist" if found is None else "was deleted, and created anew"
+    topic = kafka.describe_topic(channel.topic.name)
+    if topic is None or topic.id != channel.topic.id:
+        what = "does not exist" if topic is None else "was deleted, and created anew"
         raise ChannelNotReady(
             f"The topic {channel.topic.name!r} of the channel {channel.name!r} {what}. Wait until "
             "the channel's conditions say how it goes on."
         )
-    return len(found.partitions)
+    return len(topic.partitions)
 
 
 def _chosen(start: StartPoint, partitions: int) -> Sequence[int]:
@@ -266,14 +280,18 @@ def _chosen(start: StartPoint, partitions: int) -> Sequence[int]:
 
 
 def _following(
-    start: StartPoint, progress: ReadProgress, known: Collection[int]
+    start: StartPoint, progress: ReadProgress, available: Collection[int]
 ) -> StartPoint | None:
-    """Return the start point of the next page, with the offsets of partitions that are not known.
+    """Return the start point of the next page, with the offsets of unavailable partitions.
 
     None at the end.
     """
     following = progress.following()
-    unread = {each: at for each, at in (start.bounds or {}).items() if each not in known}
+    unread = {
+        partition: at
+        for partition, at in (start.bounds or {}).items()
+        if partition not in available
+    }
     if not unread:
         return following
     bounds = {} if following is None else following.bounds

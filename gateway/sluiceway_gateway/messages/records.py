@@ -38,7 +38,7 @@ class MessageDecoder:
 
     def __init__(self, format_: Format, versions: Sequence[SchemaVersion]) -> None:
         self._format = format_
-        self._versions = {each.id: each for each in versions}
+        self._versions = {version.id: version for version in versions}
         self._decoders: dict[int, Decoder] = {}
 
     def decode(self, value: bytes | None) -> MessageContent:
@@ -69,8 +69,11 @@ class MessageDecoder:
         target = id_ if id_ in self._versions else max(self._versions)
         if target not in self._decoders:
             # Messages of bytes have no id, and any of the schemas may be theirs.
-            known = self._versions if self._format is Format.BYTES else {target}
-            schemas = {each: Schema.parse(self._versions[each].definition) for each in known}
+            schema_ids = self._versions if self._format is Format.BYTES else {target}
+            schemas = {
+                schema_id: Schema.parse(self._versions[schema_id].definition)
+                for schema_id in schema_ids
+            }
             self._decoders[target] = Decoder(
                 *(str(self._format), schemas[target], schemas),
                 # The channel has no other ids.

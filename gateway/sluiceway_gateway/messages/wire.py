@@ -67,21 +67,23 @@ _CURSOR = re.compile(r"([no])((?:,(?:0|[1-9][0-9]{0,5}):(?:0|[1-9][0-9]{0,18}))+
 
 def cursor_of(start: StartPoint) -> str:
     """Return the text of a start point with bounds."""
-    bounds = "".join(f",{each}:{offset}" for each, offset in sorted((start.bounds or {}).items()))
+    bounds = "".join(
+        f",{partition}:{offset}" for partition, offset in sorted((start.bounds or {}).items())
+    )
     return encoded_cursor(f"{'n' if start.newest_first else 'o'}{bounds}")
 
 
 def start_of_cursor(cursor: str) -> StartPoint | None:
     """Return the start point of a cursor; None for another text."""
     try:
-        found = _CURSOR.fullmatch(decoded_cursor(cursor))
+        match = _CURSOR.fullmatch(decoded_cursor(cursor))
     except ValueError:
         return None
-    if found is None:
+    if match is None:
         return None
-    pairs = [each.split(":") for each in found[2].removeprefix(",").split(",")]
+    pairs = [bound.split(":") for bound in match[2].removeprefix(",").split(",")]
     bounds = {int(partition): int(offset) for partition, offset in pairs}
-    start = StartPoint(newest_first=found[1] == "n", bounds=bounds)
+    start = StartPoint(newest_first=match[1] == "n", bounds=bounds)
     return start if cursor_of(start) == cursor and len(bounds) <= MAX_READ_PARTITIONS else None
 
 
@@ -94,8 +96,8 @@ def start_point(
     cursor: str | None,
 ) -> StartPoint:
     """Return the start point. Raises InvalidRequest for parameters that exclude each other."""
-    given = {"cursor": cursor, "offset": offset, "since": since}
-    named = [name for name, value in given.items() if value is not None]
+    parameters = {"cursor": cursor, "offset": offset, "since": since}
+    named = [name for name, value in parameters.items() if value is not None]
     named += ["start"] if start == "earliest" else []
     if len(named) > 1 or (cursor is not None and partition is not None):
         second = named[1] if len(named) > 1 else "partition"
@@ -108,12 +110,12 @@ def start_point(
         )
     if cursor is None:
         return StartPoint(newest_first=not named, partition=partition, offset=offset, since=since)
-    found = start_of_cursor(cursor)
-    if found is None:
+    point = start_of_cursor(cursor)
+    if point is None:
         raise InvalidRequest.at(
             "query:cursor", "not a cursor of messages; use next_cursor of the previous response"
         )
-    return found
+    return point
 
 
 class BytesBody(BaseModel):
@@ -262,9 +264,10 @@ def page_json(page: MessagePage) -> dict[str, Any]:
     return {
         "order": "newest_first" if page.newest_first else "oldest_first",
         "items": [
-            _message_json(each, page.channel.spec.format, characters) for each in page.messages
+            _message_json(message, page.channel.spec.format, characters)
+            for message in page.messages
         ],
-        "partitions": [body_of(MessagePartitionBody, each) for each in page.partitions],
+        "partitions": [body_of(MessagePartitionBody, partition) for partition in page.partitions],
         "partitions_left_out": page.left_out,
         "partitions_unavailable": page.unavailable,
         "incomplete": None

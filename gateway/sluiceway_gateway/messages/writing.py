@@ -102,9 +102,9 @@ class MessageWrites:
         return written
 
     def _record(self, channel: Channel, written: WrittenMessages, principal: Principal) -> None:
-        offsets: defaultdict[int, list[int]] = defaultdict(list)
+        by_partition: defaultdict[int, list[int]] = defaultdict(list)
         for partition, offset, _ in written.messages:
-            offsets[partition].append(offset)
+            by_partition[partition].append(offset)
         try:
             with self.database.write() as tx:
                 audit_store.add(
@@ -115,10 +115,10 @@ class MessageWrites:
                     at=self.clock(),
                     target=None if written.batch is None else written.batch.key,
                     new={
-                        f"partition {each}": f"offset {found[0]}"
-                        if len(found) == 1
-                        else f"offsets {found[0]} to {found[-1]}"
-                        for each, found in sorted(offsets.items())
+                        f"partition {partition}": f"offset {offsets[0]}"
+                        if len(offsets) == 1
+                        else f"offsets {offsets[0]} to {offsets[-1]}"
+                        for partition, offsets in sorted(by_partition.items())
                     },
                 )
         except DatabaseUnavailable as error:
@@ -136,7 +136,7 @@ class MessageWrites:
         partitions = channel.topic.partitions or 1
         if request.partition is not None and request.partition >= partitions:
             raise no_partition("/partition", request.partition, partitions)
-        (version,) = (each for each in versions if each.id == channel.schema_id)
+        (version,) = (version for version in versions if version.id == channel.schema_id)
         limit_bytes = channel.max_message_bytes - _FRAMING_BYTES - len(request.key or b"")
         encoded = encode(
             request.records, channel.spec.format, version, limit_bytes=max(1, limit_bytes)
@@ -149,11 +149,13 @@ class MessageWrites:
         return [
             (
                 NewMessage(
-                    partition=(first + step * index) % partitions, key=request.key, value=each.value
+                    partition=(first + step * index) % partitions,
+                    key=request.key,
+                    value=message.value,
                 ),
-                each.records,
+                message.records,
             )
-            for index, each in enumerate(encoded)
+            for index, message in enumerate(encoded)
         ]
 
     def _produced(
@@ -247,14 +249,14 @@ class MessageWrites:
 
 
 def _commit_request(batch: Batch, instance: str, written: WrittenMessages) -> CommitRequest:
-    offsets: defaultdict[int, list[int]] = defaultdict(list)
+    by_partition: defaultdict[int, list[int]] = defaultdict(list)
     counts: Counter[int] = Counter()
     for partition, offset, records in written.messages:
-        offsets[partition].append(offset)
+        by_partition[partition].append(offset)
         counts[partition] += records
     manifest = {
-        partition: merge_runs(Interval(offset, offset + 1) for offset in found)
-        for partition, found in sorted(offsets.items())
+        partition: merge_runs(Interval(offset, offset + 1) for offset in offsets)
+        for partition, offsets in sorted(by_partition.items())
     }
     return CommitRequest(
         batch=batch.id,
