@@ -156,7 +156,7 @@ class KafkaAdmin:
         results = self._describe([name])
         for refusal in rejected(results, but=_NOT_THERE).values():
             raise self._client.unavailable(refusal.message)
-        return next((_metadata(each) for each in accepted(results).values()), None)
+        return next((_metadata(description) for description in accepted(results).values()), None)
 
     def observe(self, names: Iterable[str]) -> ObservedTopics:
         """Describe topics and their config overrides, many per request."""
@@ -176,9 +176,9 @@ class KafkaAdmin:
         """Create topics."""
         return self._outcomes(
             "CreateTopics",
-            weighted_pages(topics, lambda each: each.partitions),
+            weighted_pages(topics, lambda topic: topic.partitions),
             lambda page: self._admin.create_topics(
-                [_new_topic(each) for each in page], **self._bounds
+                [_new_topic(topic) for topic in page], **self._bounds
             ),
         )
 
@@ -186,9 +186,9 @@ class KafkaAdmin:
         """Raise numbers of partitions; Kafka refuses to lower them."""
         return self._outcomes(
             "CreatePartitions",
-            weighted_pages(growths, lambda each: each.partitions),
+            weighted_pages(growths, lambda growth: growth.partitions),
             lambda page: self._admin.create_partitions(
-                [NewPartitions(each.name, each.partitions) for each in page], **self._bounds
+                [NewPartitions(growth.name, growth.partitions) for growth in page], **self._bounds
             ),
         )
 
@@ -198,7 +198,7 @@ class KafkaAdmin:
             "IncrementalAlterConfigs",
             pages(changes),
             lambda page: self._admin.incremental_alter_configs(
-                [_incremental(each) for each in page], request_timeout=self._timeout_s
+                [_incremental(change) for change in page], request_timeout=self._timeout_s
             ),
         )
 
@@ -212,21 +212,23 @@ class KafkaAdmin:
 
     def watermarks(self, name: str, partitions: Iterable[int]) -> dict[int, Watermarks | None]:
         """Return the watermarks by partition; None for a partition whose leader did not answer."""
-        return self._watermarks([(name, each) for each in sorted(partitions)])[name]
+        return self._watermarks([(name, partition) for partition in sorted(partitions)])[name]
 
     def end_offsets(self, name: str, partitions: Iterable[int]) -> dict[int, int]:
         """Return the end offsets by partition, without those whose leader did not answer."""
-        pairs = [(name, each) for each in sorted(partitions)]
+        pairs = [(name, partition) for partition in sorted(partitions)]
         return {at: end for (_, at), end in self._offsets(pairs, OffsetSpec.latest()).items()}
 
     def watermarks_of(self, topics: Mapping[str, int]) -> dict[str, dict[int, Watermarks | None]]:
         """Return the watermarks of topics, given their numbers of partitions."""
-        found: dict[str, dict[int, Watermarks | None]] = {name: {} for name in topics}
-        partitions = [(name, each) for name, count in topics.items() for each in range(count)]
+        watermarks: dict[str, dict[int, Watermarks | None]] = {name: {} for name in topics}
+        partitions = [
+            (name, partition) for name, count in topics.items() for partition in range(count)
+        ]
         for page in pages(partitions, PARTITIONS):
             for name, marks in self._watermarks(page).items():
-                found[name] |= marks
-        return found
+                watermarks[name] |= marks
+        return watermarks
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
         """Return the numbers of partitions of topics, without those that Kafka did not describe."""
@@ -251,7 +253,7 @@ class KafkaAdmin:
                 ).values()
             }
             results = self._client.results("OffsetCommit", futures, self._timeout_s)
-            done |= outcomes({group: _first_refusal(each) for group, each in results.items()})
+            done |= outcomes({group: _first_refusal(result) for group, result in results.items()})
         return done
 
     def newest(self, name: str, partitions: Iterable[int]) -> datetime | None:
@@ -259,9 +261,9 @@ class KafkaAdmin:
 
         Writers may set any number; one beyond the calendar is the calendar's end.
         """
-        pairs = [(name, each) for each in sorted(partitions)]
+        pairs = [(name, partition) for partition in sorted(partitions)]
         results = self._list_offsets(pairs, OffsetSpec.max_timestamp())
-        times_ms = [each.timestamp for each in results.values() if each.timestamp >= 0]
+        times_ms = [result.timestamp for result in results.values() if result.timestamp >= 0]
         if not times_ms:
             return None
         return datetime.fromtimestamp(min(max(times_ms), _LATEST_MS) / 1000, UTC)
@@ -271,9 +273,9 @@ class KafkaAdmin:
 
         -1 where there is none; without the partitions whose leader did not answer.
         """
-        pairs = [(name, each) for each in sorted(partitions)]
-        found = self._offsets(pairs, OffsetSpec.for_timestamp(time_ms))
-        return {partition: offset for (_, partition), offset in found.items()}
+        pairs = [(name, partition) for partition in sorted(partitions)]
+        offsets = self._offsets(pairs, OffsetSpec.for_timestamp(time_ms))
+        return {partition: offset for (_, partition), offset in offsets.items()}
 
     def produce(
         self, name: str, messages: Iterable[NewMessage], *, max_message_bytes: int
@@ -319,7 +321,7 @@ class KafkaAdmin:
         done: dict[str, Rejection | None] = {}
         for page in items:
             # Config resources are keyed by themselves, everything else by the topic's name.
-            futures = {getattr(key, "name", key): each for key, each in request(page).items()}
+            futures = {getattr(key, "name", key): future for key, future in request(page).items()}
             done |= outcomes(self._client.results(operation, futures, self._timeout_s))
         return done
 
@@ -334,7 +336,7 @@ class KafkaAdmin:
             return {}
         resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
         futures = self._admin.describe_configs(resources, request_timeout=self._timeout_s)
-        named = {each.name: future for each, future in futures.items()}
+        named = {resource.name: future for resource, future in futures.items()}
         return self._client.results("DescribeConfigs", named, self._timeout_s)
 
     def _watermarks(
@@ -342,14 +344,14 @@ class KafkaAdmin:
     ) -> defaultdict[str, dict[int, Watermarks | None]]:
         begin = self._offsets(partitions, OffsetSpec.earliest())
         end = self._offsets(partitions, OffsetSpec.latest())
-        found: defaultdict[str, dict[int, Watermarks | None]] = defaultdict(dict)
-        for each in partitions:
-            name, partition = each
-            both = each in begin and each in end
-            found[name][partition] = (
-                Watermarks(begin_offset=begin[each], end_offset=end[each]) if both else None
+        watermarks: defaultdict[str, dict[int, Watermarks | None]] = defaultdict(dict)
+        for pair in partitions:
+            name, partition = pair
+            both = pair in begin and pair in end
+            watermarks[name][partition] = (
+                Watermarks(begin_offset=begin[pair], end_offset=end[pair]) if both else None
             )
-        return found
+        return watermarks
 
     def _offsets(
         self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec
@@ -379,9 +381,9 @@ class KafkaAdmin:
         timeout_s = max(self._timeout_s / 2, _LEAST_LIST_S)
         specs = {TopicPartition(name, partition): spec for name, partition in partitions}
         futures = self._admin.list_offsets(specs, request_timeout=timeout_s)
-        keyed = {(each.topic, each.partition): future for each, future in futures.items()}
+        keyed = {(key.topic, key.partition): future for key, future in futures.items()}
         results = self._client.settled("ListOffsets", keyed, timeout_s)
-        return {each: _response(result) for each, result in results.items()}
+        return {pair: _response(result) for pair, result in results.items()}
 
 
 def _response(result: ListOffsetsResultInfo | Rejection) -> ListOffsetsResultInfo | Rejection:
@@ -398,12 +400,14 @@ def _metadata(description: TopicDescription) -> TopicMetadata:
         id=str(description.topic_id).translate(str.maketrans("+/", "-_")),
         partitions=tuple(
             PartitionLeadership(
-                partition=each.id,
-                leader=each.leader.id if each.leader is not None and each.leader.id >= 0 else None,
-                replicas=tuple(node.id for node in each.replicas),
-                isr=tuple(node.id for node in each.isr),
+                partition=partition.id,
+                leader=partition.leader.id
+                if partition.leader is not None and partition.leader.id >= 0
+                else None,
+                replicas=tuple(node.id for node in partition.replicas),
+                isr=tuple(node.id for node in partition.isr),
             )
-            for each in sorted(description.partitions, key=lambda each: each.id)
+            for partition in sorted(description.partitions, key=lambda partition: partition.id)
         ),
     )
 
@@ -413,7 +417,7 @@ def _observed(topic: TopicMetadata, entries: Mapping[str, ConfigEntry]) -> Obser
         name=topic.name,
         id=topic.id,
         partitions=len(topic.partitions),
-        replication=max((len(each.replicas) for each in topic.partitions), default=0),
+        replication=max((len(partition.replicas) for partition in topic.partitions), default=0),
         config={
             entry.name: entry.value or ""
             for entry in entries.values()
@@ -423,7 +427,7 @@ def _observed(topic: TopicMetadata, entries: Mapping[str, ConfigEntry]) -> Obser
 
 
 def _group_request(group: str, offsets: GroupOffsets) -> ConsumerGroupTopicPartitions:
-    partitions = [TopicPartition(*each, offset) for each, offset in sorted(offsets.items())]
+    partitions = [TopicPartition(*pair, offset) for pair, offset in sorted(offsets.items())]
     return ConsumerGroupTopicPartitions(group, partitions)
 
 
@@ -431,7 +435,9 @@ def _first_refusal(result: Any) -> Any:
     """Return the group's result, or the rejection of its first refused partition."""
     if isinstance(result, Rejection):
         return result
-    refused = [each.error for each in result.topic_partitions if each.error is not None]
+    refused = [
+        partition.error for partition in result.topic_partitions if partition.error is not None
+    ]
     return rejection(refused[0]) if refused else result
 
 
@@ -462,11 +468,11 @@ def require_watermarks(
     Raises KafkaUnavailable, with a message that begins with `unknown`.
     """
     try:
-        found = kafka.watermarks(topic, range(partitions))
+        watermarks = kafka.watermarks(topic, range(partitions))
     except KafkaUnavailable as error:
         raise KafkaUnavailable(f"{unknown} {error}".lstrip(), error.access_failure) from error
-    missing = [partition for partition, each in found.items() if each is None]
+    missing = [partition for partition, marks in watermarks.items() if marks is None]
     if missing:
         text = f"{unknown} Kafka did not return the end offset of partition {missing[0]}."
         raise KafkaUnavailable(text.lstrip())
-    return {partition: each for partition, each in found.items() if each is not None}
+    return {partition: marks for partition, marks in watermarks.items() if marks is not None}

@@ -208,11 +208,11 @@ class Client:
         offsets: list[int] = []
         failures: list[KafkaError] = []
 
-        def reported(index: int, error: KafkaError | None, message: Message) -> None:
+        def reported(index: int, error: KafkaError | None, delivered: Message) -> None:
             if error is not None:
                 failures.append(error)
             else:
-                offsets[index] = message.offset()
+                offsets[index] = delivered.offset()
 
         producer = Producer(
             {
@@ -225,13 +225,17 @@ class Client:
                 "batch.size": max(1, min(1_000_000, max_message_bytes)),
             }
         )
-        for each in messages:
+        for message in messages:
             on_delivery = partial(reported, len(offsets))
             offsets.append(-1)
             while not failures:
                 try:
                     producer.produce(
-                        topic, each.value, each.key, each.partition, on_delivery=on_delivery
+                        topic,
+                        message.value,
+                        message.key,
+                        message.partition,
+                        on_delivery=on_delivery,
                     )
                 except BufferError:
                     producer.poll(0.1)
@@ -256,14 +260,14 @@ class Client:
 
     def failure(self, error: KafkaError, topic: str, operation: str) -> KafkaUnavailable:
         """Return the error for a request that failed; `operation` is the one that ACLs name."""
-        found = rejection(error)
-        if found.cause is not Cause.DENIED and operation == "WRITE":
-            return self.unavailable(found.message, _MAYBE_WRITTEN)
-        if found.cause is not Cause.DENIED:
-            return self.unavailable(found.message)
+        refusal = rejection(error)
+        if refusal.cause is not Cause.DENIED and operation == "WRITE":
+            return self.unavailable(refusal.message, _MAYBE_WRITTEN)
+        if refusal.cause is not Cause.DENIED:
+            return self.unavailable(refusal.message)
         return KafkaUnavailable(
             f"Kafka does not allow the gateway's user the operation {operation} on the topic "
-            f"{topic} ({found.message}); add the ACL, and send the request again."
+            f"{topic} ({refusal.message}); add the ACL, and send the request again."
         )
 
     def results(
@@ -311,7 +315,7 @@ class Client:
 
     def require_response(self, results: dict[Any, Any]) -> dict[Any, Any]:
         """Return the results. Raises KafkaUnavailable if every one is `UNAVAILABLE`."""
-        unavailable = [each.message for each in results.values() if _is_unavailable(each)]
+        unavailable = [result.message for result in results.values() if _is_unavailable(result)]
         if unavailable and len(unavailable) == len(results):
             raise self.unavailable(unavailable[0])
         self.admin.poll(0)
@@ -358,15 +362,15 @@ class Client:
 
     def _diagnosed(self) -> AccessFailure | None:
         try:
-            found = diagnosis(self._properties)
+            finding = diagnosis(self._properties)
         except TimeoutError:
             # No broker answers, so the last diagnosis still applies.
             return self._last_failure
         self._last_failure = None
-        if found is not None:
-            message = f"{found.message} ({_SOURCE})"
+        if finding is not None:
+            message = f"{finding.message} ({_SOURCE})"
             self._last_failure = AccessFailure(
-                problem=AccessProblem(found.problem), message=message
+                problem=AccessProblem(finding.problem), message=message
             )
         return self._last_failure
 
@@ -380,9 +384,11 @@ def check_client_properties(properties: Mapping[str, str]) -> None:
     """Raise InvalidSettings if librdkafka refuses the properties that clients will get."""
     placeholders = {"sasl.mechanism": "PLAIN", "sasl.username": "-", "sasl.password": "-"}
     # Clients may supply their own credentials. Without a server nothing connects.
-    given = {name: value for name, value in properties.items() if name != "bootstrap.servers"}
+    without_server = {
+        name: value for name, value in properties.items() if name != "bootstrap.servers"
+    }
     source = "SLUICEWAY_KAFKA_CLIENT_PROPERTIES or _LISTENERS"
-    _admin_client({**placeholders, **given, "log_level": 0}, source)
+    _admin_client({**placeholders, **without_server, "log_level": 0}, source)
 
 
 def _admin_client(configuration: Mapping[str, Any], source: str) -> AdminClient:

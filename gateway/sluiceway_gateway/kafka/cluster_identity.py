@@ -74,31 +74,33 @@ class ClusterIdentity:
                 self._comparing.release()
         self._require_last()
 
-    def compare(self, found: str | None, *, reread: bool = True) -> None:
-        """Raise KafkaUnavailable unless `found` is the id of the recorded or accepted cluster.
+    def compare(self, cluster_id: str | None, *, reread: bool = True) -> None:
+        """Raise KafkaUnavailable unless `cluster_id` is the id of the recorded or accepted cluster.
 
         Without `reread`, compares with the id that was last read from the database, if any. Raises
         DatabaseUnavailable.
         """
-        if found is None:
+        if cluster_id is None:
             self._compared_s = self._monotonic()
             return
         with self._lock:
             before = self._failure
-            if self._accepted not in (None, found):
-                self._failure = _not_the_accepted(found, self._accepted)
+            if self._accepted not in (None, cluster_id):
+                self._failure = _not_the_accepted(cluster_id, self._accepted)
                 self._compared_s = self._monotonic()
             else:
                 if reread or self._recorded is None:
-                    self._recorded = self._read_or_record(found)
+                    self._recorded = self._read_or_record(cluster_id)
                     self._may_replace = False
                     self._compared_s = self._monotonic()
-                is_recorded = found == self._recorded
-                self._failure = None if is_recorded else _not_the_recorded(found, self._recorded)
+                is_recorded = cluster_id == self._recorded
+                self._failure = (
+                    None if is_recorded else _not_the_recorded(cluster_id, self._recorded)
+                )
             if self._failure is not None and self._failure != before:
                 _log.error("kafka is another cluster", reason=self._failure.message)
             if self._failure is None and before is not None:
-                _log.info("kafka is the recorded cluster again", cluster=found)
+                _log.info("kafka is the recorded cluster again", cluster=cluster_id)
         self._require_last()
 
     def _require_last(self) -> None:
@@ -108,36 +110,36 @@ class ClusterIdentity:
                 f"The gateway does nothing in Kafka: {failure.message}.", failure
             )
 
-    def _read_or_record(self, found: str) -> str:
-        """Return the recorded id, after recording `found` if it is the first or accepted."""
+    def _read_or_record(self, cluster_id: str) -> str:
+        """Return the recorded id, after recording `cluster_id` if it is the first or accepted."""
         with self._database.read() as tx:
             recorded = recorded_id(tx)
         if recorded is None:
             with self._database.write() as tx:
-                record_first(tx, found, now=self._clock())
+                record_first(tx, cluster_id, now=self._clock())
                 recorded = recorded_id(tx)
             _log.info("kafka's cluster id is recorded", cluster=recorded)
-        elif recorded != found and self._may_replace:
+        elif recorded != cluster_id and self._may_replace:
             with self._database.write() as tx:
-                replaced = replace_id(tx, found, was=recorded, now=self._clock())
+                replaced = replace_id(tx, cluster_id, was=recorded, now=self._clock())
                 before, recorded = recorded, recorded_id(tx)
             if replaced:
-                _log.warning("another Kafka cluster is accepted", cluster=found, before=before)
-        return found if recorded is None else recorded
+                _log.warning("another Kafka cluster is accepted", cluster=cluster_id, before=before)
+        return cluster_id if recorded is None else recorded
 
 
-def _not_the_recorded(found: str, recorded: str | None) -> AccessFailure:
+def _not_the_recorded(cluster_id: str, recorded: str | None) -> AccessFailure:
     message = (
-        f"Kafka's cluster id is {found}, but the channels' topics are in the cluster {recorded}; "
-        "correct SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS, or, to move the channels to this cluster, set "
-        f"SLUICEWAY_KAFKA_CLUSTER_ID={found}, and start the gateway again"
+        f"Kafka's cluster id is {cluster_id}, but the channels' topics are in the cluster "
+        f"{recorded}; correct SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS, or, to move the channels to this "
+        f"cluster, set SLUICEWAY_KAFKA_CLUSTER_ID={cluster_id}, and start the gateway again"
     )
     return AccessFailure(problem=AccessProblem.CLUSTER, message=message)
 
 
-def _not_the_accepted(found: str, accepted: str | None) -> AccessFailure:
+def _not_the_accepted(cluster_id: str, accepted: str | None) -> AccessFailure:
     message = (
-        f"Kafka's cluster id is {found}, but SLUICEWAY_KAFKA_CLUSTER_ID is {accepted}; correct "
-        "that or SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS, and start the gateway again"
+        f"Kafka's cluster id is {cluster_id}, but SLUICEWAY_KAFKA_CLUSTER_ID is {accepted}; "
+        "correct that or SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS, and start the gateway again"
     )
     return AccessFailure(problem=AccessProblem.CLUSTER, message=message)

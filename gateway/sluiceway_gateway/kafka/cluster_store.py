@@ -15,8 +15,8 @@ _NUMBER = 1
 
 def recorded_id(tx: ReadTransaction) -> str | None:
     """Return the recorded id; None before the first one."""
-    found: str | None = tx.execute(_SELECT).scalar_one_or_none()
-    return found
+    cluster_id: str | None = tx.execute(_SELECT).scalar_one_or_none()
+    return cluster_id
 
 
 def record_first(tx: WriteTransaction, cluster_id: str, *, now: datetime) -> None:

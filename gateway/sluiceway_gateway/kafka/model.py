@@ -148,10 +148,10 @@ class Listeners:
         try:
             return self.properties[self.default if name is None else name]
         except KeyError:
-            known = ", ".join(sorted(self.properties))
+            names = ", ".join(sorted(self.properties))
             raise InvalidRequest(
-                f"There is no listener {name!r}; this gateway has {known}. Name one of them with "
+                f"There is no listener {name!r}; this gateway has {names}. Name one of them with "
                 "SLUICEWAY_LISTENER or Gateway(listener=...), or leave it out for "
                 f"{self.default!r}.",
-                (Violation(pointer="query:listener", message=f"expected one of {known}"),),
+                (Violation(pointer="query:listener", message=f"expected one of {names}"),),
             ) from None

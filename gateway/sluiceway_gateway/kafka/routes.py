@@ -85,7 +85,7 @@ def get_broker(broker_id: BrokerId, _administrator: Administrator, gateway: Gate
         if broker.id == broker_id:
             (described,) = gateway.kafka.with_racks([broker])
             return json_response(described)
-    alive = ", ".join(str(each.id) for each in brokers)
+    alive = ", ".join(str(broker.id) for broker in brokers)
     raise NotFound(f"There is no broker {broker_id}; live brokers: {alive or 'none'}.")
 
 
@@ -104,14 +104,16 @@ def get_topic(topic: TopicName, principal: Anybody, gateway: Gateway) -> Respons
     if not principal.may(Action.ADMIN):
         name = gateway.channels.name_of_topic(topic)
         principal.require(*((Action.ADMIN,) if name is None else (Action.READ, name)))
-    found = gateway.kafka.describe_topic(topic)
-    if found is None:
+    metadata = gateway.kafka.describe_topic(topic)
+    if metadata is None:
         raise NotFound(f"There is no topic {topic!r} in Kafka.")
-    with_leader = [each.partition for each in found.partitions if each.leader is not None]
+    with_leader = [
+        partition.partition for partition in metadata.partitions if partition.leader is not None
+    ]
     watermarks = gateway.kafka.watermarks(topic, with_leader)
     partitions = []
-    for each in found.partitions:
-        marks = watermarks.get(each.partition)
+    for partition in metadata.partitions:
+        marks = watermarks.get(partition.partition)
         offsets = {"begin_offset": None, "end_offset": None} if marks is None else vars(marks)
-        partitions.append(vars(each) | offsets)
-    return json_response(body_of(ClusterTopicBody, found, partitions=partitions))
+        partitions.append(vars(partition) | offsets)
+    return json_response(body_of(ClusterTopicBody, metadata, partitions=partitions))

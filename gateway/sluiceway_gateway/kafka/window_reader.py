@@ -68,8 +68,10 @@ class WindowReader:
         never read anything.
         """
         consumer, name = self._consumer, self._topic
-        read = {each: interval.first for each, interval in windows.items()}
-        consumer.assign([TopicPartition(name, each, first) for each, first in read.items()])
+        read = {partition: interval.first for partition, interval in windows.items()}
+        consumer.assign(
+            [TopicPartition(name, partition, first) for partition, first in read.items()]
+        )
         open_ = set(windows)
         with child_span("kafka Fetch", {"messaging.system": "kafka"}):
             while open_ and (left_s := deadline_s - time.monotonic()) > 0:
@@ -123,13 +125,13 @@ def window_reader(client: Client, topic: str) -> Iterator[WindowReader]:
 
 def _read_message(message: Message) -> ReadMessage:
     kind, timestamp_ms = message.timestamp()
-    known = _TIMESTAMPS.get(kind)
+    timestamp_type = _TIMESTAMPS.get(kind)
     headers: Any = message.headers() or ()
     return ReadMessage(
         partition=message.partition(),
         offset=message.offset(),
-        timestamp_ms=timestamp_ms if known else None,
-        timestamp_type=known,
+        timestamp_ms=timestamp_ms if timestamp_type else None,
+        timestamp_type=timestamp_type,
         key=message.key(),
         value=message.value(),
         headers=tuple((str(name), value) for name, value in headers),
