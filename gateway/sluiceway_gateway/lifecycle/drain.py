@@ -63,11 +63,11 @@ class Drainer:
     def run_once(self) -> DrainCounts:
         """Check each closing channel once; raises DatabaseUnavailable."""
         with self._database.scan() as tx:
-            found = [(each, usage_of_channel(tx, each)) for each in closing_channels(tx)]
-        updated = run_steps(partial(self._check, each, usage) for each, usage in found)
-        phases = [each.phase for each in updated if each is not None]
+            usages = [(channel, usage_of_channel(tx, channel)) for channel in closing_channels(tx)]
+        updated = run_steps(partial(self._check, channel, usage) for channel, usage in usages)
+        phases = [channel.phase for channel in updated if channel is not None]
         return DrainCounts(
-            closing=len(found), closed=phases.count(Phase.CLOSED), changed=len(phases)
+            closing=len(usages), closed=phases.count(Phase.CLOSED), changed=len(phases)
         )
 
     def _check(self, channel: Channel, usage: ChannelUsage) -> Channel | None:
@@ -163,7 +163,7 @@ def require_unused(
             f"An endpoint of the channel {channel.name!r} changed at the same time; send the "
             "request again."
         )
-    held = sum(each.end_offset - each.begin_offset for each in bounds.watermarks.values())
+    held = sum(marks.end_offset - marks.begin_offset for marks in bounds.watermarks.values())
     if if_empty and held:
         raise UnreadData(
             f"The topic {channel.topic.name!r} of the channel {channel.name!r} has up to {held} "
@@ -187,7 +187,10 @@ def _readable(tx: ReadTransaction, channel: Channel, bounds: TopicBounds) -> Top
     ends = visible_ends(tx, channel.uid)
     if ends is None:
         return bounds
-    return {at: replace(each, end_offset=ends.get(at, 0)) for at, each in bounds.items()}
+    return {
+        partition: replace(marks, end_offset=ends.get(partition, 0))
+        for partition, marks in bounds.items()
+    }
 
 
 def _is_checked(channel: Channel, usage: ChannelUsage, *, if_empty: bool) -> bool:
@@ -196,7 +199,7 @@ def _is_checked(channel: Channel, usage: ChannelUsage, *, if_empty: bool) -> boo
     With `if_empty` any record forbids the deletion, otherwise one that a group has not read.
     Records of an adopted topic forbid nothing, because it is kept.
     """
-    has_readers = any(each.members or each.positions for each in usage.groups)
+    has_readers = any(group_usage.members or group_usage.positions for group_usage in usage.groups)
     condition = channel.condition("Ready")
     has_topic = channel.phase is Phase.READY or (
         channel.phase in FINISHING and condition is not None and condition.status == "True"

@@ -80,39 +80,39 @@ class TtlReaper:
         self._clock = clock
         self._monotonic = monotonic
         self._seen: dict[str, _TopicEnds] = {}
-        self._asked_s: dict[str, float] = {}
+        self._checked_s: dict[str, float] = {}
         self._apart = clocks_apart(self._clock, self._monotonic)
 
     def run_once(self) -> IdleCounts:
         """Check each channel with an idle TTL once; raises DatabaseUnavailable."""
         now = self._clock()
         with self._database.scan() as tx:
-            found = last_uses(tx)
+            uses = last_uses(tx)
         apart = clocks_apart(self._clock, self._monotonic)
         if apart - self._apart > _CLOCK_JUMP:
-            found = self._postpone(found, apart - self._apart)
+            uses = self._postpone(uses, apart - self._apart)
         self._apart = apart
         self._record(
             [
-                replace(each, used_at=now)
-                for each in found
-                if each.lives and each.used_at < now - use_interval(each.channel)
+                replace(use, used_at=now)
+                for use in uses
+                if use.lives and use.used_at < now - use_interval(use.channel)
             ]
         )
         quiet = [
-            each
-            for each in found
-            if not each.lives and is_quiet(each.channel, used_at=each.used_at, now=now)
+            use
+            for use in uses
+            if not use.lives and is_quiet(use.channel, used_at=use.used_at, now=now)
         ]
-        uids = {each.channel.uid for each in quiet}
+        uids = {use.channel.uid for use in quiet}
         self._seen = {uid: seen for uid, seen in self._seen.items() if uid in uids}
-        self._asked_s = {uid: at_s for uid, at_s in self._asked_s.items() if uid in uids}
+        self._checked_s = {uid: at_s for uid, at_s in self._checked_s.items() if uid in uids}
 
         def handle(use: LastUse) -> tuple[bool, Channel | None]:
             is_checked = use.channel.uid in uids and self._check_topic(use, now)
             return is_checked, self._update(use, now)
 
-        results = run_steps(partial(handle, use) for use in found)
+        results = run_steps(partial(handle, use) for use in uses)
         checked = sum(is_checked for is_checked, _ in results)
         phases = [changed.phase for _, changed in results if changed is not None]
         return IdleCounts(
@@ -123,15 +123,15 @@ class TtlReaper:
         )
 
     def _record(self, uses: list[LastUse]) -> None:
-        for some in chunks(uses, _BATCH_SIZE):
+        for chunk in chunks(uses, _BATCH_SIZE):
             with self._database.write() as tx:
-                for each in some:
-                    record_use(tx, each.channel.uid, each.used_at)
+                for use in chunk:
+                    record_use(tx, use.channel.uid, use.used_at)
 
-    def _postpone(self, found: list[LastUse], by: timedelta) -> list[LastUse]:
+    def _postpone(self, uses: list[LastUse], by: timedelta) -> list[LastUse]:
         """Move all last uses forward, and return them."""
         _log.warning("the clock was set forward; idle channels are kept for longer", by=str(by))
-        later = [replace(each, used_at=each.used_at + by) for each in found]
+        later = [replace(use, used_at=use.used_at + by) for use in uses]
         self._record(later)
         return later
 
@@ -143,9 +143,9 @@ class TtlReaper:
         channel, now_s = quiet.channel, self._monotonic()
         every_s = watch_period(channel).total_seconds() / 2
         is_ending = self._updated(quiet, now).phase is not channel.phase
-        if not is_ending and now_s - self._asked_s.get(channel.uid, float("-inf")) < every_s:
+        if not is_ending and now_s - self._checked_s.get(channel.uid, float("-inf")) < every_s:
             return False
-        self._asked_s[channel.uid] = now_s
+        self._checked_s[channel.uid] = now_s
         partitions = range(channel.topic.partitions or 0)
         before = self._seen.get(channel.uid)
         try:
@@ -157,7 +157,7 @@ class TtlReaper:
             log_unavailable(_log, error, topic=channel.topic.name)
             self._seen.pop(channel.uid, None)
             return True
-        ends = {partition: each.end_offset for partition, each in bounds.items()}
+        ends = {partition: marks.end_offset for partition, marks in bounds.items()}
         if before is None or before.ends != ends:
             self._seen[channel.uid] = _TopicEnds(ends=ends, since_s=now_s)
             if grown_at is not None and grown_at > quiet.used_at:
@@ -165,13 +165,13 @@ class TtlReaper:
                     record_use(tx, channel.uid, min(grown_at, now))
         return True
 
-    def _update(self, found: LastUse, now: datetime) -> Channel | None:
+    def _update(self, use: LastUse, now: datetime) -> Channel | None:
         """Save the channel's new status; None if nothing changed."""
-        if self._updated(found, now) is found.channel:
+        if self._updated(use, now) is use.channel:
             return None
         with self._database.write() as tx:
-            held = channels_store.hold(tx, found.channel.name)
-            present = None if held is None else last_use(tx, found.channel.uid)
+            held = channels_store.hold(tx, use.channel.name)
+            present = None if held is None else last_use(tx, use.channel.uid)
             if held is None or present is None:
                 return None
             updated = self._updated(present, now)
@@ -203,12 +203,12 @@ class TtlReaper:
         _log.info(f"an idle channel is {what}", channel=held.name, uid=held.uid, used_at=since)
         return updated
 
-    def _updated(self, found: LastUse, now: datetime) -> Channel:
-        channel, seen = found.channel, self._seen.get(found.channel.uid)
+    def _updated(self, use: LastUse, now: datetime) -> Channel:
+        channel, seen = use.channel, self._seen.get(use.channel.uid)
         watched_s = 0.0 if seen is None else self._monotonic() - seen.since_s
         return apply_idle_ttl(
             channel,
-            used_at=now if found.lives else found.used_at,
+            used_at=now if use.lives else use.used_at,
             watched=seen is not None and watched_s >= watch_period(channel).total_seconds(),
             now=now,
         )

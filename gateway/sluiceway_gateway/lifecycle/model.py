@@ -50,13 +50,19 @@ class ChannelUsage:
     @property
     def live(self) -> tuple[str, ...]:
         """All open endpoints, as text."""
-        members = [f"{each.group}[{index}]" for each in self.groups for index in sorted(each.live)]
+        members = [
+            f"{group_usage.group}[{index}]"
+            for group_usage in self.groups
+            for index in sorted(group_usage.live)
+        ]
         return (*self.writers, *self.ungrouped, *members)
 
     @property
     def is_finished(self) -> bool:
         """Whether no endpoint is open and no group has committed."""
-        return not (self.writers or self.ungrouped or any(each.counts for each in self.groups))
+        return not (
+            self.writers or self.ungrouped or any(group_usage.counts for group_usage in self.groups)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +90,11 @@ def unread(
     With `idle_members`, members that ended and never committed count too.
     """
     return [
-        Unread(group=each.group, member=member, partition=partition, messages=lag)
-        for each in groups
-        for member in _members(each, idle_members=idle_members)
+        Unread(group=group_usage.group, member=member, partition=partition, messages=lag)
+        for group_usage in groups
+        for member in _members(group_usage, idle_members=idle_members)
         for partition, mark in sorted(marks.items())
-        if (lag := _lag(_position(each, member, partition), mark)) > 0
+        if (lag := _lag(_position(group_usage, member, partition), mark)) > 0
     ]
 
 

@@ -101,39 +101,41 @@ def _groups(
         members[row.group_name].append(row)
     groups = groups_store.of_readers(tx, [channel.uid]).values()
     return tuple(
-        _group(each, members[each.name], committed.get(each.name, {}))
-        for each in sorted(groups, key=lambda each: each.name)
-        if each.name != ANONYMOUS
+        _group(group, members[group.name], committed.get(group.name, {}))
+        for group in sorted(groups, key=lambda group: group.name)
+        if group.name != ANONYMOUS
     )
 
 
 def _group(
     group: Group, readers: Sequence[Row[Any]], committed: Mapping[int, Mapping[int, int]]
 ) -> GroupUsage:
-    members = [each for each in readers if group.has_place(each.member_index, Mode(each.mode))]
+    members = [row for row in readers if group.has_place(row.member_index, Mode(row.mode))]
     shared = group.mode is Mode.SHARED
     return GroupUsage(
         group=group.name,
         shared=shared,
-        members=frozenset(each.member_index for each in members),
+        members=frozenset(row.member_index for row in members),
         live=frozenset(
-            each.member_index for each in members if outcome(each.state, each.health) == "live"
+            row.member_index for row in members if outcome(row.state, row.health) == "live"
         ),
-        positions={at: found for at, found in committed.items() if group.has_positions(at)},
+        positions={
+            index: offsets for index, offsets in committed.items() if group.has_positions(index)
+        },
         reached=_reached(members, shared=shared),
     )
 
 
 def _reached(members: Sequence[Row[Any]], *, shared: bool) -> dict[int, dict[int, int]]:
-    found: dict[int, dict[int, int]] = defaultdict(dict)
+    reached: dict[int, dict[int, int]] = defaultdict(dict)
     for row in members:
         if row.title is None:
             # Only jobs with a title store positions themselves; others commit.
             continue
-        own = found[SHARED if shared else row.member_index]
+        own = reached[SHARED if shared else row.member_index]
         for partition, (offset, _record) in (row.reached or {}).items():
             own[int(partition)] = max(offset, own.get(int(partition), 0))
-    return found
+    return reached
 
 
 def _place(row: Row[Any]) -> str:
@@ -197,9 +199,9 @@ def record_use(
 
 
 def _last_use_of(row: Any) -> LastUse:
-    known: Sequence[datetime | None] = (row.used_at, row.changed_at, row.committed_at)
+    times: Sequence[datetime | None] = (row.used_at, row.changed_at, row.committed_at)
     return LastUse(
         channel=channel_of(row),
-        used_at=max([row.created_at, *(each for each in known if each is not None)]),
+        used_at=max([row.created_at, *(time for time in times if time is not None)]),
         lives=bool(row.lives),
     )
