@@ -146,7 +146,7 @@ def changed(channel: Channel, change: Change, schema: SchemaVersion | None = Non
         return channel
     if following.spec.idle_ms != spec.idle_ms:
         # The condition refers to the previous idle time.
-        kept = tuple(each for each in channel.conditions if each.type != "Idle")
+        kept = tuple(condition for condition in channel.conditions if condition.type != "Idle")
         following = replace(following, conditions=kept)
     return replace(following, generation=channel.generation + 1, revision=channel.revision + 1)
 
@@ -311,8 +311,8 @@ def adopting(
         topic=TopicRef(name=observed.name, id=observed.id, partitions=observed.partitions),
         spec=followed(channel.spec, observed),
         conditions=tuple(
-            replace(each, message=f"The topic {observed.name} is being adopted.")
-            for each in channel.conditions
+            replace(condition, message=f"The topic {observed.name} is being adopted.")
+            for condition in channel.conditions
         ),
     )
     refuse_for_adopted(channel, change)
@@ -406,11 +406,11 @@ class Precondition:
         if channel is None:
             return False
         own = etag(channel).rpartition(".")[0]
-        return "*" in named or any(each.rpartition(".")[0] == own for each in named)
+        return "*" in named or any(tag.rpartition(".")[0] == own for tag in named)
 
 
 def _tags(header: str, *, weak: bool) -> tuple[str, ...]:
     if header.strip() == "*":
         return ("*",)
-    found = _TAG.finditer(header)
-    return tuple(f'"{each[2]}"' for each in found if weak or not each[1])
+    matches = _TAG.finditer(header)
+    return tuple(f'"{match[2]}"' for match in matches if weak or not match[1])

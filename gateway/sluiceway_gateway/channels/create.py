@@ -69,8 +69,8 @@ def create(
         channel = adopting(change, observed, name=name, uid=uid, schema=version, now=now)
     if not channels_store.insert(tx, channel):
         return None
-    for each in dict.fromkeys((*kept, version)):
-        schemas_store.assign(tx, channel_uid=uid, version=each)
+    for schema_version in dict.fromkeys((*kept, version)):
+        schemas_store.assign(tx, channel_uid=uid, version=schema_version)
     if channel.topic.id is not None:
         schemas_store.forget_kept(tx, channel.topic.id)
     return channel

@@ -83,7 +83,7 @@ class Selector:
 
     def holds(self, labels: Mapping[str, str]) -> bool:
         """Return whether the labels match all requirements."""
-        return all(each.holds(labels) for each in self.requirements)
+        return all(requirement.holds(labels) for requirement in self.requirements)
 
     @classmethod
     def parse(cls, text: str) -> "Selector":
@@ -97,24 +97,24 @@ class Selector:
 def _parts(text: str) -> list[str]:
     """Split at commas outside parentheses."""
     cuts, inside = [-1], False
-    for found in re.finditer("[(),]", text):
-        if found[0] != ",":
-            inside = found[0] == "("
+    for match in re.finditer("[(),]", text):
+        if match[0] != ",":
+            inside = match[0] == "("
         elif not inside:
-            cuts.append(found.start())
+            cuts.append(match.start())
     return [text[cut + 1 : end].strip() for cut, end in pairwise([*cuts, len(text)])]
 
 
 def _requirement(text: str) -> Requirement:
-    found = _SET.match(text)
-    if found:
-        values = tuple(value.strip() for value in found[3].split(","))
+    match = _SET.match(text)
+    if match:
+        values = tuple(value.strip() for value in match[3].split(","))
         if len(values) > MAX_VALUES:
             raise ValueError(f"a selector's set has at most {MAX_VALUES} values")
-        return _checked(found[1], "in" if found[2] == "in" else "notin", values)
-    found = _EQUALITY.match(text)
-    if found:
-        return _checked(found[1], "notin" if found[2] == "!=" else "in", (found[3],))
+        return _checked(match[1], "in" if match[2] == "in" else "notin", values)
+    match = _EQUALITY.match(text)
+    if match:
+        return _checked(match[1], "notin" if match[2] == "!=" else "in", (match[3],))
     if text.startswith("!"):
         return _checked(text[1:].strip(), "absent", ())
     if text and not re.search(r"[\s=!()]", text):

@@ -206,7 +206,7 @@ class Channel:
 
     def condition(self, type_: str) -> Condition | None:
         """Return the condition of this type."""
-        return next((each for each in self.conditions if each.type == type_), None)
+        return next((condition for condition in self.conditions if condition.type == type_), None)
 
     def with_condition(
         self, type_: str, status: Literal["True", "False"], reason: str, message: str, now: datetime
@@ -218,11 +218,11 @@ class Channel:
         before = self.condition(type_)
         if before is not None and before.status == status:
             now = before.last_transition_at
-        condition = Condition(
+        replacement = Condition(
             type=type_, status=status, reason=str(reason), message=message, last_transition_at=now
         )
-        others = [each for each in self.conditions if each.type != type_]
-        conditions = sorted((*others, condition), key=lambda each: each.type)
+        others = [condition for condition in self.conditions if condition.type != type_]
+        conditions = sorted((*others, replacement), key=lambda condition: condition.type)
         return replace(self, conditions=tuple(conditions))
 
     @property

@@ -85,8 +85,8 @@ def create_channel(
     otherwise 409 `schema_incompatible` lists the reasons. `topic` adopts an existing topic, which
     needs a token for all channels. The response does not wait for Kafka; see `status`.
     """
-    given = body.spec.given("schema_")
-    schema = None if given is UNSET else parse_schema(given)
+    definition = body.spec.value_or_unset("schema_")
+    schema = None if definition is UNSET else parse_schema(definition)
     if body.spec.topic is not None:
         principal.require_everywhere(Action.MANAGE, "Adopting a topic")
     change = body.change(config=_config(body))
@@ -241,16 +241,16 @@ def _context(
 
 def _config(body: ChannelPut) -> Any:
     """Return the config in canonical form; raises ConfigNotAllowed."""
-    config = body.spec.given("config")
+    config = body.spec.value_or_unset("config")
     if config is UNSET:
         return UNSET
     refused = refusals(config)
     if refused:
         raise ConfigNotAllowed(
-            "; ".join(each.message for each in refused) + ".",
+            "; ".join(refusal.message for refusal in refused) + ".",
             tuple(
-                Violation(pointer=f"/spec/config/{each.name}", message=each.message)
-                for each in refused
+                Violation(pointer=f"/spec/config/{refusal.name}", message=refusal.message)
+                for refusal in refused
             ),
         )
     return canonical(config)
@@ -338,8 +338,12 @@ def _connection_json(
             "definition": json.loads(channel.spec.schema),
         },
         "schemas": [
-            {"id": each.id, "version": each.version, "definition": json.loads(each.definition)}
-            for each in versions
+            {
+                "id": version.id,
+                "version": version.version,
+                "definition": json.loads(version.definition),
+            }
+            for version in versions
         ],
         "topic": vars(channel.topic) | {"max_message_bytes": channel.max_message_bytes},
         "kafka": dict(kafka),

@@ -294,12 +294,12 @@ class Channels:
     ) -> Page:
         """Return channels whose names start with one of `prefixes`, ordered by name."""
         with self._database.read() as tx:
-            found = channels_store.page(
+            channels = channels_store.page(
                 tx, limit=limit + 1, after=after, selector=selector, prefixes=prefixes
             )
-        more = len(found) > limit
+        more = len(channels) > limit
         return Page(
-            channels=tuple(found[:limit]), following=found[limit - 1].name if more else None
+            channels=tuple(channels[:limit]), following=channels[limit - 1].name if more else None
         )
 
     def name_of_topic(self, topic: str) -> str | None:
@@ -315,12 +315,12 @@ class Channels:
         Deleted channels have entries too. Raises ChannelNotFound if there never was one.
         """
         with self._database.read() as tx:
-            found = audit_store.page(tx, name, before=before, limit=limit + 1)
-            if not found and before is None and channels_store.find(tx, name) is None:
+            entries = audit_store.page(tx, name, before=before, limit=limit + 1)
+            if not entries and before is None and channels_store.find(tx, name) is None:
                 raise ChannelNotFound(
                     f"There is no channel {name!r}, and there are no changes of one."
                 )
-        return found[:limit], len(found) > limit
+        return entries[:limit], len(entries) > limit
 
     def _once(
         self, context: ChangeContext, act: Callable[[WriteTransaction], tuple[Channel, bool]]

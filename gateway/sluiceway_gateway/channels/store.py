@@ -69,7 +69,7 @@ def channel_of(row: Row[Any]) -> Channel:
     return Channel(
         **own,
         phase=Phase(row.phase),
-        conditions=tuple(_condition(each) for each in row.conditions),
+        conditions=tuple(_condition(condition) for condition in row.conditions),
         topic=TopicRef(name=row.topic_name, id=row.topic_id, partitions=row.topic_partitions),
         spec=ChannelSpec(
             **spec,
@@ -93,8 +93,8 @@ def values_of(channel: Channel) -> dict[str, Any]:
         **{name: getattr(spec, name) for name in _OF_SPEC},
         "phase": str(channel.phase),
         "conditions": [
-            asdict(each) | {"last_transition_at": each.last_transition_at.isoformat()}
-            for each in channel.conditions
+            asdict(condition) | {"last_transition_at": condition.last_transition_at.isoformat()}
+            for condition in channel.conditions
         ],
         "topic_name": topic.name,
         "topic_id": topic.id,
@@ -116,7 +116,7 @@ def _condition(value: Mapping[str, Any]) -> Condition:
 
 def in_phases(phases: Collection[Phase]) -> ColumnElement[bool]:
     """Return the condition that a channel is in one of these phases."""
-    return channels.c.phase.in_([str(each) for each in phases])
+    return channels.c.phase.in_([str(phase) for phase in phases])
 
 
 _NAMED = selection().where(channels.c.name == bindparam("name"))
@@ -151,7 +151,7 @@ _INSERT = by_dialect(
     lambda insert: insert(channels).on_conflict_do_nothing().returning(channels.c.uid)
 )
 _REVISIONS = ("generation", "revision", "endpoints_revision", "samples_revision")
-_ALL_TAGS = select(channels.c.name, channels.c.uid, *(channels.c[each] for each in _REVISIONS))
+_ALL_TAGS = select(channels.c.name, channels.c.uid, *(channels.c[name] for name in _REVISIONS))
 _TAGS = _ALL_TAGS.where(channels.c.name.in_(bindparam("names", expanding=True)))
 
 
@@ -259,13 +259,13 @@ def tags(tx: ReadTransaction, names: Sequence[str]) -> Mapping[str, Tag]:
 
 def all_tags(tx: ReadTransaction, *, known: Mapping[str, Tag]) -> dict[str, Tag]:
     """Return the tags of all channels by name; those in `known` that are equal, as they are."""
-    found: dict[str, Tag] = {}
+    tags: dict[str, Tag] = {}
     for row in tx.execute(_ALL_TAGS):
         tag = known.get(row[0])
-        if tag is None or (tag.uid, *(getattr(tag, each) for each in _REVISIONS)) != row[1:]:
+        if tag is None or (tag.uid, *(getattr(tag, name) for name in _REVISIONS)) != row[1:]:
             tag = tag_of(row)
-        found[row[0]] = tag
-    return found
+        tags[row[0]] = tag
+    return tags
 
 
 def tag_of(row: Row[Any]) -> Tag:
@@ -275,7 +275,7 @@ def tag_of(row: Row[Any]) -> Tag:
 
 def overall(tx: ReadTransaction) -> Tag:
     """Return one tag for all channels: their number as the uid, and sums of their revisions."""
-    sums = (func.coalesce(func.sum(channels.c[each]), 0) for each in _REVISIONS)
+    sums = (func.coalesce(func.sum(channels.c[name]), 0) for name in _REVISIONS)
     row = tx.execute(select(func.count(), *sums)).one()
     return Tag(uid=str(row[0]), **dict(zip(_REVISIONS, map(int, row[1:]), strict=True)))
 

@@ -38,7 +38,7 @@ class RequestModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    def given(self, field: str) -> Any:
+    def value_or_unset(self, field: str) -> Any:
         """Return the field's value if the request has it, else UNSET."""
         return getattr(self, field) if field in self.model_fields_set else UNSET
 
@@ -129,8 +129,8 @@ def channel_json(channel: Channel) -> dict[str, Any]:
             "phase": channel.phase,
             "observed_generation": channel.observed_generation,
             "conditions": [
-                vars(each) | {"last_transition_at": time_json(each.last_transition_at)}
-                for each in channel.conditions
+                vars(condition) | {"last_transition_at": time_json(condition.last_transition_at)}
+                for condition in channel.conditions
             ],
             "topic": channel.topic,
             "schema": {"id": channel.schema_id, "version": channel.schema_version},
@@ -247,14 +247,14 @@ class ChannelPut(RequestModel):
         """Return the requested change without the schema, with `config` in canonical form."""
         spec = self.spec
         return Change(
-            **{name: spec.given(name) for name in PLAIN if name != "config"},
-            labels=self.metadata.given("labels"),
-            retention_ms=spec.retention.given("ms"),
-            retention_bytes=spec.retention.given("bytes"),
+            **{name: spec.value_or_unset(name) for name in PLAIN if name != "config"},
+            labels=self.metadata.value_or_unset("labels"),
+            retention_ms=spec.retention.value_or_unset("ms"),
+            retention_bytes=spec.retention.value_or_unset("bytes"),
             config=config,
-            interval_ms=spec.heartbeat.given("interval_ms"),
-            timeout_ms=spec.heartbeat.given("timeout_ms"),
-            topic=spec.topic.name if spec.topic else spec.given("topic"),
+            interval_ms=spec.heartbeat.value_or_unset("interval_ms"),
+            timeout_ms=spec.heartbeat.value_or_unset("timeout_ms"),
+            topic=spec.topic.name if spec.topic else spec.value_or_unset("topic"),
         )
 
 
