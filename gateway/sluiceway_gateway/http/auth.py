@@ -59,11 +59,11 @@ async def authenticate(
 
 
 def _token(headers: Headers, *, basic: bool) -> str | None:
-    given = headers.getlist("authorization")
-    if not given:
+    values = headers.getlist("authorization")
+    if not values:
         return None
-    scheme, _, text = given[0].partition(" ")
-    if len(given) == 1 and text.strip():
+    scheme, _, text = values[0].partition(" ")
+    if len(values) == 1 and text.strip():
         if scheme.lower() == "bearer":
             return text.strip()
         if scheme.lower() == "basic" and basic:

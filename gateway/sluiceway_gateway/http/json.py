@@ -42,7 +42,7 @@ def loads(body: bytes) -> Any:
     try:
         value = _DECODER.decode(text)
     except _NotJson as error:
-        place = next((each.start(1) for each in _CONSTANTS.finditer(text) if each[1]), 0)
+        place = next((match.start(1) for match in _CONSTANTS.finditer(text) if match[1]), 0)
         raise _not_json(f"{error} is no number of JSON", text, place) from None
     except json.JSONDecodeError as error:
         raise _not_json(error.msg[:1].lower() + error.msg[1:], text, error.pos) from None

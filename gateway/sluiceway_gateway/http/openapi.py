@@ -86,10 +86,10 @@ async def docs() -> Response:
 async def errors_page() -> Response:
     """Show the error codes."""
     rows = "".join(
-        f'<tr id="{each.code}"><td><code>{each.code}</code></td><td>{each.status}</td>'
-        f"<td>{'yes' if each.retriable else 'no'}</td>"
-        f"<td>{escape(each.meaning)}</td><td>{escape(each.advice)}</td></tr>\n"
-        for each in error_codes()
+        f'<tr id="{error.code}"><td><code>{error.code}</code></td><td>{error.status}</td>'
+        f"<td>{'yes' if error.retriable else 'no'}</td>"
+        f"<td>{escape(error.meaning)}</td><td>{escape(error.advice)}</td></tr>\n"
+        for error in error_codes()
     )
     return Response(_ERRORS_PAGE.format(rows=rows), headers=_HEADERS, media_type="text/html")
 
@@ -112,7 +112,7 @@ def document(app: FastAPI, routes: Sequence[BaseRoute]) -> dict[str, Any]:
             title=app.title,
             version=app.version,
             description=app.description,
-            routes=[_without_head(each) for each in routes],
+            routes=[_without_head(route) for route in routes],
         )
         schemas = made.setdefault("components", {}).setdefault("schemas", {})
         problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
@@ -157,9 +157,9 @@ def _without_head(route: BaseRoute) -> BaseRoute:
 
 def _restore_integers(part: Any) -> None:
     """Convert integer bounds back to integers; FastAPI's model of the document has floats."""
-    for each in part.values() if isinstance(part, dict) else part:
-        if isinstance(each, dict | list):
-            _restore_integers(each)
+    for child in part.values() if isinstance(part, dict) else part:
+        if isinstance(child, dict | list):
+            _restore_integers(child)
     if isinstance(part, dict) and part.get("type") == "integer":
         for name in _BOUNDS & part.keys():
             bound = part[name]
@@ -259,7 +259,7 @@ class ErrorCode(NamedTuple):
 
 def error_codes() -> list[ErrorCode]:
     """Return every code that a problem can have, by name; the registry has codes of its own."""
-    kinds = {each.code: each for each in _tree(SluicewayGatewayError)}
+    kinds = {kind.code: kind for kind in _tree(SluicewayGatewayError)}
     return [
         ErrorCode(code, status_of(kind("")), kind.retriable, kind.title, ADVICE[code])
         for code, kind in sorted(kinds.items())
@@ -270,5 +270,5 @@ def _tree(kind: type[SluicewayGatewayError]) -> Iterator[type[SluicewayGatewayEr
     """Yield the classes of errors that responses can have."""
     if not issubclass(kind, (StartupRefused, RegistryError)):
         yield kind
-        for each in kind.__subclasses__():
-            yield from _tree(each)
+        for subclass in kind.__subclasses__():
+            yield from _tree(subclass)

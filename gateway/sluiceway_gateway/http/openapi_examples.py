@@ -136,8 +136,8 @@ def _from_channel(pointer: str) -> list[Link]:
     reads = ("get_channel", "get_connection", "get_channel_status", "list_messages")
     changes = ("attach_endpoint", "open_batch", "write_messages", "close_channel")
     return [
-        *(Link(operation=each, parameters=name) for each in reads),
-        *(Link(operation=each, parameters=name, body=uid) for each in changes),
+        *(Link(operation=operation, parameters=name) for operation in reads),
+        *(Link(operation=operation, parameters=name, body=uid) for operation in changes),
         Link(operation="delete_channel", parameters=name | uid),
     ]
 

@@ -47,7 +47,7 @@ def _features(
         str, Header(description="Features of the client, such as exactly-once, separated by commas")
     ] = "",
 ) -> frozenset[str]:
-    return frozenset(each.strip() for each in sluiceway_features.split(","))
+    return frozenset(feature.strip() for feature in sluiceway_features.split(","))
 
 
 Features = Annotated[frozenset[str], Depends(_features)]
@@ -71,15 +71,15 @@ _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(
 _ZONE = re.compile(r"[Zz]|[+-][0-9]{2}:?[0-9]{2}")
 
 
-def _time(given: Any) -> Any:
-    found = _TIME.fullmatch(given) if isinstance(given, str) else None
-    if found is None:
+def _time(value: Any) -> Any:
+    match = _TIME.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         raise ValueError("not a time in ISO 8601, such as 2026-01-31T12:00:00Z")
-    if not found[3]:
+    if not match[3]:
         raise ValueError("a time without a time zone; add one, such as Z")
-    if not _ZONE.fullmatch(found[3]):
+    if not _ZONE.fullmatch(match[3]):
         raise ValueError("not a time zone; write Z, or an offset such as %2B01:00 for +01:00")
-    return given
+    return value
 
 
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -121,7 +121,7 @@ def each_once(key: Callable[[Any], Hashable], message: str) -> AfterValidator:
     """Return the validator of a list whose items have different keys."""
 
     def check(items: Sequence[Any]) -> Sequence[Any]:
-        if len({key(each) for each in items}) != len(items):
+        if len({key(item) for item in items}) != len(items):
             raise ValueError(message)
         return items
 

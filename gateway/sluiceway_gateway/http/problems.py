@@ -95,7 +95,7 @@ def problem_response(
     if request_id is not None:
         body["request_id"] = request_id
     if error.violations:
-        body["errors"] = [asdict(each) for each in error.violations]
+        body["errors"] = [asdict(violation) for violation in error.violations]
     own = {**headers, **headers_of(error)}
     # Escaped as ASCII: messages quote text that may not be valid in UTF-8.
     return Response(json.dumps(body), status, headers=own, media_type=MEDIA_TYPE)
@@ -120,16 +120,16 @@ _WORDS = {
 }
 
 
-def malformed(found: Sequence[Mapping[str, Any]]) -> InvalidRequest:
+def malformed(errors: Sequence[Mapping[str, Any]]) -> InvalidRequest:
     """Return the error for pydantic's violations, without values."""
     violations = [
         Violation(
-            pointer=_pointer([str(part) for part in each["loc"]]),
-            message=_WORDS.get(each["type"], str(each["msg"]).removeprefix("Value error, ")),
+            pointer=_pointer([str(part) for part in error["loc"]]),
+            message=_WORDS.get(error["type"], str(error["msg"]).removeprefix("Value error, ")),
         )
-        for each in found[:MOST_VIOLATIONS]
+        for error in errors[:MOST_VIOLATIONS]
     ]
-    return InvalidRequest.malformed(violations, count=len(found))
+    return InvalidRequest.malformed(violations, count=len(errors))
 
 
 def _pointer(location: list[str]) -> str:
@@ -167,14 +167,14 @@ def problems(
         500: "The gateway failed",
         503: "The database or Kafka is unavailable, or too many requests wait; see Retry-After",
     }
-    found: dict[int | str, Any] = {
+    responses: dict[int | str, Any] = {
         status: {
             "description": described[status],
             "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
         }
         for status in sorted({401, 403, 414, 422, 500, 503, *statuses, *bodies})
     }
-    return {**found, **(also or {})}
+    return {**responses, **(also or {})}
 
 
 async def unrouted(

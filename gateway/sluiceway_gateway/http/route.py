@@ -146,7 +146,11 @@ class GatewayRoute(APIRoute):
         # FastAPI's own ids repeat path and method.
         self.operation_id = self.operation_id or self.endpoint.__name__
         self.access: Access | None = next(
-            (each.call for each in self.dependant.dependencies if isinstance(each.call, Access)),
+            (
+                dependency.call
+                for dependency in self.dependant.dependencies
+                if isinstance(dependency.call, Access)
+            ),
             None,
         )
         """The access that the endpoint declares."""
@@ -196,16 +200,16 @@ class _Arguments:
     """
 
     def __init__(self, dependant: Any) -> None:
-        self.query_names = frozenset(each.alias for each in dependant.query_params)
+        self.query_names = frozenset(field.alias for field in dependant.query_params)
         self._values: list[tuple[str, _Value]] = []
-        for each in dependant.dependencies:
-            arguments = _Arguments(each)
+        for dependency in dependant.dependencies:
+            arguments = _Arguments(dependency)
             self.query_names |= arguments.query_names
-            self._values.append((each.name, _dependency(each.call, arguments)))
+            self._values.append((dependency.name, _dependency(dependency.call, arguments)))
         for location in ("path", "query", "header"):
             fields = getattr(dependant, f"{location}_params")
-            self._values += [(each.name, _parameter(each, location)) for each in fields]
-        self._values += [(each.name, _body(each)) for each in dependant.body_params]
+            self._values += [(field.name, _parameter(field, location)) for field in fields]
+        self._values += [(field.name, _body(field)) for field in dependant.body_params]
         if dependant.request_param_name:
             self._values.append((dependant.request_param_name, lambda request, *_: request))
 
@@ -224,9 +228,9 @@ def _parameter(field: Any, location: str) -> _Value:
     required = field.field_info.is_required()
 
     def value(request: Request, _body: Any, errors: list[Any]) -> Any:
-        given = getattr(request, source).get(alias)
-        if given is not None:
-            return _validated(field, given, (location, alias), errors)
+        raw = getattr(request, source).get(alias)
+        if raw is not None:
+            return _validated(field, raw, (location, alias), errors)
         if required:
             errors.append(_missing(location, alias))
         return field.default
@@ -244,9 +248,9 @@ def _body(field: Any) -> _Value:
     return value
 
 
-def _validated(field: Any, given: Any, loc: tuple[str, ...], errors: list[Any]) -> Any:
-    value, found = field.validate(given, loc=loc)
-    errors.extend(found)
+def _validated(field: Any, raw: Any, loc: tuple[str, ...], errors: list[Any]) -> Any:
+    value, field_errors = field.validate(raw, loc=loc)
+    errors.extend(field_errors)
     return value
 
 
@@ -259,16 +263,16 @@ def _missing(*location: str) -> dict[str, Any]:
     return {"type": "missing", "loc": location, "msg": "Field required"}
 
 
-def _check_query(request: Request, known: frozenset[str]) -> None:
+def _check_query(request: Request, query_names: frozenset[str]) -> None:
     """Refuse unknown parameters, and those given twice."""
     times = Counter(name for name, _ in request.query_params.multi_items())
-    taken = ", ".join(sorted(known)) or "none"
+    taken = ", ".join(sorted(query_names)) or "none"
     violations = []
-    for name, given in times.items():
-        if name not in known:
+    for name, count in times.items():
+        if name not in query_names:
             message = f"unknown parameter; this path takes {taken}"
             violations.append(Violation(pointer=f"query:{name[:100]}", message=message))
-        elif given > 1:
+        elif count > 1:
             violations.append(Violation(pointer=f"query:{name}", message="given more than once"))
     if violations:
         raise InvalidRequest.malformed(violations)
@@ -299,11 +303,11 @@ async def _read_json(request: Request, limit_bytes: int, media_types: Collection
 def _check_media_type(request: Request, media_types: Collection[str]) -> None:
     """Refuse a body that is announced as something other than JSON."""
     headers = request.headers
-    given = headers.get("content-type", "").partition(";")[0].strip()
-    if given.lower() not in media_types:
+    media_type = headers.get("content-type", "").partition(";")[0].strip()
+    if media_type.lower() not in media_types:
         if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
             raise MalformedJson(NO_BODY)
-        sent = f"is {given[:100]}" if given else "is missing"
+        sent = f"is {media_type[:100]}" if media_type else "is missing"
         raise UnsupportedMediaType(
             f"The Content-Type of the body {sent}; send JSON with the header "
             "Content-Type: application/json.",
