@@ -76,7 +76,7 @@ def point_of(
     at: datetime, *, write_rate: float | None, groups: Mapping[str, GroupSummary]
 ) -> HistoryPoint:
     """Return the point of a sample, at the finest resolution."""
-    points = {name: _group_point(at, each) for name, each in groups.items()}
+    points = {name: _group_point(at, summary) for name, summary in groups.items()}
     return HistoryPoint(
         at_s=FINEST.start(at.timestamp()), write_rate=rounded(write_rate), groups=_largest(points)
     )
@@ -94,31 +94,33 @@ def _group_point(at: datetime, group: GroupSummary) -> GroupPoint:
 def merged(points: Iterable[HistoryPoint], resolution: Resolution) -> list[HistoryPoint]:
     """Merge points of finer resolutions into those of this one, in the order of time."""
     intervals: dict[int, list[HistoryPoint]] = defaultdict(list)
-    for each in points:
-        intervals[resolution.start(each.at_s)].append(each)
+    for point in points:
+        intervals[resolution.start(point.at_s)].append(point)
     return [_merged(at_s, intervals[at_s]) for at_s in sorted(intervals)]
 
 
 def _merged(at_s: int, points: Sequence[HistoryPoint]) -> HistoryPoint:
     groups: dict[str, list[GroupPoint]] = defaultdict(list)
     for point in points:
-        for name, each in point.groups.items():
-            groups[name].append(each)
+        for name, group_point in point.groups.items():
+            groups[name].append(group_point)
     return HistoryPoint(
         at_s=at_s,
-        write_rate=_mean(each.write_rate for each in points),
-        groups=_largest({name: _merged_group(each) for name, each in groups.items()}),
+        write_rate=_mean(point.write_rate for point in points),
+        groups=_largest(
+            {name: _merged_group(group_points) for name, group_points in groups.items()}
+        ),
     )
 
 
 def _merged_group(points: Sequence[GroupPoint]) -> GroupPoint:
-    oldest = max(points, key=lambda each: -1.0 if each.lag_seconds is None else each.lag_seconds)
-    lags = [each.lag_messages for each in points if each.lag_messages is not None]
+    oldest = max(points, key=lambda point: -1.0 if point.lag_seconds is None else point.lag_seconds)
+    lags = [point.lag_messages for point in points if point.lag_messages is not None]
     return GroupPoint(
         lag_messages=max(lags, default=None),
         lag_seconds=oldest.lag_seconds,
         lag_seconds_at_least=oldest.lag_seconds_at_least,
-        read_rate=_mean(each.read_rate for each in points),
+        read_rate=_mean(point.read_rate for point in points),
     )
 
 
@@ -131,8 +133,8 @@ def _largest(groups: Mapping[str, GroupPoint]) -> Mapping[str, GroupPoint]:
 
 
 def _mean(numbers: Iterable[float | None]) -> float | None:
-    known = [each for each in numbers if each is not None]
-    return rounded(sum(known) / len(known)) if known else None
+    measured = [number for number in numbers if number is not None]
+    return rounded(sum(measured) / len(measured)) if measured else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,22 +161,24 @@ class LagHistory:
         """Return the groups with the largest lag, at most `MAX_GROUPS`, by name."""
         largest: dict[str, int] = {}
         for point in self.points:
-            for name, each in point.groups.items():
-                largest[name] = max(largest.get(name, 0), each.lag_messages or 0)
+            for name, group_point in point.groups.items():
+                largest[name] = max(largest.get(name, 0), group_point.lag_messages or 0)
         names = sorted(largest, key=lambda name: (-largest[name], name))
         return sorted(names[:MAX_GROUPS])
 
     def series(self, name: str) -> GroupSeries:
         """Return the figures of a group, one for each point."""
-        found = [vars(each.groups.get(name, _UNKNOWN)) for each in self.points]
-        return GroupSeries(**{field: [each[field] for each in found] for field in vars(_UNKNOWN)})
+        points = [vars(point.groups.get(name, _UNKNOWN)) for point in self.points]
+        return GroupSeries(
+            **{field: [point[field] for point in points] for field in vars(_UNKNOWN)}
+        )
 
 
 def resolution_for(since: datetime, *, now: datetime) -> Resolution:
     """Return the finest resolution that goes back to `since`, or else the coarsest."""
-    for each in RESOLUTIONS:
-        if now - since <= timedelta(seconds=each.kept_s):
-            return each
+    for resolution in RESOLUTIONS:
+        if now - since <= timedelta(seconds=resolution.kept_s):
+            return resolution
     return RESOLUTIONS[-1]
 
 
@@ -192,15 +196,15 @@ def history_of(
     """
     points: list[HistoryPoint] = []
     next_s = resolution.start(since.timestamp())
-    for each in reversed(RESOLUTIONS[: RESOLUTIONS.index(resolution) + 1]):
+    for source in reversed(RESOLUTIONS[: RESOLUTIONS.index(resolution) + 1]):
         own = [
             point
-            for point in stored.get(each.step_s, ())
+            for point in stored.get(source.step_s, ())
             if next_s <= point.at_s <= until.timestamp()
         ]
         if own:
             points += own
-            next_s = max(point.at_s for point in own) + each.step_s
+            next_s = max(point.at_s for point in own) + source.step_s
     return LagHistory(
         since=since, until=until, step_s=resolution.step_s, points=merged(points, resolution)
     )

@@ -75,7 +75,8 @@ class HistoryBody(BaseModel):
     "/channels/{name}/history",
     summary="Read lag and rates over time",
     response_model=HistoryBody,
-    response_description=f"At most {max(each.slots for each in RESOLUTIONS) + 1} intervals",
+    response_description=f"At most {max(resolution.slots for resolution in RESOLUTIONS) + 1} "
+    "intervals",
     responses=problems(404),
 )
 def get_channel_history(
@@ -90,20 +91,20 @@ def get_channel_history(
 
     The resolutions are 10 s for 20 minutes, 60 s for 2 hours and 300 s for 25 hours.
     """
-    channel, found = gateway.statuses.history(name, since=since, until=until)
-    return json_response(_history_json(channel, found, only=group))
+    channel, history = gateway.statuses.history(name, since=since, until=until)
+    return json_response(_history_json(channel, history, only=group))
 
 
 def _history_json(channel: Channel, history: LagHistory, *, only: str | None) -> dict[str, Any]:
     names = history.group_names()
     if only is not None:
-        names = [only] if any(only in each.groups for each in history.points) else []
+        names = [only] if any(only in point.groups for point in history.points) else []
     return {
         "channel": {"name": channel.name, "uid": channel.uid},
         "since": time_json(history.since),
         "until": time_json(history.until),
         "step_s": history.step_s,
-        "times": [time_json(datetime.fromtimestamp(each.at_s, UTC)) for each in history.points],
-        "write_rate": [each.write_rate for each in history.points],
-        "groups": [{"group": each or None, **vars(history.series(each))} for each in names],
+        "times": [time_json(datetime.fromtimestamp(point.at_s, UTC)) for point in history.points],
+        "write_rate": [point.write_rate for point in history.points],
+        "groups": [{"group": name or None, **vars(history.series(name))} for name in names],
     }

@@ -62,21 +62,23 @@ _OF_CHANNEL = (
 
 def write(tx: WriteTransaction, writes: Sequence[PointWrite]) -> None:
     """Write points of existing channels, and merge the intervals that have ended with them."""
-    _write(tx, FINEST, [(each.channel_uid, each.point) for each in writes])
+    _write(tx, FINEST, [(point_write.channel_uid, point_write.point) for point_write in writes])
     for finer, coarser in pairwise(RESOLUTIONS):
         ended: dict[tuple[int, int], list[str]] = defaultdict(list)
-        for each in writes:
-            until_s = coarser.start(each.point.at_s)
+        for point_write in writes:
+            until_s = coarser.start(point_write.point.at_s)
             # After a start, also merge the points of a replica that led before.
             since_s = until_s - finer.kept_s
-            if each.previous_s is not None:
-                since_s = coarser.start(max(each.previous_s, since_s))
+            if point_write.previous_s is not None:
+                since_s = coarser.start(max(point_write.previous_s, since_s))
             if since_s < until_s:
-                ended[since_s, until_s].append(each.channel_uid)
+                ended[since_s, until_s].append(point_write.channel_uid)
         for (since_s, until_s), uids in ended.items():
-            found = _in_slots(tx, uids, finer, since_s=since_s, until_s=until_s)
+            by_uid = _in_slots(tx, uids, finer, since_s=since_s, until_s=until_s)
             _write(
-                tx, coarser, [(uid, each) for uid in found for each in merged(found[uid], coarser)]
+                tx,
+                coarser,
+                [(uid, point) for uid in by_uid for point in merged(by_uid[uid], coarser)],
             )
 
 
@@ -88,10 +90,10 @@ def points(
     Their intervals start between `since_s` and `until_s`, both included.
     """
     keys = {"uid": channel_uid, "step": resolution.step_s, "since": since_s, "until": until_s}
-    found: dict[int, list[HistoryPoint]] = defaultdict(list)
+    by_step: dict[int, list[HistoryPoint]] = defaultdict(list)
     for row in tx.execute(_OF_CHANNEL, keys):
-        found[row.step_s].append(_point_of(row))
-    return found
+        by_step[row.step_s].append(_point_of(row))
+    return by_step
 
 
 def _in_slots(
@@ -100,14 +102,14 @@ def _in_slots(
     starts = range(resolution.start(since_s), until_s, resolution.step_s)
     keys = {
         "step": resolution.step_s,
-        "slots": sorted({resolution.slot(each) for each in starts}),
+        "slots": sorted({resolution.slot(start) for start in starts}),
         "since": since_s,
         "until": until_s,
     }
-    found: dict[str, list[HistoryPoint]] = defaultdict(list)
+    by_uid: dict[str, list[HistoryPoint]] = defaultdict(list)
     for row in tx.in_parts(_IN_SLOTS, keys, uids=uids):
-        found[row.channel_uid].append(_point_of(row))
-    return found
+        by_uid[row.channel_uid].append(_point_of(row))
+    return by_uid
 
 
 def _write(
@@ -134,8 +136,8 @@ def _document_of(point: HistoryPoint) -> dict[str, Any]:
     return {
         "write_rate": point.write_rate,
         "groups": {
-            name: [getattr(each, field) for field in _OF_GROUP]
-            for name, each in point.groups.items()
+            name: [getattr(group_point, field) for field in _OF_GROUP]
+            for name, group_point in point.groups.items()
         },
     }
 
