@@ -261,7 +261,7 @@ def _synced(
     """Return reason and message of `Synced`; None to keep the current ones."""
     if channel.adopted:
         return Reason.UP_TO_DATE, "The topic is adopted; the spec follows it."
-    changes = [each for each in first.actions if isinstance(each, AlterConfig)]
+    changes = [action for action in first.actions if isinstance(action, AlterConfig)]
     at_rest = not _has_changes(channel)
     if changes and at_rest:
         names = ", ".join(changes[0].names)

@@ -81,21 +81,23 @@ def apply(kafka: KafkaAdmin, actions: Iterable[Action]) -> Applied:
         return frozenset(name for name, rejection in outcomes.items() if rejection is None)
 
     created = accepted(
-        kafka.create_topics([each for each in requested if isinstance(each, CreateTopic)])
+        kafka.create_topics([action for action in requested if isinstance(action, CreateTopic)])
     )
     # Partitions cannot be added to a topic whose creation was refused; it keeps that rejection.
-    growths = [each for each in requested if isinstance(each, GrowPartitions)]
+    growths = [action for action in requested if isinstance(action, GrowPartitions)]
     grown = accepted(
-        kafka.grow_partitions([each for each in growths if each.name not in rejections])
+        kafka.grow_partitions([growth for growth in growths if growth.name not in rejections])
     )
     configured = accepted(
-        kafka.alter_configs([each for each in requested if isinstance(each, AlterConfig)])
+        kafka.alter_configs([action for action in requested if isinstance(action, AlterConfig)])
     )
     deletions = kafka.delete_topics(
-        [each.name for each in requested if isinstance(each, DeleteTopic)]
+        [action.name for action in requested if isinstance(action, DeleteTopic)]
     )
     # An absent topic counts as deleted.
-    deleted = accepted({name: each for name, each in deletions.items() if not _absent(each)})
+    deleted = accepted(
+        {name: rejection for name, rejection in deletions.items() if not _absent(rejection)}
+    )
     return Applied(
         created=created, grown=grown, configured=configured, deleted=deleted, rejections=rejections
     )
@@ -180,9 +182,11 @@ class Reconciler:
         )
 
     def _reconcile_page(self, page: list[DueChannel]) -> ReconcileCounts:
-        forgotten = [each for each in page if _only_row_remains(each)]
-        others = [each for each in page if not _only_row_remains(each)]
-        removals = {each.channel.uid: ReconcileResult(channel=None) for each in forgotten}
+        forgotten = [due_channel for due_channel in page if _only_row_remains(due_channel)]
+        others = [due_channel for due_channel in page if not _only_row_remains(due_channel)]
+        removals = {
+            due_channel.channel.uid: ReconcileResult(channel=None) for due_channel in forgotten
+        }
         done, is_away = Applied(), False
         try:
             done, results = self._reconcile(others)
@@ -191,14 +195,21 @@ class Reconciler:
             cause = str(unavailable_reason(error.access_failure))
             log_unavailable(_log, error, cause=cause, channels=len(others))
             results = {
-                each.channel.uid: unreachable(
-                    each.channel, error.access_failure, refusals=each.refusals, now=self.clock()
+                due_channel.channel.uid: unreachable(
+                    due_channel.channel,
+                    error.access_failure,
+                    refusals=due_channel.refusals,
+                    now=self.clock(),
                 )
-                for each in others
+                for due_channel in others
             }
         changed, removed, conflicts = self._record(page, removals | results)
         self._delete_orphans(
-            [each for each in conflicts if each.channel.topic.name in done.created]
+            [
+                due_channel
+                for due_channel in conflicts
+                if due_channel.channel.topic.name in done.created
+            ]
         )
         return ReconcileCounts(
             checked=0 if is_away else len(others),
@@ -208,7 +219,7 @@ class Reconciler:
             configured=len(done.configured),
             deleted=len(done.deleted),
             removed=removed,
-            refused=sum(each.cause not in RACES for each in done.rejections.values()),
+            refused=sum(rejection.cause not in RACES for rejection in done.rejections.values()),
             conflicts=len(conflicts),
             unreachable=len(others) if is_away else 0,
             more=len(page) == self.page_size,
@@ -229,7 +240,10 @@ class Reconciler:
         if page:
             # In another cluster all topics would be missing, and their channels fail.
             self.kafka.require_cluster()
-        desired = {each.channel.topic.name: desired_topic(each.channel) for each in page}
+        desired = {
+            due_channel.channel.topic.name: desired_topic(due_channel.channel)
+            for due_channel in page
+        }
         seen = self.kafka.observe(desired)
         topics = dict(seen.topics)
         # A topic that Kafka did not describe is not changed.
@@ -243,16 +257,16 @@ class Reconciler:
         self._observe_again(desired, done, topics)
         now = self.clock()
         results: dict[str, ReconcileResult] = {}
-        for each in page:
-            channel, name = each.channel, each.channel.topic.name
+        for due_channel in page:
+            channel, name = due_channel.channel, due_channel.channel.topic.name
             if name in seen.rejections:
                 results[channel.uid] = unfulfilled(
-                    channel, seen.rejections[name], refusals=each.refusals, now=now
+                    channel, seen.rejections[name], refusals=due_channel.refusals, now=now
                 )
                 continue
             results[channel.uid] = compute_status(
                 channel,
-                refusals=each.refusals,
+                refusals=due_channel.refusals,
                 first=plans[name],
                 last=plan(desired[name], topics.get(name)),
                 observed=topics.get(name),
@@ -283,10 +297,10 @@ class Reconciler:
         changed, removed, conflicts, now = 0, 0, [], self.clock()
         with self.database.write() as tx:
             # In the order in which all transactions lock channels.
-            for each in sorted(page, key=lambda each: each.channel.uid):
-                result = results[each.channel.uid]
+            for due_channel in sorted(page, key=lambda due_channel: due_channel.channel.uid):
+                result = results[due_channel.channel.uid]
                 if result.channel is None:
-                    gone = remove(tx, each.channel.uid)
+                    gone = remove(tx, due_channel.channel.uid)
                     removed += gone
                     changed += gone
                     continue
@@ -294,15 +308,15 @@ class Reconciler:
                 written = record_observation(
                     tx,
                     result.channel,
-                    was=each.channel,
+                    was=due_channel.channel,
                     now=now,
                     due_at=now + timedelta(seconds=next_check_s),
                     refusals=result.refusals,
                 )
                 if written is None:
-                    conflicts.append(each)
+                    conflicts.append(due_channel)
                 else:
-                    changed += written.revision != each.channel.revision
+                    changed += written.revision != due_channel.channel.revision
         return changed, removed, conflicts
 
     def _delete_orphans(self, made: list[DueChannel]) -> None:
@@ -314,8 +328,10 @@ class Reconciler:
         if not made:
             return
         with self.database.read() as tx:
-            orphans = [each for each in made if not exists(tx, each.channel.uid)]
-        names = [each.channel.topic.name for each in orphans]
+            orphans = [
+                due_channel for due_channel in made if not exists(tx, due_channel.channel.uid)
+            ]
+        names = [due_channel.channel.topic.name for due_channel in orphans]
         if names:
             _log.warning("deleting topics of deleted channels", topics=names)
             apply(self.kafka, [DeleteTopic(name=name) for name in names])

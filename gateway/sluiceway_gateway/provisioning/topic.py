@@ -115,18 +115,20 @@ def _refused_name(name: str) -> str:
 
 def refusals(config: Mapping[str, str]) -> tuple[Refusal, ...]:
     """Return all refusals of settings in a channel's `spec.config`, sorted by name."""
-    found: list[Refusal] = []
+    refused: list[Refusal] = []
     for name, value in sorted(config.items()):
         rule = ALLOWED.get(name)
         if rule is None:
             name = name[:_NAME_LENGTH]
-            found.append(Refusal(name=name, message=_refused_name(name)))
+            refused.append(Refusal(name=name, message=_refused_name(name)))
             continue
         try:
             rule(value)
         except ValueError as error:
-            found.append(Refusal(name=name, message=f"{name} is {value[:_NAME_LENGTH]!r}: {error}"))
-    return tuple(found)
+            refused.append(
+                Refusal(name=name, message=f"{name} is {value[:_NAME_LENGTH]!r}: {error}")
+            )
+    return tuple(refused)
 
 
 def canonical(config: Mapping[str, str]) -> dict[str, str]:
