@@ -48,8 +48,8 @@ class VersionList(BaseModel):
 def list_schemas(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
     """Return all schemas of the channel's records; `status.schema` is the current one."""
     items = [
-        body_of(VersionBody, each, definition=json.loads(each.definition))
-        for each in gateway.channels.versions(name)
+        body_of(VersionBody, version, definition=json.loads(version.definition))
+        for version in gateway.channels.versions(name)
     ]
     return json_response({"items": items})
 

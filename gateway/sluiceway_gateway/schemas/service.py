@@ -43,50 +43,54 @@ def _pointer(definition: Mapping[str, Any], path: str) -> str:
     source: Any = definition
     for part in path.split(".") if path else ():
         name = part.rstrip("[]{}")
-        found = [each for each in _fields(source, within) if each[1].get("name") == name]
-        if not found:
+        matches = [pair for pair in _fields(source, within) if pair[1].get("name") == name]
+        if not matches:
             break
         # The last of several, which the parser refuses.
-        pointer, field = found[-1]
+        pointer, field = matches[-1]
         within, source = f"{pointer}/type", field.get("type")
     return pointer
 
 
 def _fields(source: Any, pointer: str) -> list[tuple[str, Mapping[str, Any]]]:
     """Return pointers and definitions of the fields of the nearest records in a type."""
-    found: list[tuple[str, Mapping[str, Any]]] = []
+    fields: list[tuple[str, Mapping[str, Any]]] = []
     left = [(pointer, source)]
     while left:
-        place, each = left.pop()
-        if isinstance(each, list):
-            left += [(f"{place}/{index}", branch) for index, branch in enumerate(each)]
-        elif isinstance(each, Mapping):
-            members = each.get("fields")
+        place, type_ = left.pop()
+        if isinstance(type_, list):
+            left += [(f"{place}/{index}", branch) for index, branch in enumerate(type_)]
+        elif isinstance(type_, Mapping):
+            members = type_.get("fields")
             if isinstance(members, list):
                 numbered = enumerate(members)
-                found += [(f"{place}/fields/{n}", m) for n, m in numbered if isinstance(m, Mapping)]
-            inner = [key for key in ("type", "items", "values") if key in each]
-            left += [(f"{place}/{key}", each[key]) for key in inner]
-    return found
+                fields += [
+                    (f"{place}/fields/{index}", field)
+                    for index, field in numbered
+                    if isinstance(field, Mapping)
+                ]
+            inner = [key for key in ("type", "items", "values") if key in type_]
+            left += [(f"{place}/{key}", type_[key]) for key in inner]
+    return fields
 
 
-def schema_for(given: Schema | None, format_: Format) -> Schema | None:
+def schema_for(schema: Schema | None, format_: Format) -> Schema | None:
     """Return the schema for a format; `bytes` has a default.
 
     Raises InvalidSchema for a schema that the format does not allow.
     """
-    if format_ is Format.ARROW and given is not None and (path := find_union(given.record)):
+    if format_ is Format.ARROW and schema is not None and (path := find_union(schema.record)):
         raise InvalidSchema(
             f"The field {path!r} is a union of several types, which only the format avro has: "
             "give that format, or make the field a record with a nullable field for each type.",
             (Violation(pointer=_POINTER, message=f"field {path!r}: a union of several types"),),
         )
     if format_ is not Format.BYTES:
-        return given
-    if given is None:
+        return schema
+    if schema is None:
         return bytes_schema()
-    if holds_messages(given):
-        return given
+    if holds_messages(schema):
+        return schema
     raise InvalidSchema(
         "A channel of the format bytes has records of one field, `value`, of the type bytes or of "
         "null and bytes: leave spec.schema out, or give another format.",
@@ -96,7 +100,7 @@ def schema_for(given: Schema | None, format_: Format) -> Schema | None:
 
 def version_of(
     tx: WriteTransaction,
-    given: Schema,
+    schema: Schema,
     *,
     kept: Sequence[SchemaVersion],
     rule: Compatibility,
@@ -104,34 +108,34 @@ def version_of(
 ) -> SchemaVersion:
     """Return the kept version with this schema, or a new one; the caller stores what is not kept.
 
-    The annotations of `given` replace those of a kept version. Without any, these are kept: a job
+    The annotations of `schema` replace those of a kept version. Without any, these are kept: a job
     whose schema comes from a dataframe does not remove an alias. Raises SchemaIncompatible and
     TooManySchemas.
     """
-    same = next((version for version in kept if version.fingerprint == given.fingerprint), None)
+    same = next((version for version in kept if version.fingerprint == schema.fingerprint), None)
     if same is None:
-        _require_room(given, kept)
-    elif given.annotated:
-        same = replace(same, definition=given.text)
+        _require_room(schema, kept)
+    elif schema.annotated:
+        same = replace(same, definition=schema.text)
     else:
-        given = _parsed(same.definition)
-    others = [version for version in kept if version.fingerprint != given.fingerprint]
-    _require_compatible(given, others, rule)
+        schema = _parsed(same.definition)
+    others = [version for version in kept if version.fingerprint != schema.fingerprint]
+    _require_compatible(schema, others, rule)
     if same is not None:
         return same
     return SchemaVersion(
         id=schemas_store.register(
-            tx, fingerprint=given.fingerprint, definition=given.canonical, now=now
+            tx, fingerprint=schema.fingerprint, definition=schema.canonical, now=now
         ),
         version=max((version.version for version in kept), default=0) + 1,
-        fingerprint=given.fingerprint,
-        definition=given.text,
+        fingerprint=schema.fingerprint,
+        definition=schema.text,
         created_at=now,
     )
 
 
 def _require_room(schema: Schema, kept: Sequence[SchemaVersion]) -> None:
-    characters = len(schema.text) + sum(len(each.definition) for each in kept)
+    characters = len(schema.text) + sum(len(version.definition) for version in kept)
     if not kept or (len(kept) < MAX_SCHEMA_VERSIONS and characters <= MAX_SCHEMA_CHARACTERS):
         return
     raise TooManySchemas(
@@ -161,22 +165,24 @@ def _require_compatible(
     )
 
 
-def differences(given: Schema, versions: Sequence[SchemaVersion], rule: Compatibility) -> list[str]:
+def differences(
+    schema: Schema, versions: Sequence[SchemaVersion], rule: Compatibility
+) -> list[str]:
     """Return the violations of the rule by a schema, against these versions."""
-    found = []
+    violations = []
     for version in versions:
         before = _parsed(version.definition)
         if rule in (Compatibility.BACKWARD, Compatibility.FULL):
-            found += [
+            violations += [
                 f"records of version {version.version} cannot be read with it: {reason}"
-                for reason in incompatibilities(given, before)
+                for reason in incompatibilities(schema, before)
             ]
         if rule in (Compatibility.FORWARD, Compatibility.FULL):
-            found += [
+            violations += [
                 f"its records cannot be read with version {version.version}: {reason}"
-                for reason in incompatibilities(before, given)
+                for reason in incompatibilities(before, schema)
             ]
-    return found
+    return violations
 
 
 @lru_cache(maxsize=64)

@@ -71,11 +71,11 @@ _ASSIGN = by_dialect(_upsert)
 def register(tx: WriteTransaction, *, fingerprint: str, definition: str, now: datetime) -> int:
     """Return the permanent id of this schema, registering it if it is new."""
     key = {"fingerprint": fingerprint}
-    found: int | None = tx.execute(_ID, key).scalar_one_or_none()
-    if found is None:
+    schema_id: int | None = tx.execute(_ID, key).scalar_one_or_none()
+    if schema_id is None:
         tx.execute(_REGISTER[tx.dialect], key | {"definition": definition, "created_at": now})
-        found = tx.execute(_ID, key).scalar_one()
-    return found
+        schema_id = tx.execute(_ID, key).scalar_one()
+    return schema_id
 
 
 def assign(tx: WriteTransaction, *, channel_uid: str, version: SchemaVersion) -> None:
