@@ -25,9 +25,8 @@ from sluiceway.api.parsing import JsonNode, parse, problem
 from sluiceway.api.parsing import to_json as request_json
 from sluiceway.errors import GatewayUnavailable, KafkaUnavailable, SluicewayError
 from sluiceway.kafka.messages import DeliveryReport
-from sluiceway.ledger import write_batch, writer_batches
+from sluiceway.ledger import leases, write_batch, writer_batches
 from sluiceway.ledger.intervals import DeliveredIntervals
-from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.ledger.writer_batches import Block, WriterBatches
 from sluiceway_gateway.errors import SluicewayGatewayError
@@ -147,8 +146,8 @@ def client_threads(world: World, slice_intervals: int) -> Iterator[None]:
         stack.callback(logger.setLevel, logger.level)
         logger.setLevel(logging.CRITICAL)
         for target, name, replacement in (
-            (write_batch, "LeaseKeeper", partial(Leases, world)),
-            (writer_batches, "threading", SimpleNamespace(Timer=partial(Timer, world))),
+            (leases, "Timer", partial(Timer, world)),
+            (writer_batches, "Timer", partial(Timer, world)),
             (write_batch, "secrets", SimpleNamespace(token_hex=lambda _: world.new_id("i"))),
             (ledger_requests, "SLICE_INTERVALS", slice_intervals),
         ):
@@ -166,43 +165,31 @@ def end_threads() -> None:
         _IDLE.pop().end()
 
 
-class Leases(LeaseKeeper):
-    """Leases that are renewed by steps of the model."""
-
-    def __init__(self, world: World, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._world = world
-
-    def _start(self) -> None:
-        if not self._running:
-            self._running = True
-            self._world.start_thread(self._renew(), after_s=self._interval_s)
-
-    def _renew(self) -> Steps:
-        yield from in_thread(self.run_once)
-        self._running = False
-        if self._held:
-            self._start()
-
-
 class Timer:
-    """A `threading.Timer` of the model."""
+    """The client's timer in the model's time."""
 
-    def __init__(self, world: World, seconds: float, function: Callable[[], object]) -> None:
-        self._world, self._seconds, self._function = world, seconds, function
-        self._cancelled = False
+    def __init__(self, world: World, method: Callable[[], object]) -> None:
+        self._world, self._method = world, method
+        self._due_s: float | None = None
 
-    def start(self) -> None:
-        """Call the function after the time."""
-        self._world.start_thread(self._run(), after_s=self._seconds)
+    @property
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return self._due_s is not None
+
+    def set(self, delay_s: float) -> None:
+        """Call the method after the time."""
+        self._due_s = self._world.seconds + delay_s
+        self._world.start_thread(self._run(self._due_s), after_s=delay_s)
 
     def cancel(self) -> None:
         """Do nothing if the time has not come."""
-        self._cancelled = True
+        self._due_s = None
 
-    def _run(self) -> Steps:
-        if not self._cancelled:
-            yield from in_thread(self._function)
+    def _run(self, due_s: float) -> Steps:
+        if self._due_s == due_s:
+            self._due_s = None
+            yield from in_thread(self._method)
 
 
 class Turn:
@@ -276,10 +263,10 @@ class Transport:
             case ["renew"]:
                 lease = timedelta(milliseconds=body["lease_ms"])
                 ids = [lease["id"] for lease in body["batches"] if lease["id"] in gateway.batches]
-                leases = [vars(gateway.renew(batch, lease)) for batch in ids]
+                renewed = [vars(gateway.renew(batch, lease)) for batch in ids]
                 return {
                     "batches": [
-                        {name: batch[name] for name in LeaseBody.model_fields} for batch in leases
+                        {name: batch[name] for name in LeaseBody.model_fields} for batch in renewed
                     ]
                 }
             case [batch, "manifest", index]:

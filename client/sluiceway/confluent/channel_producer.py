@@ -2,7 +2,6 @@
 
 import collections
 import logging
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -35,6 +34,7 @@ from sluiceway.errors import (
 from sluiceway.kafka.errors import run_callbacks
 from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
 from sluiceway.runtime.threads import Background
+from sluiceway.runtime.timers import Timer
 
 __all__ = ["BatchCommits", "ChannelProducer", "reason_of"]
 
@@ -75,8 +75,8 @@ class ChannelProducer(WriterEndpoint):
         # Whether the channel is certain to exist, or not to.
         self._existence_checked = False
         self._checking, self._discovering = Background(), Background()
-        self.timer = threading.Timer(0, lambda: None)
-        """The timed commit of the last batch."""
+        self.timer: Timer | None = None
+        """The timed commit of its batches."""
         self._calls = calls
         self._only_errors = settings.only_errors
         self.validates = not self.validator.accepts_any
@@ -372,9 +372,9 @@ class BatchCommits:
             partitions = len(batch.opened.begin)
             channel.discover_partitions(self._deliveries.producers[-1], partitions)
         if not self.transactional:
-            # The last batch has ended: a program that flushes each message would have many timers.
-            channel.timer.cancel()
-            channel.timer = self._commit_later(channel, batch)
+            # Later, so that it does not hold readers back.
+            channel.timer = channel.timer or Timer(self._commit_if_due, channel)
+            channel.timer.set(_COMMIT_EVERY_S)
         return True
 
     def abort(self, channel: ChannelProducer, timeout_s: float) -> bool:
@@ -441,25 +441,17 @@ class BatchCommits:
             with self._deliveries.lock:
                 self._deliveries.changed.wait(wait_s)
 
-    def _commit_later(self, channel: ChannelProducer, batch: object) -> threading.Timer:
-        """Commit a batch after a time, so it does not hold readers back."""
-
-        def commit() -> None:
-            batches = channel.batches
-            if batches is None or batches.current is not batch or self.stopped:
-                return
-            try:
-                self.end(channel, _TIMEOUT_S)
-            except SluicewayError as error:
-                # The next flush raises it.
-                LOGGER.warning("a timed commit in %s failed: %s", channel.handle.channel, error)
-                if batches.current is batch:
-                    self._commit_later(channel, batch)
-
-        timer = threading.Timer(_COMMIT_EVERY_S, commit)
-        timer.daemon = True
-        timer.start()
-        return timer
+    def _commit_if_due(self, channel: ChannelProducer) -> None:
+        batches = channel.batches
+        if batches is None or batches.current is None or self.stopped:
+            return
+        try:
+            self.end(channel, _TIMEOUT_S)
+        except SluicewayError as error:
+            # The next flush raises it.
+            LOGGER.warning("a timed commit in %s failed: %s", channel.handle.channel, error)
+            if batches.current is not None and channel.timer is not None:
+                channel.timer.set(_COMMIT_EVERY_S)
 
     def _require_whole(self, channel: ChannelProducer) -> None:
         """Abort the batch and raise if one of its messages never reached Kafka."""

@@ -322,7 +322,8 @@ class WhenFinished(StopCondition):
         if outage is not None:
             raise outage
         now_s = self._monotonic()
-        if self._open_timeout_s is not None and len(self._counted()) < self._writers:
+        reported = self._reader.counterparts is not None
+        if self._open_timeout_s is not None and reported and len(self._counted()) < self._writers:
             if self._open_since_s is None:
                 self._open_since_s = now_s
             if now_s - self._open_since_s >= self._open_timeout_s:
@@ -387,7 +388,9 @@ class WhenFinished(StopCondition):
         return [writer for writer in writers if self._policy.counts(writer)]
 
     def _explanation(self) -> str:
-        writers = [endpoint for endpoint in self._evaluated[0] or () if endpoint.role == "writer"]
+        writers = [
+            endpoint for endpoint in self._reader.counterparts or () if endpoint.role == "writer"
+        ]
         counted = self._counted()
         unfinished = ", ".join(writer.place for writer in counted if writer.state != "closed")
         failed = _named(

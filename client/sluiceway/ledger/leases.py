@@ -1,13 +1,12 @@
 """Leases: renewal while batches are open, and detection of batches that have ended."""
 
 import logging
-import threading
 from collections.abc import Callable
 
 from sluiceway.api.ledger import DEFAULT_LEASE_MS, LedgerCalls
 from sluiceway.concurrency import this_process
 from sluiceway.errors import ChannelNotFound, Conflict, GatewayError
-from sluiceway.runtime.threads import Signal, call
+from sluiceway.runtime.timers import Timer
 
 __all__ = ["LeaseKeeper"]
 
@@ -17,7 +16,7 @@ _RENEWALS_PER_LEASE = 3
 
 
 class LeaseKeeper:
-    """Renews the leases of a channel's open batches, in a thread that runs while there are any.
+    """Renews the leases of a channel's open batches, by a timer that is set while there are any.
 
     The batch of a garbage-collected writer is not renewed. With `renews` false, another process
     renews them, and this one only detects their end. Thread-safe.
@@ -40,9 +39,7 @@ class LeaseKeeper:
         # Instances by batch id. Changed by atomic operations, also in garbage collection.
         self._held: dict[str, str] = {}
         self._lost: dict[str, str] = {}
-        self._lock = threading.Lock()
-        self._running = False
-        self._stop = Signal()
+        self._timer = Timer(self._renew)
         self._process = this_process()
 
     def hold(self, owner: object, batch_id: str, instance: str) -> Callable[[], object]:
@@ -50,10 +47,7 @@ class LeaseKeeper:
         self._held[batch_id] = instance
         finalizer = self._process.finalize(owner, self._release, batch_id)
         finalizer.atexit = False
-        with self._lock:
-            running = self._running
-        if not running:
-            call(self._start)
+        self._renew_later()
         return finalizer
 
     def lost(self, batch_id: str) -> str | None:
@@ -88,34 +82,23 @@ class LeaseKeeper:
         return len(held) - len(self._lost)
 
     def close(self) -> None:
-        """Stop the thread, without waiting for it."""
+        """Renew no more, except a batch that is added later."""
         self._held.clear()
-        self._stop.set()
-
-    def _start(self) -> None:
-        with self._lock:
-            if not self._running:
-                self._stop.clear()
-                threading.Thread(target=self._run, name="sluiceway-leases", daemon=True).start()
-                # Not before: without a new thread, the next batch tries again.
-                self._running = True
+        self._timer.cancel()
 
     def _release(self, batch_id: str) -> None:
         self._held.pop(batch_id, None)
         self._lost.pop(batch_id, None)
 
-    def _run(self) -> None:
-        while True:
-            stopped = self._stop.wait(self._interval_s)
-            if not stopped:
-                try:
-                    self.run_once()
-                except Exception:
-                    # Without this thread, all batches would lose their leases.
-                    LOGGER.exception("a renewal of leases failed; the next one is in time")
-            with self._lock:
-                if not self._held:
-                    self._running = False
-                    return
-                # A batch was added after `close`.
-                self._stop.clear()
+    def _renew_later(self) -> None:
+        if not self._timer.is_set:
+            self._timer.set(self._interval_s)
+
+    def _renew(self) -> None:
+        try:
+            self.run_once()
+        except Exception:
+            # Without the next renewal, all batches would lose their leases.
+            LOGGER.exception("a renewal of leases failed; the next one is in time")
+        if self._held:
+            self._renew_later()

@@ -1,7 +1,6 @@
 """Writer batches: commits at each flush, by time, and at the end of a block."""
 
 import logging
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from sluiceway.errors import (
 )
 from sluiceway.ledger.intervals import DeliveredIntervals
 from sluiceway.ledger.write_batch import BatchSequence, WriteBatch
+from sluiceway.runtime.timers import Timer
 
 __all__ = ["BatchedWriter", "Block", "KeyedBlock", "WriterBatches"]
 
@@ -114,14 +114,14 @@ class WriterBatches:
         commit_every_s: float,
     ) -> None:
         """Describe a writer: its endpoint id, and its place if it has a group."""
-        # Timers must not keep a dropped writer alive.
+        # A timer that runs must not keep a dropped writer alive.
         self._writer: BatchedWriter = weakref.proxy(writer)
         self._turn = turn
         self._sequence = BatchSequence(calls, connection, writer=writer_id)
         self._intervals = intervals
         self._place = place
         self._commit_every_s = commit_every_s
-        self._timer = threading.Timer(0, lambda: None)
+        self._timer = Timer(self._commit_if_due)
         self._process = this_process()
         self._superseding = place is not None
         self._block = Block()
@@ -156,7 +156,8 @@ class WriterBatches:
             self.fail(error)
             raise
         if batch is not opened and not block.explicit:
-            self._commit_later(block)
+            # Later, so that it does not hold readers back.
+            self._timer.set(self._commit_every_s)
         return not batch.replayed
 
     def flush(self) -> None:
@@ -356,26 +357,13 @@ class WriterBatches:
             self._end()
 
     def _end(self) -> None:
-        # A program that flushes each record, or opens many writers, would have many timers.
         self._timer.cancel()
         self._block = Block()
 
-    def _commit_later(self, block: Block) -> None:
-        """Commit a block after a time, so it does not hold readers back."""
-        method = weakref.WeakMethod(self._commit_if_current)
-
-        def commit() -> None:
-            if (commit_if_current := method()) is not None:
-                commit_if_current(block)
-
-        self._timer = threading.Timer(self._commit_every_s, commit)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def _commit_if_current(self, block: Block) -> None:
+    def _commit_if_due(self) -> None:
         with self._turn:
-            writer = self._writer
-            if self._block is not block or writer.failure:
+            writer, block = self._writer, self._block
+            if block.batch is None or block.explicit or writer.failure:
                 return
             try:
                 writer.require_open()

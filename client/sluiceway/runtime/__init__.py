@@ -1,5 +1,6 @@
-"""The client's own threads: requests of the main thread, and work in the background."""
+"""The client's own threads: requests of the main thread, work in the background, and timers."""
 
 from sluiceway.runtime.threads import Background, Signal, call
+from sluiceway.runtime.timers import Timer
 
-__all__ = ["Background", "Signal", "call"]
+__all__ = ["Background", "Signal", "Timer", "call"]

@@ -102,14 +102,20 @@ class Background:
         self._running = threading.Lock()
 
     def run(self, task: _Task) -> None:
-        """Run a task after the current one, in the place of one that has not begun."""
-        self._next.append(task)
-        if self._running.locked():
-            return
+        """Run a task after the current one, in the place of one that has not begun.
+
+        Without a thread, the next task's call runs it.
+        """
         try:
-            start(self._run)
+            self.start(task)
         except RuntimeError as error:
             LOGGER.warning("work in the background waits: %s", error)
+
+    def start(self, task: _Task) -> None:
+        """Like `run`, but raises RuntimeError without a thread."""
+        self._next.append(task)
+        if not self._running.locked():
+            start(self._run)
 
     def _run(self) -> None:
         # The lock is taken here, because an interrupt may hit the caller of `run` at any step. A

@@ -27,6 +27,7 @@ from sluiceway.errors import (
 from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.write_batch import BatchState, WriteBatch
+from sluiceway.runtime.timers import Timer
 
 __all__ = ["BatchPart", "CommitMessages", "JobBatch", "TaskBatch", "TaskResult", "request_of_job"]
 
@@ -270,23 +271,20 @@ class TaskBatch:
         self._batch = job.write_batch(request, renews=job.renewed_by_tasks)
         self._lock = threading.Lock()
         self._ended = False
-        self._timer: threading.Timer | None = None
-        if waits:
-            self._timer = threading.Timer(job.open_after_s, self._open_early)
-            self._timer.daemon = True
+        self._opens_after_s = job.open_after_s if waits else None
+        self._timer = Timer(self._open_early)
 
     def __enter__(self) -> Self:
         """Open the batch unless it waits for rows; raises the errors of `open`."""
-        if self._timer is None:
+        if self._opens_after_s is None:
             self.open()
         else:
-            self._timer.start()
+            self._timer.set(self._opens_after_s)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop renewing the lease; another attempt may continue the batch."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         with self._lock:
             self._ended = True
             self._batch.release()

@@ -162,22 +162,6 @@ def test_a_producer_commits_by_time(site: Facade, name: str) -> None:
             until(lambda: len(values(site, name)) == number + 1)  # noqa: B023
 
 
-@pytest.mark.long
-def test_at_most_one_timer_waits_for_the_next_commit(site: Facade, name: str) -> None:
-    before = set(threading.enumerate())
-
-    def waiting_timers() -> list[threading.Timer]:
-        started = set(threading.enumerate()) - before
-        timers = [thread for thread in started if isinstance(thread, threading.Timer)]
-        return [timer for timer in timers if not timer.finished.is_set()]
-
-    with site.producer() as producer:
-        for number in range(10):
-            producer.produce(name, b"%d" % number)
-            producer.flush(30)
-            assert len(waiting_timers()) <= 1
-
-
 @pytest.mark.usefixtures("commit_every_s")
 def test_a_failed_message_commits_nothing_and_ends_the_producer(site: Facade, name: str) -> None:
     producer = site.producer(**{"message.max.bytes": 2000})

@@ -360,6 +360,18 @@ def test_the_wait_for_missing_writers_begins_again_after_its_timeout() -> None:
         stop.on_idle()
 
 
+def test_the_wait_for_writers_does_not_end_before_the_gateway_has_reported_them() -> None:
+    now_s = 0.0
+    handle = handle_of(writer(0, "closed", ends={}))
+    reported, handle.counterparts = handle.counterparts, None
+    stop = impatient(handle, lambda: now_s)
+    now_s = 61.0
+    stop.on_idle()
+    handle.counterparts = reported
+    with pytest.raises(SluicewayTimeout, match="1 of 2 writers have attached"):
+        stop.on_idle()
+
+
 def test_the_wait_for_writers_begins_when_one_of_them_has_failed() -> None:
     now_s = 0.0
     handle = handle_of(writer(0, "started"), writer(1, "started"))

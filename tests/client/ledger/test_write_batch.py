@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from faults import at_call, failing_call, no_threads
+from faults import at_call, failing_call
 from ledger_view import LedgerView
 from relay import Relay
 from scripted_gateway import Script
@@ -217,21 +217,6 @@ def test_a_lease_is_renewed_in_the_background(
     batch.open()
     until(lambda: is_renewed(ledger, batch))
     batch.abort(ZeroDivisionError())
-
-
-def test_after_a_failed_start_of_its_thread_the_next_batch_is_renewed(
-    channel: Channel, ledger: LedgerView, often: LeaseKeeper
-) -> None:
-    failed, batch = (
-        WriteBatch(ledger.calls, request(channel, key, lease_ms=often.lease_ms), leases=often)
-        for key in ("q-1", "q-2")
-    )
-    with no_threads("sluiceway-leases"), pytest.raises(RuntimeError, match="new thread"):
-        failed.open()
-    failed.abort("no thread")
-    batch.open()
-    until(lambda: is_renewed(ledger, batch))
-    batch.abort("done")
 
 
 def test_the_lease_of_a_dropped_batch_is_not_renewed(channel: Channel, ledger: LedgerView) -> None:

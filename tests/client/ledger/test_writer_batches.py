@@ -267,36 +267,6 @@ def test_a_lost_batch_ends_the_writer_and_shows_nothing(
 
 
 @pytest.mark.long
-def test_at_most_one_timer_waits_for_the_next_commit(new_ledgered: NewChannel) -> None:
-    before = set(threading.enumerate())
-    with new_ledgered().writer(commit_every_s=600) as writer:
-        for first in range(10):
-            writer.write(readings(1, first))
-            writer.flush()
-        until(lambda: len(timers_since(before)) <= 1)
-
-
-@pytest.mark.parametrize("failure", [None, ZeroDivisionError()])
-def test_no_timer_remains_once_the_writer_has_ended(
-    new_ledgered: NewChannel, failure: Exception | None
-) -> None:
-    before = set(threading.enumerate())
-    writer = new_ledgered().writer(commit_every_s=600)
-    writer.write(readings(20))
-    assert len(timers_since(before)) == 1
-    if failure is None:
-        writer.close()
-    else:
-        writer.abort(failure)
-    until(lambda: timers_since(before) == [])
-
-
-def timers_since(before: set[threading.Thread]) -> list[threading.Thread]:
-    return [
-        each for each in set(threading.enumerate()) - before if isinstance(each, threading.Timer)
-    ]
-
-
 def test_a_failed_delivery_aborts_the_batch_and_ends_the_writer(
     new_ledgered: NewChannel, ledger: LedgerView, topics: Topics
 ) -> None:

@@ -1,12 +1,10 @@
 """Threads of the runtime: requests of the main thread, and work in the background."""
 
 import itertools
-import os
 import signal
 import socket
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -26,6 +24,8 @@ from sluiceway.ledger.visibility import CommittedRuns
 from sluiceway.runtime.threads import Background, Signal, call
 from topics import connection_to
 from waiting import until
+
+InChild = Callable[[Callable[[], object]], None]
 
 
 @pytest.fixture(autouse=True)
@@ -172,28 +172,12 @@ def test_a_signal_handler_may_call_while_the_main_thread_waits() -> None:
     assert handled == [2]
 
 
-def in_forked_child(work: Callable[[], object]) -> None:
-    """Run `work` in a child, which has no idle threads of earlier tests."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_calls_work_in_a_forked_child() -> None:
+def test_calls_work_in_a_forked_child(in_forked_child: InChild) -> None:
     call(lambda: None)
     in_forked_child(lambda: call(lambda: None))
 
 
-def test_without_a_new_thread_a_call_runs_in_the_main_thread() -> None:
+def test_without_a_new_thread_a_call_runs_in_the_main_thread(in_forked_child: InChild) -> None:
     def work() -> None:
         with no_threads("sluiceway-worker"):
             assert call(threading.current_thread) is threading.main_thread()
@@ -223,7 +207,7 @@ def test_background_work_runs_one_at_a_time_and_skips_to_the_newest() -> None:
 
 
 def test_background_work_goes_on_after_an_error_and_after_a_lack_of_threads(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, in_forked_child: InChild
 ) -> None:
     def work() -> None:
         background, done = Background(), threading.Event()
@@ -318,6 +302,18 @@ class LeaseKeeping:
         self._keeper.hold(self, "2", "two")
         assert self._calls.renewed.wait(60)
         self._keeper.close()
+
+
+def test_a_batch_is_renewed_after_another_one_could_start_no_thread(
+    in_forked_child: InChild,
+) -> None:
+    def work() -> None:
+        keeping = LeaseKeeping()
+        with no_threads("sluiceway-worker"), pytest.raises(RuntimeError, match="new thread"):
+            keeping.work()
+        keeping.close()
+
+    in_forked_child(work)
 
 
 class Following:
