@@ -453,6 +453,8 @@ def run_schedules(seeds: Iterable[int]) -> Generator[Outcome, None, None]:
 
 def outcomes_of(seeds: range) -> list[Outcome]:
     """Return the outcomes of schedules, without their traces."""
-    # Each collection would visit what was imported: a sixth of the time.
-    gc.freeze()
+    # Each collection would visit what was imported: a sixth of the time. Only once: what earlier
+    # schedules left would never be freed.
+    if not gc.get_freeze_count():
+        gc.freeze()
     return [replace(outcome, trace=()) for outcome in run_schedules(seeds)]
