@@ -253,6 +253,8 @@ def test_a_member_commits_in_a_coroutine_when_its_partitions_are_revoked(run: Ru
             reading = asyncio.create_task(second.read(1, timeout=None))
             while len(second.partitions) < 1:
                 assert await first.read(1, timeout=0.2) == []
+                if reading.done():
+                    await reading
             assert revoked == [second.partitions]
             assert len(await channel.committed("g")) == 2
             reading.cancel()
