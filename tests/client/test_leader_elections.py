@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo
 
 from broker_calls import broker_at, encode, fetch_offset, produce_values
@@ -50,26 +50,6 @@ class Elections:
         return dict.fromkeys(requests, failed)
 
     requesting = staticmethod(AdminClient.list_offsets)
-
-
-class ElectingConsumer(Consumer):
-    """A librdkafka consumer whose requests fail during `left` elections."""
-
-    left = 0
-
-    def get_watermark_offsets(self, *arguments: Any, **options: Any) -> Any:
-        self.require_leader()
-        return super().get_watermark_offsets(*arguments, **options)
-
-    def offsets_for_times(self, *arguments: Any, **options: Any) -> Any:
-        self.require_leader()
-        return super().offsets_for_times(*arguments, **options)
-
-    @classmethod
-    def require_leader(cls) -> None:
-        if cls.left:
-            cls.left -= 1
-            raise KafkaException(KafkaError(ELECTED))
 
 
 @pytest.fixture
@@ -279,17 +259,15 @@ def test_a_broker_returns_offsets_after_a_leader_election(
 
 @pytest.mark.long
 def test_a_consumer_gets_offsets_after_a_leader_election(
-    site: Facade, monkeypatch: pytest.MonkeyPatch
+    site: Facade, elections: Elections
 ) -> None:
     name = site.channel(filled=4)
-    # The only broker of the run elects no leaders.
-    monkeypatch.setattr("sluiceway.confluent.fetcher.Consumer", ElectingConsumer)
     with site.consumer() as consumer:
         consumer.assign([at(name, 0, 0)])
-        ElectingConsumer.left = 2
+        elections.left = 2
         assert consumer.get_watermark_offsets(at(name)) == (0, 4)
-        ElectingConsumer.left = 2
+        elections.left = 2
         assert consumer.offsets_for_times([at(name, 0, 0)])[0].offset == 0
-        ElectingConsumer.left = 2
+        elections.left = 2
         consumer.assign([at(name, 1, -2)])
         assert consumer.consume(1, 30)[0].offset() == 0

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -55,6 +55,8 @@ _MAX_VERIFY_S = 2.0
 _MAX_LIST_S = 5.0
 #: librdkafka may end the process if this time is over while it looks up the leaders.
 _LEAST_LIST_S = 1.0
+#: librdkafka keeps the leaders of a described topic for 15 minutes.
+_LEADERS_MAX_AGE_S = 300.0
 _LEAST_AGE_S = 1.0
 """The age from which a client that has replaced another one is replaced after a failure."""
 _DOING = "describing the topic"
@@ -70,6 +72,10 @@ class _Description:
     partitions: int
     leaderless: frozenset[int]
     at_s: float
+
+    def lacks(self, partitions: Collection[int]) -> set[int]:
+        """Return those of the partitions that have no leader or do not exist."""
+        return {p for p in partitions if p >= self.partitions or p in self.leaderless}
 
 
 class _AdminConnection:
@@ -251,9 +257,12 @@ class TopicIdentity:
     def _list(
         self, times: Mapping[int, int], timeout_s: float, *, committed: bool
     ) -> dict[int, int]:
-        """Request the offsets of these times once."""
+        """Request the offsets of these times once, from leaders that the client has."""
         self._process.check("this reader or writer")
         name, admin = self._connection.topic_name, self._admin
+        # librdkafka 2.16 looks up other leaders in the caller's thread, and may then crash the
+        # process: a response with metadata continues the same lookup in another thread.
+        self._require_leaders(admin, times, timeout_s)
         specs = {
             TopicPartition(name, p): _SPECS.get(time_ms) or OffsetSpec.for_timestamp(time_ms)
             for p, time_ms in times.items()
@@ -293,6 +302,21 @@ class TopicIdentity:
             )
         return offsets
 
+    def _require_leaders(
+        self, admin: _AdminConnection, partitions: Iterable[int], timeout_s: float
+    ) -> None:
+        """Describe the topic unless the client has the leaders. Raises KafkaUnavailable."""
+        name, wanted = self._connection.topic_name, set(partitions)
+        since_s = time.monotonic() - _LEADERS_MAX_AGE_S
+        description = admin.descriptions.get(name)
+        if description is None or description.at_s < since_s or description.lacks(wanted):
+            description = self._describe(timeout_s, admin=admin)
+        if silent := description.lacks(wanted):
+            raise KafkaUnavailable(
+                f"partition {min(silent)} of the topic {name} has no leader; try again when its "
+                "brokers are back"
+            )
+
     def _require_same(self, description: _Description) -> None:
         """Raise TopicGone for another topic of this name."""
         name = self._connection.topic_name
@@ -318,9 +342,15 @@ class TopicIdentity:
             if locked:
                 admin.lock.release()
 
-    def _describe(self, timeout_s: float, *, grace_s: float | None = None) -> _Description:
+    def _describe(
+        self,
+        timeout_s: float,
+        *,
+        grace_s: float | None = None,
+        admin: _AdminConnection | None = None,
+    ) -> _Description:
         self._process.check("this reader or writer")
-        name, began_s, admin = self._connection.topic_name, time.monotonic(), self._admin
+        name, began_s, admin = self._connection.topic_name, time.monotonic(), admin or self._admin
         try:
             topic = call(lambda: self._request_description(admin, timeout_s, grace_s))
         except BaseException:

@@ -1,10 +1,11 @@
 """Admin calls to Kafka, each bounded by a timeout."""
 
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import (
     OFFSET_INVALID,
@@ -86,7 +87,21 @@ _LATEST_MS = 253_402_300_799_000
 #: Timeout of a repeated check of the cluster, and of requests for racks. One broker that hangs must
 #: not hold up requests to others.
 _CHECK_S = 1.0
+#: librdkafka keeps the leaders of a described topic for `metadata.max.age.ms`: 15 minutes.
+_LEADERS_MAX_AGE_S = 300.0
 _NOT_THERE = (Cause.TOPIC_ABSENT, Cause.INVALID_NAME)
+_NO_LEADER, _SILENT = (
+    Rejection(cause=Cause.UNAVAILABLE, message=f"the leader of a partition {reason}")
+    for reason in ("is not known", "does not answer")
+)
+
+
+class _Leaders(NamedTuple):
+    """The partitions of a topic that have leaders, as an admin client has them since `at_s`."""
+
+    admin: AdminClient
+    at_s: float
+    partitions: Collection[int]
 
 
 class KafkaAdmin:
@@ -110,6 +125,9 @@ class KafkaAdmin:
         self._timeout_s = timeout_s
         self._identity = identity
         self._client = Client(bootstrap_servers, properties or {})
+        max_age_s = int((properties or {}).get("metadata.max.age.ms", 900_000)) / 1000
+        self._leaders_max_age_s = min(_LEADERS_MAX_AGE_S, max_age_s / 3)
+        self._leaders: dict[str, _Leaders] = {}
 
     def close(self) -> None:
         """Serve pending callbacks. The connections close with the last reference."""
@@ -204,6 +222,8 @@ class KafkaAdmin:
 
     def delete_topics(self, names: Sequence[str]) -> Outcomes:
         """Delete topics and their records."""
+        for name in names:
+            self._leaders.pop(name, None)
         return self._outcomes(
             "DeleteTopics",
             pages(names),
@@ -326,10 +346,16 @@ class KafkaAdmin:
         return done
 
     def _describe(self, names: Sequence[str]) -> dict[str, Any]:
-        futures = self._admin.describe_topics(
+        began_s, admin = time.monotonic(), self._admin
+        futures = admin.describe_topics(
             TopicCollection(list(names)), request_timeout=self._timeout_s
         )
-        return self._client.results("DescribeTopics", futures, self._timeout_s)
+        results = self._client.results("DescribeTopics", futures, self._timeout_s)
+        for name in rejected(results):
+            self._leaders.pop(name, None)
+        for name, description in accepted(results).items():
+            self._leaders[name] = _Leaders(admin, began_s, _led(description))
+        return results
 
     def _describe_configs(self, names: Sequence[str]) -> dict[str, Any]:
         if not names:
@@ -377,20 +403,59 @@ class KafkaAdmin:
     def _ask_leaders(
         self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec
     ) -> dict[tuple[str, int], Any]:
-        # Half of it, because there may be two requests.
-        timeout_s = max(self._timeout_s / 2, _LEAST_LIST_S)
-        specs = {TopicPartition(name, partition): spec for name, partition in partitions}
-        futures = self._admin.list_offsets(specs, request_timeout=timeout_s)
-        keyed = {(key.topic, key.partition): future for key, future in futures.items()}
-        results = self._client.settled("ListOffsets", keyed, timeout_s)
-        return {pair: _response(result) for pair, result in results.items()}
+        """Request offsets of the partitions whose leaders the client has; reject the others.
+
+        librdkafka 2.16 looks up other leaders in the caller's thread, and may then crash the
+        process: a response with metadata continues the same lookup in another thread.
+        """
+        admin = self._admin
+        refused: dict[str, Rejection] = {}
+        unled = {name for name, _ in self._unled(admin, partitions)}
+        for page in pages(sorted(unled)):
+            refused |= rejected(self._describe(page))
+        results: dict[tuple[str, int], Any] = {
+            (name, partition): refused.get(name, _NO_LEADER)
+            for name, partition in self._unled(admin, partitions)
+        }
+        specs = {TopicPartition(*pair): spec for pair in partitions if pair not in results}
+        if specs:
+            # Half of it, because there may be two requests.
+            timeout_s = max(self._timeout_s / 2, _LEAST_LIST_S)
+            futures = admin.list_offsets(specs, request_timeout=timeout_s)
+            keyed = {(key.topic, key.partition): future for key, future in futures.items()}
+            settled = self._client.settled("ListOffsets", keyed, timeout_s)
+            results |= {pair: _response(result) for pair, result in settled.items()}
+        return results
+
+    def _unled(
+        self, admin: AdminClient, partitions: Iterable[tuple[str, int]]
+    ) -> list[tuple[str, int]]:
+        """Return the partitions whose leaders this client may not have."""
+        since_s = time.monotonic() - self._leaders_max_age_s
+
+        def is_led(name: str, partition: int) -> bool:
+            leaders = self._leaders.get(name)
+            if leaders is None or leaders.admin is not admin or leaders.at_s < since_s:
+                return False
+            return partition in leaders.partitions
+
+        return [pair for pair in partitions if not is_led(*pair)]
+
+
+def _led(description: TopicDescription) -> frozenset[int]:
+    """Return the partitions that have a leader."""
+    return frozenset(
+        partition.id
+        for partition in description.partitions
+        if partition.leader is not None and partition.leader.id >= 0
+    )
 
 
 def _response(result: ListOffsetsResultInfo | Rejection) -> ListOffsetsResultInfo | Rejection:
     """Return a rejection for a result that librdkafka returns for a silent leader."""
     if isinstance(result, Rejection) or result.offset != OFFSET_INVALID:
         return result
-    return Rejection(cause=Cause.UNAVAILABLE, message="the leader of a partition does not answer")
+    return _SILENT
 
 
 def _metadata(description: TopicDescription) -> TopicMetadata:

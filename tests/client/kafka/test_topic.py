@@ -1,6 +1,7 @@
 """The check of a topic's identity, shared within a process while it succeeds."""
 
 import contextlib
+import logging
 import threading
 import time
 import uuid
@@ -10,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sluiceway.errors import KafkaUnavailable, TopicGone
 from sluiceway.kafka import topic
@@ -19,6 +20,7 @@ from sluiceway.kafka.consumer import MessageStream
 from sluiceway.kafka.io_thread import SHARED_CONSUMERS
 from sluiceway.kafka.topic import TopicIdentity
 from topics import Topics
+from waiting import until
 
 Describe = Callable[..., Any]
 
@@ -37,6 +39,7 @@ class Client(AdminClient):
 
     def list_offsets(self, *arguments: Any, **options: Any) -> Any:
         self.limits_s.append(options["request_timeout"])
+        assert self.descriptions, "librdkafka would look up the leaders"
         return super().list_offsets(*arguments, **options)
 
     def describe_topics(self, *arguments: Any, **options: Any) -> Any:
@@ -46,6 +49,14 @@ class Client(AdminClient):
             return super(Client, self).describe_topics(wanted, **options)
 
         return self.instead.pop(0)(describe) if self.instead else describe()
+
+
+class Lines(logging.Handler):
+    """Collects messages of a logger."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
 
 
 @pytest.fixture
@@ -204,3 +215,37 @@ def test_a_request_for_offsets_has_at_least_a_second(
         identity.ends([0], timeout_s=0.01)
     assert clients[0].limits_s
     assert min(clients[0].limits_s) >= 1
+
+
+@pytest.mark.parametrize("described", [False, True])
+def test_librdkafka_looks_up_the_leaders_of_topics_that_it_has_not_described(
+    topics: Topics, described: bool
+) -> None:
+    """Such a lookup may crash the process, so TopicIdentity describes the topic before."""
+    name = topics.connect().topic_name
+    lines: list[str] = []
+    logger = logging.Logger("librdkafka")
+    logger.addHandler(Lines(lines))
+    properties = {"bootstrap.servers": topics.bootstrap_servers, "debug": "metadata"}
+    client = AdminClient(properties, logger=logger)
+    if described:
+        client.describe_topics(TopicCollection([name]))[name].result(60)
+    (future,) = client.list_offsets({TopicPartition(name, 0): OffsetSpec.latest()}).values()
+    assert future.result(60).offset == 0
+    client.poll(0)
+    until(lambda: client.poll(0.1) == 0)
+    assert lines
+    assert any("query partition leaders" in line for line in lines) is not described
+
+
+def test_offsets_are_requested_of_leaders_that_the_client_has(
+    topics: Topics, clients: list[Client], own_properties: Mapping[str, str]
+) -> None:
+    connection = topics.connect(partitions=2)
+    identity, another = (TopicIdentity(connection, own_properties) for _ in range(2))
+    assert identity.ends([0, 1], timeout_s=60) == {0: 0, 1: 0}
+    assert another.ends([0], timeout_s=60) == {0: 0}
+    assert clients[0].descriptions == 1
+    topics.grow(connection.topic_name, 3)
+    assert identity.ends([2], timeout_s=60) == {2: 0}
+    assert clients[0].descriptions > 1

@@ -3,17 +3,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
+from faults import at_call
 from relay import reserve_port
 from shared_kafka import RACK, SharedKafka
 from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.kafka.model import Cause, NewMessage, ObservedTopic, Rejection, Watermarks
 from sluiceway_gateway.provisioning.topic import AlterConfig, CreateTopic, GrowPartitions
+from waiting import until
 
 _numbers = itertools.count(1)
 
@@ -187,6 +192,25 @@ def test_metadata_and_watermarks_follow_writes(
         1: Watermarks(begin_offset=0, end_offset=3),
     }
     assert admin.watermarks(name, []) == {}
+
+
+def test_offsets_are_requested_of_leaders_that_the_client_has(
+    admin: KafkaAdmin, kafka: SharedKafka, name: str
+) -> None:
+    create(admin, name)
+    observed(admin, name, once=lambda _: True)
+    calls: list[str] = []
+    client = KafkaAdmin(kafka.bootstrap_servers)
+    with ExitStack() as stack:
+        for call in ("describe_topics", "list_offsets"):
+            record = partial(lambda call, *_, **__: calls.append(call), call)
+            stack.enter_context(at_call(AdminClient, call, record))
+        assert client.end_offsets(name, [0]) == client.end_offsets(name, [0]) == {0: 0}
+        assert calls == ["describe_topics", "list_offsets", "list_offsets"]
+        assert client.end_offsets(f"{name}-absent", [0]) == {}
+        assert calls[3:] == ["describe_topics"]
+        admin.grow_partitions([GrowPartitions(name=name, partitions=2)])
+        until(lambda: client.end_offsets(name, [0, 1]) == {0: 0, 1: 0})
 
 
 def test_hundreds_of_topics_are_created_and_deleted_together(admin: KafkaAdmin, name: str) -> None:
