@@ -259,7 +259,12 @@ class Transport:
         match names:
             case []:
                 request = replace(BatchPost(**body).request(), partitions=self._partitions)
-                return batch_json(BatchInTopic(batch=gateway.open(request), topic_id="t"))
+                try:
+                    batch = gateway.open(request)
+                except SluicewayGatewayError:
+                    gateway.refused.add((request.instance, request.key))
+                    raise
+                return batch_json(BatchInTopic(batch=batch, topic_id="t"))
             case ["renew"]:
                 lease = timedelta(milliseconds=body["lease_ms"])
                 ids = [lease["id"] for lease in body["batches"] if lease["id"] in gateway.batches]
@@ -460,7 +465,7 @@ class Writer:
         if identities and self.batches.admit(len(identities)):
             batch = self.batch
             assert batch is not None
-            records = [Record(identity, batch.key) for identity in identities]
+            records = [Record(identity, batch.opened.id) for identity in identities]
             wait(produce(self._world, records, [*batch.opened.begin], self._intervals))
 
     def discard_accumulated(self) -> None:

@@ -91,6 +91,9 @@ class Gateway:
         self.suspicious = False
         """Whether a loss has shown: by a low watermark in a pass or a commit, or by a conflict."""
         self.committed_keys: dict[int, str] = {}
+        self.committed_ids: dict[int, str] = {}
+        self.refused: set[tuple[str, str]] = set()
+        """Instances and keys for which an opening was refused."""
         self.kept_snapshots = world.random.choice([3, 50])
         self.over: set[str] = set()
         """Instances whose drivers have ended."""
@@ -177,6 +180,7 @@ class Gateway:
         self.above[decision.ledger.number] = decision.runs_above
         self.manifests[decision.ledger.number] = request.manifest
         self.committed_keys[decision.ledger.number] = batch.key
+        self.committed_ids[decision.ledger.number] = batch.id
         self.write_ledger(decision.ledger, number_moved=True)
         return decision.batch
 

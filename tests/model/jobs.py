@@ -102,7 +102,7 @@ class Work:
         try:
             done = self.begin(batch, task, intervals)
             if not batch.replayed:
-                records = [Record(identity, self.request.key) for identity in self.tasks[task]]
+                records = [Record(identity, batch.opened.id) for identity in self.tasks[task]]
                 partitions = [*batch.opened.begin]
                 wait(produce(self.world, records[done:], partitions, intervals))
             wait(pause(self.world, 3))
@@ -419,13 +419,16 @@ class WriterJob(Job):
     def _require_ended(self, instance: str) -> None:
         """Raise if a closed writer has left a batch open, though every request is answered.
 
-        A second interrupt may end what the first one has begun.
+        A second interrupt may end what the first one has begun. A repeated opening that was refused
+        tells nothing about the first request, if that one arrives after it.
         """
         world = self.world
         if world.calm_since is None or (world.running and world.running.interrupts > 1):
             return
         for batch in self.gateway.open_batches():
-            if batch.instance.split("-")[0] == instance and batch.opened_at >= world.calm_since:
+            late = (batch.instance, batch.key) in self.gateway.refused
+            mine = batch.instance.split("-")[0] == instance and batch.opened_at >= world.calm_since
+            if mine and not late:
                 raise Violation("stuck", f"{batch.key} of a closed writer is open")
 
     def _write_block(self, writer: Writer, key: str, records: Sequence[Identity]) -> bool:
@@ -452,7 +455,7 @@ class WriterJob(Job):
     def _write_messages(self, batches: MessageBatches, unit: int) -> bool:
         """Write a unit by a facade; return whether it is committed, or never will be."""
         batch = batches.open()
-        records = [Record(identity, batch.key) for identity in self.units[unit][1]]
+        records = [Record(identity, batch.opened.id) for identity in self.units[unit][1]]
         batches.admitted += len(records)
         wait(produce(self.world, records, [*batch.opened.begin], batches.intervals))
         return self._commit_messages(batches)

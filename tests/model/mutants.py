@@ -233,7 +233,7 @@ def _() -> list[Patch]:
 
 def _early(work: Work, batch: WriteBatch, task: int, intervals: DeliveredIntervals) -> int:
     """Write a record before opening the batch, and list it later."""
-    offset = work.world.log.append(0, Record(work.tasks[task][0], work.request.key))
+    offset = work.world.log.append(0, Record(work.tasks[task][0], ""))
     batch.open()
     if batch.replayed or 0 not in batch.opened.begin:
         return 0

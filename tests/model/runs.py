@@ -198,7 +198,7 @@ class JobRuns:
             manifest = {}
             for at in self.random.choice([(0,), (1,), (0, 1)]):
                 yield from self._may_fail(name, ends)
-                offset = self.world.log.append(at, Record((key, at), key))
+                offset = self.world.log.append(at, Record((key, at), batch.id))
                 manifest[at] = (Interval(offset, offset + 1),)
                 ends[at] = offset + 1
             yield from self._may_fail(name, ends)

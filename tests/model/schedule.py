@@ -295,7 +295,7 @@ class Schedule:
             for offset in offsets(manifest.get(at, ())) if commit > number else ():
                 if offset >= gateway.ledger.lost_from[at]:
                     for record in (lost.get(offset), self.world.log.records[at][offset]):
-                        if record is not None and record.key == gateway.committed_keys[commit]:
+                        if record is not None and record.batch == gateway.committed_ids[commit]:
                             self.given_up.add(record.identity)
 
     def _kill_one(self, kill: Any) -> None:

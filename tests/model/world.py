@@ -28,7 +28,8 @@ class Record(NamedTuple):
     """A record in Kafka; all attempts write a logical record with the same `identity`."""
 
     identity: tuple[Any, ...]
-    key: str
+    batch: str
+    """The id of its batch."""
 
 
 class Log:

@@ -108,6 +108,7 @@ class MessageBatches:
         """Abort the uncommitted batch, and stop renewing leases."""
         if error is not None:
             self.abort(error)
+            self._sequence.end_stray(None)
         self._sequence.leases.close()
 
     def _end(self) -> None:

@@ -16,6 +16,7 @@ from sluiceway.errors import (
     Conflict,
     EndpointClosed,
     GatewayError,
+    GatewayUnavailable,
     InvalidRequest,
     ReplayMismatch,
     SluicewayError,
@@ -129,7 +130,8 @@ class WriteBatch:
         live instance has it, `batch_aborted` and `batch_fenced` for an instance that has to stop,
         `stale_batch` for an ordinal below a committed one, `ledger_restored` after a restore of the
         database to a state without the `previous` commit; TopicGone for another topic,
-        ChannelNotReady if the ledger lacks a partition.
+        ChannelNotReady if the ledger lacks a partition, and GatewayUnavailable, after which the
+        batch may be open: call it again, or `abort`.
         """
         request = self.request
         if self.state is BatchState.NEW:
@@ -267,6 +269,9 @@ class WriteBatch:
         """Request the batch, which the gateway may have opened before. Raises GatewayError."""
         try:
             batch = self._calls.open(self.request, timeout_s=timeout_s)
+        except GatewayUnavailable:
+            # The gateway may have opened it.
+            raise
         except SluicewayError:
             if self.state is BatchState.OPENING:
                 self._become(BatchState.NEW)

@@ -300,6 +300,8 @@ class WriterBatches:
         if error is not None:
             with self._turn:
                 self._abort_block(error)
+                if self._has_stray:
+                    self._sequence.end_stray(None)
         self._sequence.leases.close()
 
     def require_ended(self, doing: str) -> None:

@@ -29,6 +29,7 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.messages import Messages
 from sluiceway.kafka.producer import IdempotentProducer
+from sluiceway.ledger.facade_batches import MessageBatches
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.write_batch import (
@@ -289,6 +290,50 @@ def test_an_opening_whose_response_was_lost_is_repeated_with_the_same_batch(
     assert channel.commits().open == (before,)
     batch.commit(WrittenRecords())
     assert not channel.commits().open
+
+
+def test_a_batch_whose_opening_had_no_response_is_aborted(
+    channel: Channel, ledger: LedgerView, relay: Relay, lossy: LedgerCalls
+) -> None:
+    batch = WriteBatch(lossy, request(channel))
+    relay.drop_at(OPENING, forward=True)
+    with pytest.raises(GatewayUnavailable):
+        batch.open()
+    assert ledger.open_keys(channel) == [batch.key]
+    batch.abort("it is given up")
+    assert batch.committed is False
+    assert ledger.open_keys(channel) == []
+
+
+def test_closing_messages_after_a_failure_ends_a_batch_whose_opening_had_no_response(
+    channel: Channel, ledger: LedgerView, relay: Relay, lossy: LedgerCalls
+) -> None:
+    batches = MessageBatches(lossy, channel.connection("write"), writer="w")
+    # The abort, which requests the batch again, does not reach the gateway.
+    unavailable = Mock(side_effect=[None, GatewayUnavailable("cut off")])
+    relay.drop_at(OPENING, forward=True)
+    with at_call(LedgerCalls, "open", unavailable), pytest.raises(GatewayUnavailable) as raised:
+        batches.open()
+    assert ledger.open_keys(channel) == ["w-1"]
+    batches.close(raised.value)
+    assert ledger.open_keys(channel) == []
+
+
+def test_the_next_batch_of_a_writer_ends_the_one_whose_opening_had_no_response(
+    channel: Channel, ledger: LedgerView, relay: Relay, lossy: LedgerCalls
+) -> None:
+    sequence = BatchSequence(lossy, channel.connection("write"), writer="w")
+    kept: list[WriteBatch | None] = []
+    # The abort, which requests the batch again, does not reach the gateway.
+    unavailable = Mock(side_effect=[None, GatewayUnavailable("cut off")])
+    relay.drop_at(OPENING, forward=True)
+    with at_call(LedgerCalls, "open", unavailable), pytest.raises(GatewayUnavailable):
+        sequence.open(kept.append)
+    assert ledger.open_keys(channel) == ["w-1"]
+    batch = sequence.open(kept.append)
+    assert ledger.open_keys(channel) == [batch.key]
+    batch.abort("a test")
+    sequence.leases.close()
 
 
 def test_a_batch_of_another_topic_is_aborted(channel: Channel, ledger: LedgerView) -> None:
