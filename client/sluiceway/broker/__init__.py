@@ -4,28 +4,24 @@ docs/coming-from.md lists every call, and the deliberate differences.
 """
 
 from sluiceway.broker import exceptions
-from sluiceway.broker.admin import (
-    ApiVersionsResponse,
-    ApiVersionsSpec,
-    CreateTopicRequest,
-)
 from sluiceway.broker.broker import Broker
 from sluiceway.broker.connection import SslConfig
-from sluiceway.broker.groups import (
-    DescribeGroupResponse,
-    DescribeGroupsResponse,
-    GroupListing,
-    GroupMember,
-    ListGroupsResponse,
-)
 from sluiceway.broker.protocol import (
+    ApiVersionsResponse,
+    ApiVersionsSpec,
     BrokerMetadata,
     CompressionType,
+    CreateTopicRequest,
+    DescribeGroupResponse,
+    DescribeGroupsResponse,
     FetchPartitionResponse,
     FetchResponse,
+    GroupListing,
+    GroupMember,
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
+    ListGroupsResponse,
     ListOffsetResponse,
     MemberAssignment,
     Message,

@@ -1,15 +1,16 @@
-"""Admin and metadata requests: topics, Kafka's brokers, offset limits."""
+"""Admin and metadata requests: topics, Kafka's brokers, offset limits.
+
+Refusals of admin requests are raised, as in pykafka.
+"""
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 from sluiceway.api.models import ChannelSpec, Connection, Retention
-from sluiceway.broker.connection import GatewayAddress, RequestHandler
+from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
     LeaderNotAvailable,
     ProtocolClientError,
@@ -27,192 +28,146 @@ from sluiceway.broker.protocol import (
     OffsetType,
     PartitionMetadata,
     TopicMetadata,
+    checked_count,
     in_bytes,
     in_text,
-    last_requests,
+    requests_by_topic,
 )
 from sluiceway.channel import Channel
 from sluiceway.errors import Forbidden, KafkaFailure, OptionError, SluicewayError
-from sluiceway.kafka.config import MaskedProperties, admin_config
-from sluiceway.kafka.errors import create_client, translate_error
+from sluiceway.kafka.errors import translate_error
 
-__all__ = [
-    "AdminRequests",
-    "ApiVersionsResponse",
-    "ApiVersionsSpec",
-    "CreateTopicRequest",
-]
+__all__ = ["create_topics", "delete_topics", "describe_topics", "list_offsets"]
 
 _NO_LEADER = -1
 _NO_LEADER_REASON = "the partition has no leader; try again when its brokers are available"
 
 
-class CreateTopicRequest(NamedTuple):
-    """A channel to create, of the format `bytes`."""
-
-    topic_name: bytes | str
-    num_partitions: int = 1
-    replication_factor: int = -1
-    replica_assignment: Any = ()
-    config_entries: Any = ()
-
-
-class ApiVersionsSpec(NamedTuple):
-    """The supported versions of a request."""
-
-    key: int
-    min: int = 0
-    max: int = 0
-
-
-@dataclass(frozen=True)
-class ApiVersionsResponse:
-    """The supported requests, by Kafka's numbers."""
-
-    api_versions: dict[int, ApiVersionsSpec] = field(
-        default_factory=lambda: {
-            key: ApiVersionsSpec(key) for key in (*range(4), 8, 9, *range(11, 17), 18, 19, 20)
-        }
-    )
-
-
-class AdminRequests:
-    """Admin and metadata requests of one Broker; the brokers of its metadata have its `gateway`.
-
-    Refusals of admin requests are raised, as in pykafka.
-    """
-
-    def __init__(self, handler: RequestHandler, *, gateway: GatewayAddress) -> None:
-        self._handler = handler
-        self._control = handler.control
-        self._gateway = gateway
-        self._clients: dict[MaskedProperties, Any] = {}
-
-    def create_topics(self, requests: Iterable[Any], timeout_s: float) -> None:
-        """Create channels of the format `bytes`; with a timeout, wait until they are ready."""
-        deadline_s = time.monotonic() + timeout_s
-        for request in list(requests):
-            if request.replica_assignment:
-                raise OptionError(
-                    "replica_assignment cannot be set, because Kafka assigns replicas: omit it, "
-                    "and set their number with replication_factor"
-                )
-            retention, config = _settings(request.config_entries)
-            spec = ChannelSpec(
-                format="bytes",
-                partitions=request.num_partitions,
-                replication=request.replication_factor if request.replication_factor > 0 else None,
-                retention=retention,
-                config=config,
+def create_topics(handler: RequestHandler, requests: Iterable[Any], timeout_ms: int) -> None:
+    """Create channels of the format `bytes`; with a timeout, wait until they are ready."""
+    deadline_s = time.monotonic() + checked_count(timeout_ms, "timeout") / 1000
+    for request in list(requests):
+        if request.replica_assignment:
+            raise OptionError(
+                "replica_assignment cannot be set, because Kafka assigns replicas: omit it, "
+                "and set their number with replication_factor"
             )
-            created = self._control.create(in_text(request.topic_name, "topic"), spec=spec)
-            if timeout_s > 0:
-                Channel(self._control, created).wait_until_ready(deadline_s - time.monotonic())
+        retention, config = _settings(request.config_entries)
+        spec = ChannelSpec(
+            format="bytes",
+            partitions=request.num_partitions,
+            replication=request.replication_factor if request.replication_factor > 0 else None,
+            retention=retention,
+            config=config,
+        )
+        created = handler.control.create(in_text(request.topic_name, "topic"), spec=spec)
+        if timeout_ms > 0:
+            Channel(handler.control, created).wait_until_ready(deadline_s - time.monotonic())
 
-    def delete_topics(self, topics: Iterable[Any], timeout_s: float) -> None:
-        """Delete channels with their records; with a timeout, wait until they are deleted."""
-        deadline_s = time.monotonic() + timeout_s
-        for name in [in_text(topic, "topic") for topic in topics]:
-            channel = Channel(self._control, self._control.channel(name))
-            self._control.delete(name, uid=channel.uid, keep_topic=False)
-            self._handler.forget(name)
-            if timeout_s > 0:
-                channel.wait_until_gone(deadline_s - time.monotonic())
 
-    def describe_topics(self, topics: Iterable[Any] | None) -> MetadataResponse:
-        """Describe channels and Kafka's brokers; without names all channels the token may see."""
-        names = list(topics or ()) or [channel.name for channel in self._control.channels()]
-        described: ByName[TopicMetadata] = ByName()
-        cluster: Any = None
-        brokers: dict[int, BrokerMetadata] = {}
-        for name in (in_bytes(topic, "topic") for topic in names):
-            try:
-                connection = self._handler.connection(name, fresh=True)
-            except SluicewayError as error:
-                described[name] = _refused_topic(name, topic_refusal(error))
-                continue
-            cluster = self._list_topics(connection)
-            described[name] = _topic(name, cluster.topics[connection.topic_name])
-            brokers |= self._brokers(cluster.brokers.values())
-        if not brokers:
-            # Without a channel's connection to Kafka, request the brokers from the gateway.
-            try:
-                cluster = self._control.cluster()
-            except Forbidden:
-                return MetadataResponse({}, described)
-            brokers = self._brokers(cluster.brokers)
-        return MetadataResponse(brokers, described, cluster.controller_id, cluster.cluster_id)
+def delete_topics(handler: RequestHandler, topics: Iterable[Any], timeout_ms: int) -> None:
+    """Delete channels with their records; with a timeout, wait until they are deleted."""
+    deadline_s = time.monotonic() + checked_count(timeout_ms, "timeout") / 1000
+    for name in [in_text(topic, "topic") for topic in topics]:
+        channel = Channel(handler.control, handler.control.channel(name))
+        handler.control.delete(name, uid=channel.uid, keep_topic=False)
+        handler.forget(name)
+        if timeout_ms > 0:
+            channel.wait_until_gone(deadline_s - time.monotonic())
 
-    def offset_limits(self, requests: Any) -> ListOffsetResponse:
-        """Return an offset for each partition; `Broker.request_offset_limits` documents it."""
-        topics: ByName[dict[int, OffsetPartitionResponse]] = ByName()
-        requested: dict[bytes, tuple[Connection, dict[int, int]]] = {}
-        for request in last_requests(requests):
-            topic = in_bytes(request.topic_name, "topic")
+
+def describe_topics(handler: RequestHandler, topics: Iterable[Any] | None) -> MetadataResponse:
+    """Describe channels and Kafka's brokers; without names all channels the token may see."""
+    names = list(topics or ()) or [channel.name for channel in handler.control.channels()]
+    described: ByName[TopicMetadata] = ByName()
+    cluster: Any = None
+    brokers: dict[int, BrokerMetadata] = {}
+    for name in (in_bytes(topic, "topic") for topic in names):
+        try:
+            connection = handler.connection(name, fresh=True)
+        except SluicewayError as error:
+            described[name] = _refused_topic(name, topic_refusal(error))
+            continue
+        cluster = _list_topics(handler, connection)
+        described[name] = _topic(name, cluster.topics[connection.topic_name])
+        brokers |= _brokers(handler, cluster.brokers.values())
+    if not brokers:
+        # Without a channel's connection to Kafka, request the brokers from the gateway.
+        try:
+            cluster = handler.control.cluster()
+        except Forbidden:
+            return MetadataResponse({}, described)
+        brokers = _brokers(handler, cluster.brokers)
+    return MetadataResponse(brokers, described, cluster.controller_id, cluster.cluster_id)
+
+
+def list_offsets(handler: RequestHandler, requests: Iterable[Any]) -> ListOffsetResponse:
+    """Return an offset for each partition: its beginning, its end, or the one of a time."""
+    topics: ByName[dict[int, OffsetPartitionResponse]] = ByName()
+    for topic, requested in requests_by_topic(requests).items():
+        responses = topics[topic] = {}
+        times: dict[int, int] = {}
+        for partition, request in requested.items():
             when = request.offsets_before
             if type(when) is not int or when < OffsetType.EARLIEST:
                 raise OptionError(
                     f"offsets_before is {when!r}; it takes -2 (the beginning), -1 (the end) or "
                     "milliseconds since 1970"
                 )
-            responses = topics.setdefault(topic, {})
             try:
-                connection = self._handler.locate(topic, request.partition_id)
+                connection = handler.locate(topic, partition)
             except ProtocolClientError as refusal:
-                responses[request.partition_id] = _refused_offset(refusal)
+                responses[partition] = _refused_offset(refusal)
             else:
-                _, times = requested.setdefault(topic, (connection, {}))
-                times[request.partition_id] = when
-        for topic, (connection, times) in requested.items():
-            topics[topic] |= self._offsets(connection, times)
-        return ListOffsetResponse(topics)
+                times[partition] = when
+        if times:
+            responses |= _offsets(handler, connection, times)
+    return ListOffsetResponse(topics)
 
-    def _brokers(self, brokers: Iterable[Any]) -> dict[int, BrokerMetadata]:
-        return {broker.id: BrokerMetadata.named_by(self._gateway, broker) for broker in brokers}
 
-    def _offsets(
-        self, connection: Connection, times: Mapping[int, int]
-    ) -> dict[int, OffsetPartitionResponse]:
-        identity, timeout_s = self._handler.identity(connection), self._handler.timeout_s
-        try:
-            # Kafka's client fails for all partitions if one has no leader.
-            leaderless = identity.leaderless(timeout_s=timeout_s)
-            led = {p: when for p, when in times.items() if p not in leaderless}
-            offsets = identity.offsets(led, timeout_s=timeout_s, committed=False) if led else {}
-            # Without a message that is not older, the result is the end.
-            late = [partition for partition, offset in offsets.items() if offset < 0]
-            offsets |= identity.ends(late, timeout_s=timeout_s) if late else {}
-            if connection.delivery == "exactly_once":
-                # Later messages are uncommitted, or held back by an open batch.
-                runs = self._handler.visibility(connection).runs
-                offsets |= {
-                    p: min(offset, runs.stable_of(p))
-                    for p, offset in offsets.items()
-                    if times[p] != OffsetType.EARLIEST
-                }
-        except SluicewayError as error:
-            cause = error.__cause__
-            if type(error) is KafkaFailure and isinstance(cause, KafkaException):
-                refusal = partition_refusal(cause.args[0], "listing offsets")
-            else:
-                refusal = topic_refusal(error)
-            return dict.fromkeys(times, _refused_offset(refusal))
-        responses = dict.fromkeys(times, _refused_offset(LeaderNotAvailable(_NO_LEADER_REASON)))
-        return responses | {p: OffsetPartitionResponse([at], 0) for p, at in offsets.items()}
+def _offsets(
+    handler: RequestHandler, connection: Connection, times: Mapping[int, int]
+) -> dict[int, OffsetPartitionResponse]:
+    identity, timeout_s = handler.identity(connection), handler.timeout_s
+    try:
+        # Kafka's client fails for all partitions if one has no leader.
+        leaderless = identity.leaderless(timeout_s=timeout_s)
+        led = {p: when for p, when in times.items() if p not in leaderless}
+        offsets = identity.offsets(led, timeout_s=timeout_s, committed=False) if led else {}
+        # Without a message that is not older, the result is the end.
+        late = [partition for partition, offset in offsets.items() if offset < 0]
+        offsets |= identity.ends(late, timeout_s=timeout_s) if late else {}
+        if connection.delivery == "exactly_once":
+            # Later messages are uncommitted, or held back by an open batch.
+            runs = handler.visibility(connection).runs
+            offsets |= {
+                p: min(offset, runs.stable_of(p))
+                for p, offset in offsets.items()
+                if times[p] != OffsetType.EARLIEST
+            }
+    except SluicewayError as error:
+        cause = error.__cause__
+        if type(error) is KafkaFailure and isinstance(cause, KafkaException):
+            refusal = partition_refusal(cause.args[0], "listing offsets")
+        else:
+            refusal = topic_refusal(error)
+        return dict.fromkeys(times, _refused_offset(refusal))
+    responses = dict.fromkeys(times, _refused_offset(LeaderNotAvailable(_NO_LEADER_REASON)))
+    return responses | {p: OffsetPartitionResponse([at], 0) for p, at in offsets.items()}
 
-    def _list_topics(self, connection: Connection) -> Any:
-        name = connection.topic_name
-        try:
-            return self._client(connection).list_topics(name, timeout=self._handler.timeout_s)
-        except KafkaException as error:
-            failure = translate_error(error.args[0], doing="describing the topic", topic=name)
-            raise SocketDisconnectedError(str(failure)) from error
 
-    def _client(self, connection: Connection) -> Any:
-        properties = admin_config(connection.kafka)
-        return self._clients.get(properties) or self._clients.setdefault(
-            properties, create_client(AdminClient, properties)
-        )
+def _list_topics(handler: RequestHandler, connection: Connection) -> Any:
+    name, client = connection.topic_name, handler.admin_client(connection)
+    try:
+        return client.list_topics(name, timeout=handler.timeout_s)
+    except KafkaException as error:
+        failure = translate_error(error.args[0], doing="describing the topic", topic=name)
+        raise SocketDisconnectedError(str(failure)) from error
+
+
+def _brokers(handler: RequestHandler, brokers: Iterable[Any]) -> dict[int, BrokerMetadata]:
+    """Return Kafka's brokers by id; a Broker for one of them uses the handler's gateway."""
+    return {broker.id: BrokerMetadata.named_by(handler.address, broker) for broker in brokers}
 
 
 def _settings(entries: Iterable[Any]) -> tuple[Retention | None, dict[str, str] | None]:

@@ -2,23 +2,23 @@
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, Self, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Self, TypeVar, TypeVarTuple
 
 from sluiceway.api.auth import Token
-from sluiceway.broker.admin import AdminRequests, ApiVersionsResponse
+from sluiceway.broker import admin, groups
 from sluiceway.broker.connection import GatewayAddress, RequestHandler
 from sluiceway.broker.exceptions import SocketDisconnectedError
-from sluiceway.broker.fetch import FetchRequests
-from sluiceway.broker.groups import DescribeGroupsResponse, GroupRequests, ListGroupsResponse
-from sluiceway.broker.offsets import OffsetRequests
-from sluiceway.broker.produce import ProduceRequests
+from sluiceway.broker.fetch import Sources
+from sluiceway.broker.produce import Writers
 from sluiceway.broker.protocol import (
+    ApiVersionsResponse,
+    DescribeGroupsResponse,
     FetchResponse,
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
+    ListGroupsResponse,
     ListOffsetResponse,
     MetadataResponse,
     OffsetCommitResponse,
@@ -28,6 +28,7 @@ from sluiceway.broker.protocol import (
     SyncGroupResponse,
     checked_count,
 )
+from sluiceway.concurrency import this_process
 from sluiceway.endpoint.channel_endpoint import is_success
 from sluiceway.errors import GatewayUnavailable, SluicewayError
 
@@ -35,24 +36,8 @@ __all__ = ["Broker"]
 
 LOGGER = logging.getLogger("sluiceway.broker")
 
-R = TypeVar("R", bound=Response)
-
-
-class _Requests:
-    """The requests of one connection, by kind."""
-
-    def __init__(
-        self, handler: RequestHandler, address: GatewayAddress, produces: ProduceRequests
-    ) -> None:
-        self.handler = handler
-        self.produces = produces
-        self.admin = AdminRequests(handler, gateway=address)
-        self.fetches = FetchRequests(handler)
-        self.groups = GroupRequests(handler)
-
-    def close(self) -> None:
-        self.fetches.close()
-        self.handler.stop()
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Broker:
@@ -106,18 +91,32 @@ class Broker:
         name = "offsets_channel_socket_timeout_ms"
         self._offsets_timeout_s = checked_count(offsets_channel_socket_timeout_ms, name) / 1000
         self._raise_errors = raise_errors
-        self._lock = threading.Lock()
-        self._connecting_offsets = threading.Lock()
-        self._requests: _Requests | None = None
-        self._offsets: OffsetRequests | None = None
-        self._closing: ProduceRequests | None = None
-        self._close_failure: SluicewayError | None = None
-        # Even the garbage collection of their clients would wait for threads of the parent process.
-        self._inherited: list[_Requests] = []
+        self._inherited: list[object] = []
+        self._begin()
         try:
             self.connect()
         except SocketDisconnectedError as error:
             LOGGER.warning("the broker %s is not connected: %s", self, error)
+
+    def _begin(self) -> None:
+        """Begin without connections."""
+        # Guards the handlers; a call that connects for offsets holds it, so no other thread does.
+        self._lock = threading.Lock()
+        self._handler: RequestHandler | None = None
+        self._offsets_handler: RequestHandler | None = None
+        self._sources = Sources()
+        self._writers = Writers()
+        self._close_failure: SluicewayError | None = None
+        # Last, because other threads of a forked child check it before they use the new state.
+        self._process = this_process()
+
+    def _begin_after_fork(self) -> None:
+        """Begin without connections in a forked process, where its parent's are unusable."""
+        if self._process.forked:
+            # Even the garbage collection of their clients would wait for threads of the parent.
+            parents = (self._handler, self._offsets_handler, self._sources, self._writers)
+            self._inherited.append(parents)
+            self._begin()
 
     @classmethod
     def from_metadata(
@@ -154,12 +153,12 @@ class Broker:
     @property
     def connected(self) -> bool:
         """Whether the gateway answered the last request."""
-        return self._requests is not None and self._requests.handler.connected
+        return self._handler is not None and self._handler.connected
 
     @property
     def offsets_channel_connected(self) -> bool:
         """Whether the gateway answered the last request to commit or fetch offsets."""
-        return self._offsets is not None and self._offsets.handler.connected
+        return self._offsets_handler is not None and self._offsets_handler.connected
 
     @property
     def id(self) -> int:
@@ -179,12 +178,12 @@ class Broker:
     @property
     def handler(self) -> RequestHandler | None:
         """The connection for requests other than committed offsets; None: not connected."""
-        return None if self._requests is None else self._requests.handler
+        return self._handler
 
     @property
     def offsets_channel_handler(self) -> RequestHandler | None:
         """The connection for committing and fetching offsets; None: not connected."""
-        return None if self._offsets is None else self._offsets.handler
+        return self._offsets_handler
 
     def _get_unique_req_handler(self, connection_id: object) -> RequestHandler | None:
         """Return `handler` for any id, because requests of members do not block each other."""
@@ -197,25 +196,24 @@ class Broker:
         A forked process has to connect again. Raises Unauthenticated for a token that the gateway
         does not know.
         """
-        handler = RequestHandler(self._address, timeout_s=self._timeout_s)
-        handler.greet(attempts)
+        self._begin_after_fork()
+        handler = RequestHandler(self._address, timeout_s=self._timeout_s, attempts=attempts)
         with self._lock:
-            before = self._own()
-            produces = before.produces if before else ProduceRequests(handler, self._address)
-            produces.handler = handler
-            self._requests = _Requests(handler, self._address, produces)
+            before, self._handler = self._handler, handler
             self._close_failure = None
         if before is not None:
-            before.close()
+            self._sources.close()
+            before.stop()
 
     def connect_offsets_channel(self, attempts: int = 3) -> None:
         """Connect for offsets, which their calls also do; raises the errors of `connect`."""
-        handler = RequestHandler(self._address, timeout_s=self._offsets_timeout_s)
-        handler.greet(attempts)
+        self._begin_after_fork()
+        timeout_s = self._offsets_timeout_s
+        handler = RequestHandler(self._address, timeout_s=timeout_s, attempts=attempts)
         with self._lock:
-            before, self._offsets = self._offsets, OffsetRequests(handler)
+            before, self._offsets_handler = self._offsets_handler, handler
         if before is not None:
-            before.handler.stop()
+            before.stop()
 
     def close(self, error: BaseException | None = None) -> None:
         """Report the end offsets of the produced messages, or `error`, and disconnect.
@@ -224,27 +222,25 @@ class Broker:
         the end is reported by a repeated call, or once the gateway answers. Members leave their
         groups by `leave_group`, or become lost without heartbeats.
         """
+        self._begin_after_fork()
         with self._lock:
-            requests, self._requests = self._own(), None
-            offsets, self._offsets = self._offsets, None
-            if requests is not None:
-                self._closing = requests.produces
-        if requests is None and error is None and self._close_failure is not None:
-            raise self._close_failure
+            handler, self._handler = self._handler, None
+            offsets_handler, self._offsets_handler = self._offsets_handler, None
         try:
-            if self._closing is not None:
-                self._closing.close(error)
-            self._closing = None
+            if handler is None and error is None and self._close_failure is not None:
+                raise self._close_failure
+            self._writers.close(error, timeout_s=self._timeout_s)
         except GatewayUnavailable:
             raise
         except SluicewayError as failure:
-            self._closing, self._close_failure = None, failure
+            self._close_failure = failure
             raise
         finally:
-            if requests is not None:
-                requests.close()
-            if offsets is not None:
-                offsets.handler.stop()
+            self._sources.close()
+            if handler is not None:
+                handler.stop()
+            if offsets_handler is not None:
+                offsets_handler.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -267,12 +263,7 @@ class Broker:
         partition is refused. Each partition returns up to `max_bytes`, and at least one message.
         Codes: UnknownTopicOrPartition, OffsetOutOfRangeError, TopicAuthorizationFailed.
         """
-        timeout_s = checked_count(timeout, "timeout") / 1000
-        checked_count(min_bytes, "min_bytes")
-        with self._request() as requests:
-            return self._checked(
-                requests.fetches.fetch(partition_requests, timeout_s=timeout_s, min_bytes=min_bytes)
-            )
+        return self._send(self._sources.fetch, partition_requests, timeout, min_bytes)
 
     def produce_messages(self, produce_request: Any) -> ProduceResponse | None:
         """Write the messages of a ProduceRequest; return when all replicas have them.
@@ -282,22 +273,18 @@ class Broker:
         UnknownTopicOrPartition, also if the topic was created again since the first request,
         InvalidTopic for a closed channel, RequestTimedOut.
         """
-        with self._request() as requests:
-            response = requests.produces.produce(produce_request)
-            return None if response is None else self._checked(response)
+        return self._send(self._writers.produce, produce_request)
 
     def request_offset_limits(self, partition_requests: Iterable[Any]) -> ListOffsetResponse:
         """Return an offset for each partition: the beginning (-2) or the end (-1).
 
         For a time in milliseconds, the first offset that is not older, or the end.
         """
-        with self._request() as requests:
-            return self._checked(requests.admin.offset_limits(partition_requests))
+        return self._send(admin.list_offsets, partition_requests)
 
     def request_metadata(self, topics: Iterable[Any] | None = None) -> MetadataResponse:
         """Describe channels and Kafka's brokers; without names all channels the token may see."""
-        with self._request() as requests:
-            return self._checked(requests.admin.describe_topics(topics))
+        return self._send(admin.describe_topics, topics)
 
     def commit_consumer_group_offsets(
         self,
@@ -314,17 +301,22 @@ class Broker:
         consumer moved the offset of a group without members since this process fetched it;
         OffsetOutOfRangeError for offsets that this process has not fetched or that go back.
         """
-        with self._offset_request() as offsets:
-            return self._checked(
-                offsets.commit(consumer_group, consumer_group_generation_id, consumer_id, preqs)
-            )
+        return self._respond(
+            self._running_offsets_handler(),
+            groups.commit_offsets,
+            consumer_group,
+            consumer_group_generation_id,
+            consumer_id,
+            preqs,
+        )
 
     def fetch_consumer_group_offsets(
         self, consumer_group: bytes | str, preqs: Iterable[Any]
     ) -> OffsetFetchResponse:
         """Return a group's committed offsets, -1 without one."""
-        with self._offset_request() as offsets:
-            return self._checked(offsets.fetch(consumer_group, preqs))
+        return self._respond(
+            self._running_offsets_handler(), groups.fetch_offsets, consumer_group, preqs
+        )
 
     def join_group(
         self,
@@ -339,10 +331,9 @@ class Broker:
         Returns at once. A member that joins again keeps its partitions until it syncs.
         """
         del connection_id
-        with self._request() as requests:
-            return self._checked(
-                requests.groups.join(consumer_group, member_id, topic_name, membership_protocol)
-            )
+        return self._send(
+            groups.join_group, consumer_group, member_id, topic_name, membership_protocol
+        )
 
     def sync_group(
         self,
@@ -358,10 +349,9 @@ class Broker:
         member has not released yet follow later: a heartbeat then returns RebalanceInProgress.
         """
         del connection_id
-        with self._request() as requests:
-            return self._checked(
-                requests.groups.sync(consumer_group, generation_id, member_id, group_assignment)
-            )
+        return self._send(
+            groups.sync_group, consumer_group, generation_id, member_id, group_assignment
+        )
 
     def heartbeat(
         self,
@@ -375,84 +365,68 @@ class Broker:
         Without a heartbeat for the channel's heartbeat timeout, the member loses its partitions.
         """
         del connection_id
-        with self._request() as requests:
-            return self._checked(
-                requests.groups.heartbeat(consumer_group, generation_id, member_id)
-            )
+        return self._send(groups.heartbeat, consumer_group, generation_id, member_id)
 
     def leave_group(
         self, connection_id: object, consumer_group: bytes | str, member_id: bytes | str
     ) -> LeaveGroupResponse:
         """Leave the group; the other members get the partitions."""
         del connection_id
-        with self._request() as requests:
-            return self._checked(requests.groups.leave(consumer_group, member_id))
+        return self._send(groups.leave_group, consumer_group, member_id)
 
     def list_groups(self) -> ListGroupsResponse:
         """List the groups of all channels that the token may see."""
-        with self._request() as requests:
-            return requests.groups.list_all()
+        return self._send(groups.list_groups)
 
     def describe_groups(self, group_ids: Iterable[bytes | str]) -> DescribeGroupsResponse:
         """Describe groups, with their live readers."""
-        with self._request() as requests:
-            return requests.groups.describe(group_ids)
+        return self._send(groups.describe_groups, group_ids)
 
     def create_topics(self, topic_reqs: Iterable[Any], timeout: int = 0) -> None:
         """Create channels of the format `bytes`, and wait up to `timeout` milliseconds for them.
 
         Raises Conflict if one exists; `Gateway.channel` creates channels with a schema.
         """
-        timeout_s = checked_count(timeout, "timeout") / 1000
-        with self._request() as requests:
-            requests.admin.create_topics(topic_reqs, timeout_s)
+        self._send(admin.create_topics, topic_reqs, timeout)
 
     def delete_topics(self, topics: Iterable[bytes | str], timeout: int = 0) -> None:
         """Delete channels with their records, and wait up to `timeout` milliseconds for that.
 
         Raises Conflict while a channel has live endpoints or unread records.
         """
-        timeout_s = checked_count(timeout, "timeout") / 1000
-        with self._request() as requests:
-            requests.admin.delete_topics(topics, timeout_s)
+        self._send(admin.delete_topics, topics, timeout)
 
     def fetch_api_versions(self) -> ApiVersionsResponse:
         """Return the supported requests, each with version 0 only."""
-        self._online()
+        self._running_handler()
         return ApiVersionsResponse()
 
-    def _own(self) -> _Requests | None:
-        """Return the requests; keep those of the process that forked this one, and return None."""
-        requests = self._requests
-        if requests is not None and requests.handler.inherited:
-            self._inherited.append(requests)
-            return None
-        return requests
-
-    def _online(self) -> _Requests:
-        requests = self._requests
-        if requests is None or not requests.handler.running:
+    def _running_handler(self) -> RequestHandler:
+        self._begin_after_fork()
+        handler = self._handler
+        if handler is None or not handler.running:
             raise SocketDisconnectedError("the Broker is not connected: call connect()")
-        return requests
+        return handler
 
-    @contextmanager
-    def _request(self) -> Iterator[_Requests]:
-        requests = self._online()
-        with requests.handler.request():
-            yield requests
-
-    @contextmanager
-    def _offset_request(self) -> Iterator[OffsetRequests]:
-        # Only one thread may connect, or another one would close its connection.
-        with self._connecting_offsets:
-            handler = self.offsets_channel_handler
+    def _running_offsets_handler(self) -> RequestHandler:
+        """Return the connection for offsets, a new one if there is none."""
+        self._begin_after_fork()
+        with self._lock:
+            handler = self._offsets_handler
             if handler is None or not handler.running:
-                self.connect_offsets_channel()
-            offsets = self._offsets
-        if offsets is None:
-            raise SocketDisconnectedError("the Broker was closed: call connect_offsets_channel()")
-        with offsets.handler.request():
-            yield offsets
+                handler = RequestHandler(self._address, timeout_s=self._offsets_timeout_s)
+                self._offsets_handler = handler
+            return handler
 
-    def _checked(self, response: R) -> R:
-        return response.check() if self._raise_errors else response
+    def _send(self, request: Callable[[RequestHandler, *Ts], T], *arguments: *Ts) -> T:
+        """Return the response of a request. Raises SocketDisconnectedError."""
+        return self._respond(self._running_handler(), request, *arguments)
+
+    def _respond(
+        self, handler: RequestHandler, request: Callable[[RequestHandler, *Ts], T], *arguments: *Ts
+    ) -> T:
+        with handler.request():
+            response = request(handler, *arguments)
+        if self._raise_errors and isinstance(response, Response):
+            response.check()
+        return response

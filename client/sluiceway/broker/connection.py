@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from confluent_kafka.admin import AdminClient
+
 from sluiceway.api.auth import Token
 from sluiceway.api.channels import Control
 from sluiceway.api.models import Connection
@@ -17,7 +19,6 @@ from sluiceway.broker.exceptions import (
     topic_refusal,
 )
 from sluiceway.broker.protocol import in_text
-from sluiceway.concurrency import this_process
 from sluiceway.errors import (
     ChannelNotFound,
     GatewayAccessFailed,
@@ -25,6 +26,8 @@ from sluiceway.errors import (
     OptionError,
     SluicewayError,
 )
+from sluiceway.kafka.config import MaskedProperties, admin_config
+from sluiceway.kafka.errors import create_client
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.visibility import Visibility, visibility_of
 
@@ -88,38 +91,30 @@ class GatewayAddress:
 class RequestHandler:
     """Connection to the gateway, with a cache of channels; created by `Broker.connect`.
 
-    After `stop()`, requests raise SocketDisconnectedError.
+    Every request of a Broker is a function of one. After `stop()`, a Broker refuses requests.
     """
 
-    def __init__(self, address: GatewayAddress, *, timeout_s: float) -> None:
+    def __init__(self, address: GatewayAddress, *, timeout_s: float, attempts: int = 3) -> None:
+        """Check that the gateway answers. Raises SocketDisconnectedError after `attempts`."""
+        self.address = address
         self.timeout_s = timeout_s
         self.control = address.control(timeout_s)
         self.connected = False
-        self._stopped = False
-        self._process = this_process()
+        self.running = True
         self._connections: dict[str, Connection] = {}
         self._identities: dict[tuple[str, str | None], TopicIdentity] = {}
-
-    @property
-    def inherited(self) -> bool:
-        """True in a process that was forked after the handler was created."""
-        return self._process.forked
-
-    @property
-    def running(self) -> bool:
-        """False after `stop`, and in forked processes."""
-        return not self._stopped and not self.inherited
+        self._admin_clients: dict[MaskedProperties, AdminClient] = {}
+        self._greet(attempts)
 
     def start(self) -> None:
         """Do nothing: the constructor has started the handler."""
 
     def stop(self) -> None:
         """Close the connection. May be repeated."""
-        self._stopped, self.connected = True, False
+        self.running = self.connected = False
         self.control.close()
 
-    def greet(self, attempts: int) -> None:
-        """Check that the gateway answers; after `attempts` without a response, stop and raise."""
+    def _greet(self, attempts: int) -> None:
         for left in reversed(range(max(1, attempts))):
             try:
                 with self.request():
@@ -172,6 +167,13 @@ class RequestHandler:
         key = (connection.topic_name, connection.topic_id)
         return self._identities.get(key) or self._identities.setdefault(
             key, TopicIdentity(connection)
+        )
+
+    def admin_client(self, connection: Connection) -> AdminClient:
+        """Return the admin client of a channel's Kafka."""
+        properties = admin_config(connection.kafka)
+        return self._admin_clients.get(properties) or self._admin_clients.setdefault(
+            properties, create_client(AdminClient, properties)
         )
 
     def visibility(self, connection: Connection) -> Visibility:

@@ -1,12 +1,12 @@
-"""Group requests: lists, descriptions; members of this process join, sync and leave."""
+"""Consumer groups: lists, members of this process, committed offsets."""
 
 import functools
 import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from sluiceway.api.endpoints import (
     AttachResult,
@@ -14,6 +14,7 @@ from sluiceway.api.endpoints import (
     EndpointCalls,
     EndpointEnd,
     EndpointReport,
+    Position,
     ReportedPositions,
     SyncResult,
 )
@@ -23,85 +24,60 @@ from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
     IllegalGeneration,
     InconsistentGroupProtocol,
+    OffsetMetadataTooLarge,
+    OffsetOutOfRangeError,
+    ProtocolClientError,
     RebalanceInProgress,
     UnknownError,
     UnknownMemberId,
+    UnknownTopicOrPartition,
     group_refusal,
 )
 from sluiceway.broker.protocol import (
     ByName,
+    DescribeGroupResponse,
+    DescribeGroupsResponse,
+    GroupListing,
+    GroupMember,
     GroupResponse,
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupResponse,
+    ListGroupsResponse,
     MemberAssignment,
+    OffsetCommitPartitionResponse,
+    OffsetCommitResponse,
+    OffsetFetchPartitionResponse,
+    OffsetFetchResponse,
     SyncGroupResponse,
     checked_generation,
     in_bytes,
     in_text,
+    requests_by_topic,
 )
 from sluiceway.concurrency import Process, this_process
 from sluiceway.endpoint.assignment import sync
 from sluiceway.endpoint.committer import OffsetCommitter
-from sluiceway.errors import Fenced, SluicewayError
+from sluiceway.errors import Fenced, OptionError, SluicewayError
 
 __all__ = [
-    "DescribeGroupResponse",
-    "DescribeGroupsResponse",
-    "GroupListing",
-    "GroupMember",
-    "GroupRequests",
     "JoinedMember",
-    "ListGroupsResponse",
+    "commit_offsets",
+    "describe_groups",
+    "fetch_offsets",
     "group_state",
+    "heartbeat",
+    "join_group",
+    "leave_group",
+    "list_groups",
+    "sync_group",
 ]
 
 LOGGER = logging.getLogger("sluiceway.broker")
 
-_PROTOCOL_TYPE = b"consumer"
+_MAX_METADATA = 4096
 
-
-class GroupListing(NamedTuple):
-    """A group that has members or committed offsets."""
-
-    group_id: bytes
-    protocol_type: bytes = _PROTOCOL_TYPE
-
-
-@dataclass(frozen=True)
-class ListGroupsResponse:
-    """Groups of all channels, by name."""
-
-    groups: ByName[GroupListing]
-    error: int = 0
-
-
-class GroupMember(NamedTuple):
-    """A live reader; `member_assignment` names its channel, without partitions."""
-
-    member_id: bytes
-    client_id: bytes
-    client_host: bytes
-    member_metadata: Any
-    member_assignment: MemberAssignment
-
-
-class DescribeGroupResponse(NamedTuple):
-    """A group: `Stable` with live members, `Empty` without, `Dead` if it does not exist."""
-
-    error_code: int
-    group_id: bytes
-    state: bytes
-    protocol_type: bytes
-    protocol: bytes
-    members: dict[bytes, GroupMember]
-
-
-@dataclass(frozen=True)
-class DescribeGroupsResponse:
-    """Groups by name."""
-
-    groups: ByName[DescribeGroupResponse]
+R = TypeVar("R", bound=GroupResponse)
 
 
 class JoinedMember:
@@ -266,171 +242,302 @@ def group_state() -> GroupState:
     return _STATES.get(process) or _STATES.setdefault(process, GroupState())
 
 
-R = TypeVar("R", bound=GroupResponse)
+def list_groups(handler: RequestHandler) -> ListGroupsResponse:
+    """List the groups of all channels that the token may see."""
+    names = [
+        name
+        for channel in list(handler.control.channels())
+        for name in _group_names(handler, channel.name)
+    ]
+    return ListGroupsResponse(ByName({name: GroupListing(name) for name in names}))
 
 
-class GroupRequests:
-    """Group membership requests of one Broker; `Broker` documents each of them."""
-
-    def __init__(self, handler: RequestHandler) -> None:
-        self._handler = handler
-        self._calls = handler.control.endpoints
-
-    def list_all(self) -> ListGroupsResponse:
-        """List the groups of all channels that the token may see."""
-        names = [
-            name
-            for channel in list(self._handler.control.channels())
-            for name in self._groups(channel.name)
-        ]
-        return ListGroupsResponse(ByName({name: GroupListing(name) for name in names}))
-
-    def describe(self, group_ids: Iterable[Any]) -> DescribeGroupsResponse:
-        """Describe groups, with their live readers."""
-        names = [in_bytes(group_id, "group") for group_id in group_ids]
-        groups: set[bytes] = set()
-        members: dict[bytes, dict[bytes, GroupMember]] = {}
-        for channel in list(self._handler.control.channels()):
-            assignment = MemberAssignment([(channel.name.encode(), [])])
-            groups.update(self._groups(channel.name))
-            for reader in self._readers(channel.name):
+def describe_groups(handler: RequestHandler, group_ids: Iterable[Any]) -> DescribeGroupsResponse:
+    """Describe groups, with their live readers."""
+    names = [in_bytes(group_id, "group") for group_id in group_ids]
+    groups: set[bytes] = set()
+    members: dict[bytes, dict[bytes, GroupMember]] = {}
+    for channel in list(handler.control.channels()):
+        assignment = MemberAssignment([(channel.name.encode(), [])])
+        groups.update(_group_names(handler, channel.name))
+        for reader in _live_readers(handler, channel.name):
+            if reader.group:
                 id_ = reader.id.encode()
-                group = members.setdefault((reader.group or "").encode(), {})
+                group = members.setdefault(reader.group.encode(), {})
                 group[id_] = GroupMember(id_, b"", b"", None, assignment)
-        described: ByName[DescribeGroupResponse] = ByName()
-        for name in names:
-            live = members.get(name, {})
-            state = b"Stable" if live else b"Empty" if name in groups else b"Dead"
-            described[name] = DescribeGroupResponse(0, name, state, _PROTOCOL_TYPE, b"", live)
-        return DescribeGroupsResponse(described)
+    described: ByName[DescribeGroupResponse] = ByName()
+    for name in names:
+        live = members.get(name, {})
+        state = b"Stable" if live else b"Empty" if name in groups else b"Dead"
+        described[name] = DescribeGroupResponse(0, name, state, b"consumer", b"", live)
+    return DescribeGroupsResponse(described)
 
-    def join(self, group: Any, member_id: Any, topic: Any, protocol: Any) -> JoinGroupResponse:
-        """Join as a new member, or again."""
-        name, id_ = in_text(group, "group"), in_text(member_id, "member")
-        topic_name = in_text(topic, "topic")
 
-        def joined(member: JoinedMember) -> JoinGroupResponse:
-            if member.channel != topic_name:
-                raise InconsistentGroupProtocol(
-                    f"the member {member.id!r} joined for {member.channel!r}, not for "
-                    f"{topic_name!r}: a group belongs to one channel; join with an empty id for "
-                    "another"
-                )
-            member.join()
-            ids = self._live_members(member)
-            leader = ids[0] if ids else member.id
-            metadata = getattr(protocol, "metadata", None)
-            return JoinGroupResponse(
-                generation_id=member.joined,
-                group_protocol=in_bytes(getattr(protocol, "protocol_name", b""), "protocol"),
-                leader_id=leader.encode(),
-                member_id=member.id.encode(),
-                members={id_.encode(): metadata for id_ in ids} if leader == member.id else {},
+def join_group(
+    handler: RequestHandler, group: Any, member_id: Any, topic: Any, protocol: Any
+) -> JoinGroupResponse:
+    """Join as a new member, or again."""
+    name, id_ = in_text(group, "group"), in_text(member_id, "member")
+    topic_name = in_text(topic, "topic")
+
+    def joined(member: JoinedMember) -> JoinGroupResponse:
+        if member.channel != topic_name:
+            raise InconsistentGroupProtocol(
+                f"the member {member.id!r} joined for {member.channel!r}, not for "
+                f"{topic_name!r}: a group belongs to one channel; join with an empty id for "
+                "another"
             )
-
-        attach = None if id_ else functools.partial(self._attach, name, topic_name)
-        return self._answer(joined, JoinGroupResponse, name, id_, attach, member_id=id_.encode())
-
-    def sync(
-        self, group: Any, generation: Any, member_id: Any, assignment: Iterable[Any]
-    ) -> SyncGroupResponse:
-        """Take the assignment of a generation."""
-        checked_generation(generation)
-        # The gateway assigns the partitions, and ignores the leader's assignment.
-        list(assignment)
-
-        def synced(member: JoinedMember) -> SyncGroupResponse:
-            if generation != member.joined:
-                raise _stale(member, generation)
-            pairs = [(member.channel.encode(), list(member.take()))]
-            return SyncGroupResponse(member_assignment=MemberAssignment(pairs))
-
-        return self._answer(synced, SyncGroupResponse, group, member_id)
-
-    def heartbeat(self, group: Any, generation: Any, member_id: Any) -> HeartbeatResponse:
-        """Send a heartbeat; the response says whether to join again."""
-        checked_generation(generation)
-
-        def sent(member: JoinedMember) -> HeartbeatResponse:
-            member.heartbeat_now()
-            if generation not in (member.generation, member.joined):
-                raise _stale(member, generation)
-            member.require_current()
-            return HeartbeatResponse()
-
-        return self._answer(sent, HeartbeatResponse, group, member_id)
-
-    def leave(self, group: Any, member_id: Any) -> LeaveGroupResponse:
-        """Leave the group."""
-
-        def left(member: JoinedMember) -> LeaveGroupResponse:
-            self._detach(member)
-            return LeaveGroupResponse()
-
-        return self._answer(left, LeaveGroupResponse, group, member_id)
-
-    def _answer(
-        self,
-        call: Callable[[JoinedMember], R],
-        kind: type[R],
-        group: Any,
-        id_: Any,
-        attach: Callable[[], JoinedMember] | None = None,
-        **fields: Any,
-    ) -> R:
-        """Return the result of `call` for the member, or a refusal; forget an unknown member."""
-        name, id_ = in_text(group, "group"), in_text(id_, "member")
-        member: JoinedMember | None = None
-        try:
-            member = group_state().member(id_, name) if attach is None else attach()
-            with member.lock:
-                member.calls, member.timeout_s = self._calls, self._handler.timeout_s
-                return call(member)
-        except BaseException as error:
-            if member is not None and attach is not None:
-                # Its id is lost, and until its timeout it would hold partitions.
-                try:
-                    self._detach(member)
-                except SluicewayError as failure:
-                    LOGGER.warning("a member that has not joined is still attached: %s", failure)
-            if not isinstance(error, SluicewayError):
-                raise
-            refusal = group_refusal(error)
-        if member is not None and isinstance(refusal, UnknownMemberId):
-            group_state().members.pop(member.id, None)
-        return kind(refusal.ERROR_CODE, reason=str(refusal), **fields)
-
-    def _attach(self, group: str, topic: str) -> JoinedMember:
-        connection = self._handler.connection(topic, fresh=True)
-        member = JoinedMember(
-            connection, group, calls=self._calls, timeout_s=self._handler.timeout_s
+        member.join()
+        readers = _live_readers(handler, member.channel, group=member.group)
+        # In the order in which they joined.
+        ids = [reader.id for reader in sorted(readers, key=lambda reader: reader.index)]
+        leader = ids[0] if ids else member.id
+        metadata = getattr(protocol, "metadata", None)
+        return JoinGroupResponse(
+            generation_id=member.joined,
+            group_protocol=in_bytes(getattr(protocol, "protocol_name", b""), "protocol"),
+            leader_id=leader.encode(),
+            member_id=member.id.encode(),
+            members={id_.encode(): metadata for id_ in ids} if leader == member.id else {},
         )
-        group_state().members[member.id] = member
-        return member
 
-    def _detach(self, member: JoinedMember) -> None:
-        member.detach()
+    attach = None if id_ else functools.partial(_attach, handler, name, topic_name)
+    return _answer(handler, joined, JoinGroupResponse, name, id_, attach, member_id=id_.encode())
+
+
+def sync_group(
+    handler: RequestHandler, group: Any, generation: Any, member_id: Any, assignment: Iterable[Any]
+) -> SyncGroupResponse:
+    """Take the assignment of a generation."""
+    checked_generation(generation)
+    # The gateway assigns the partitions, and ignores the leader's assignment.
+    list(assignment)
+
+    def synced(member: JoinedMember) -> SyncGroupResponse:
+        if generation != member.joined:
+            raise _stale(member, generation)
+        pairs = [(member.channel.encode(), list(member.take()))]
+        return SyncGroupResponse(member_assignment=MemberAssignment(pairs))
+
+    return _answer(handler, synced, SyncGroupResponse, group, member_id)
+
+
+def heartbeat(
+    handler: RequestHandler, group: Any, generation: Any, member_id: Any
+) -> HeartbeatResponse:
+    """Send a heartbeat; the response says whether to join again."""
+    checked_generation(generation)
+
+    def sent(member: JoinedMember) -> HeartbeatResponse:
+        member.heartbeat_now()
+        if generation not in (member.generation, member.joined):
+            raise _stale(member, generation)
+        member.require_current()
+        return HeartbeatResponse()
+
+    return _answer(handler, sent, HeartbeatResponse, group, member_id)
+
+
+def leave_group(handler: RequestHandler, group: Any, member_id: Any) -> LeaveGroupResponse:
+    """Leave the group."""
+
+    def left(member: JoinedMember) -> LeaveGroupResponse:
+        _detach(member)
+        return LeaveGroupResponse()
+
+    return _answer(handler, left, LeaveGroupResponse, group, member_id)
+
+
+def commit_offsets(
+    handler: RequestHandler, group: Any, generation: Any, member_id: Any, requests: Any
+) -> OffsetCommitResponse:
+    """Commit, the partitions of each channel together."""
+    name, id_ = in_text(group, "group"), in_text(member_id, "member")
+    checked_generation(generation)
+    topics: ByName[dict[int, OffsetCommitPartitionResponse]] = ByName()
+    for topic, requested in requests_by_topic(requests).items():
+        responses = topics[topic] = dict.fromkeys(requested, OffsetCommitPartitionResponse(0))
+        refusals: dict[int, ProtocolClientError] = {}
+        try:
+            _commit_topic(handler, topic, requested, name, generation, id_, refusals)
+        except SluicewayError as error:
+            refusals = dict.fromkeys(requested, group_refusal(error)) | refusals
+        for partition, refusal in refusals.items():
+            responses[partition] = OffsetCommitPartitionResponse(refusal.ERROR_CODE).because(
+                refusal
+            )
+        if refusals:
+            # The name may belong to another channel by now.
+            handler.forget(topic)
+    return OffsetCommitResponse(topics)
+
+
+def fetch_offsets(handler: RequestHandler, group: Any, requests: Any) -> OffsetFetchResponse:
+    """Return committed offsets."""
+    name = in_text(group, "group")
+    topics: ByName[dict[int, OffsetFetchPartitionResponse]] = ByName()
+    for topic, requested in requests_by_topic(requests).items():
+        responses = topics[topic] = {}
+        committed: Mapping[int, Position] | None = None
+        for partition in requested:
+            try:
+                connection = handler.locate(topic, partition)
+                if committed is None:
+                    committer = group_state().committer(connection, name)
+                    committed = committer.fetch(calls=handler.control.endpoints)
+                at = committed.get(partition)
+                metadata = (at.metadata or "").encode() if at else b""
+                response = OffsetFetchPartitionResponse(at.offset if at else -1, metadata, 0)
+            except SluicewayError as error:
+                refusal = group_refusal(error)
+                response = OffsetFetchPartitionResponse(-1, b"", refusal.ERROR_CODE)
+                response.because(refusal)
+            responses[partition] = response
+    return OffsetFetchResponse(topics)
+
+
+def _answer(
+    handler: RequestHandler,
+    call: Callable[[JoinedMember], R],
+    kind: type[R],
+    group: Any,
+    id_: Any,
+    attach: Callable[[], JoinedMember] | None = None,
+    **fields: Any,
+) -> R:
+    """Return the result of `call` for the member, or a refusal; forget an unknown member."""
+    name, id_ = in_text(group, "group"), in_text(id_, "member")
+    member: JoinedMember | None = None
+    try:
+        member = group_state().member(id_, name) if attach is None else attach()
+        with member.lock:
+            member.calls, member.timeout_s = handler.control.endpoints, handler.timeout_s
+            return call(member)
+    except BaseException as error:
+        if member is not None and attach is not None:
+            # Its id is lost, and until its timeout it would hold partitions.
+            try:
+                _detach(member)
+            except SluicewayError as failure:
+                LOGGER.warning("a member that has not joined is still attached: %s", failure)
+        if not isinstance(error, SluicewayError):
+            raise
+        refusal = group_refusal(error)
+    if member is not None and isinstance(refusal, UnknownMemberId):
         group_state().members.pop(member.id, None)
+    return kind(refusal.ERROR_CODE, reason=str(refusal), **fields)
 
-    def _groups(self, channel: str) -> Iterator[bytes]:
-        report = self._handler.control.status(channel)
-        return (group.group.encode() for group in (report.groups if report is not None else ()))
 
-    def _readers(self, channel: str) -> list[Endpoint]:
-        endpoints, _ = self._calls.endpoints(channel)
-        return [
-            endpoint
-            for endpoint in endpoints or ()
-            if endpoint.role == "reader" and endpoint.lives and endpoint.group
-        ]
+def _attach(handler: RequestHandler, group: str, topic: str) -> JoinedMember:
+    connection = handler.connection(topic, fresh=True)
+    member = JoinedMember(
+        connection, group, calls=handler.control.endpoints, timeout_s=handler.timeout_s
+    )
+    group_state().members[member.id] = member
+    return member
 
-    def _live_members(self, member: JoinedMember) -> list[str]:
-        """Return the ids of the live members, in the order in which they joined."""
-        endpoints, _ = self._calls.endpoints(member.channel, group=member.group)
-        readers = [
-            endpoint for endpoint in endpoints or () if endpoint.role == "reader" and endpoint.lives
-        ]
-        return [reader.id for reader in sorted(readers, key=lambda reader: reader.index)]
+
+def _detach(member: JoinedMember) -> None:
+    member.detach()
+    group_state().members.pop(member.id, None)
+
+
+def _group_names(handler: RequestHandler, channel: str) -> Iterator[bytes]:
+    report = handler.control.status(channel)
+    return (group.group.encode() for group in (report.groups if report is not None else ()))
+
+
+def _live_readers(
+    handler: RequestHandler, channel: str, *, group: str | None = None
+) -> list[Endpoint]:
+    endpoints, _ = handler.control.endpoints.endpoints(channel, group=group)
+    return [
+        endpoint for endpoint in endpoints or () if endpoint.role == "reader" and endpoint.lives
+    ]
+
+
+def _commit_topic(
+    handler: RequestHandler,
+    topic: bytes,
+    requested: Mapping[int, Any],
+    group: str,
+    generation: int,
+    id_: str,
+    refusals: dict[int, ProtocolClientError],
+) -> None:
+    """Commit the valid offsets of one channel, all or none; put others into `refusals`."""
+    if id_ or generation >= 0:
+        member = _committing_member(topic, group, generation, id_)
+        topic_id, committer = member.topic_id, member.commits
+    else:
+        connection = handler.connection(topic)
+        topic_id, committer = connection.topic_id, group_state().committer(connection, group)
+    fetched = group_state().fetched(topic_id)
+    committed = committer.last_committed(calls=handler.control.endpoints)
+    positions = {}
+    for partition, request in requested.items():
+        at = committed.get(partition)
+        furthest = max(fetched.get(partition, 0), at.offset if at else 0)
+        try:
+            handler.locate(topic, partition)
+            _check_offset(request, furthest)
+            positions[partition] = Position(offset=request.offset, metadata=_metadata(request))
+        except ProtocolClientError as refusal:
+            refusals[partition] = refusal
+    if positions:
+        committer.commit(None, lambda: positions, calls=handler.control.endpoints)
+
+
+def _check_offset(request: Any, furthest: int) -> None:
+    """Raise the refusal of a commit past `furthest` or of an invalid offset."""
+    if type(request.offset) is not int:
+        raise OptionError(f"offset is {request.offset!r} in {request!r}; it takes a number")
+    if request.offset < 0:
+        raise OffsetOutOfRangeError(f"{request.offset} is not an offset")
+    if request.offset > furthest:
+        raise OffsetOutOfRangeError(
+            f"{request.offset} is past the messages that this process has fetched, which "
+            f"end at {furthest}; fetch the following ones first, or move the group with "
+            "channel.reset()"
+        )
+
+
+def _metadata(request: Any) -> str | None:
+    """Return the text to store with an offset. Raises OffsetMetadataTooLarge, OptionError."""
+    metadata = getattr(request, "metadata", None)
+    if not metadata:
+        return None
+    try:
+        text = metadata if isinstance(metadata, str) else metadata.decode()
+        text.encode()
+    except (AttributeError, UnicodeError) as error:
+        raise OptionError(
+            f"metadata is {metadata!r} in {request!r}; it takes UTF-8 text"
+        ) from error
+    if "\0" in text:
+        raise OptionError(f"metadata is {metadata!r} in {request!r}; it takes text without NUL")
+    if len(text) > _MAX_METADATA:
+        raise OffsetMetadataTooLarge(
+            f"the metadata have {len(text)} characters; the limit is {_MAX_METADATA}. Shorten them"
+        )
+    return text
+
+
+def _committing_member(topic: bytes, group: str, generation: int, id_: str) -> JoinedMember:
+    """Return the member that may commit in this generation. Raises ProtocolClientError."""
+    member = group_state().member(id_, group)
+    if topic != member.channel.encode():
+        raise UnknownTopicOrPartition(
+            f"the member {member.id!r} joined the group for {member.channel!r} only"
+        )
+    if generation == member.generation:
+        return member
+    if generation == member.joined:
+        raise RebalanceInProgress("the member has not synced in this generation yet")
+    raise IllegalGeneration(
+        f"the generation is {generation}, but the member's assignment has {member.generation}: "
+        "join and sync again, and continue from the group's committed offsets"
+    )
 
 
 def _unknown(id_: str, group: str, why: str) -> UnknownMemberId:

@@ -11,8 +11,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from sluiceway.api.channels import Control
 from sluiceway.api.models import Connection
-from sluiceway.broker.connection import GatewayAddress, RequestHandler
+from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
     InvalidMessageError,
     MessageSizeTooLarge,
@@ -43,7 +44,7 @@ from sluiceway.kafka.errors import create_client, run_callbacks
 from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
 from sluiceway.ledger.intervals import DeliveredIntervals
 
-__all__ = ["ProduceRequests"]
+__all__ = ["Writers"]
 
 _COMPRESSIONS = {
     CompressionType.NONE: "none",
@@ -55,7 +56,7 @@ _UNKNOWN_PARTITION = KafkaError._UNKNOWN_PARTITION
 _EXIT_TIMEOUT_S = 5.0
 _GRACE_S = 10.0
 _SLICE_S = 0.25
-_OPEN: set["ProduceRequests"] = set()
+_OPEN: set["Writers"] = set()
 
 
 @dataclass
@@ -90,47 +91,40 @@ class _Part:
             self.intervals.add_message(self.partition, message.offset())
 
 
-class ProduceRequests:
-    """Produce requests of one Broker, a writer of each channel from its first request on.
+class Writers:
+    """Writers of one Broker, one for each channel from the first request to produce on.
 
     `close` reports the end offsets. So does the exit of the process without `close`, as a failed
     writer if an exception ended the process.
     """
 
-    def __init__(self, handler: RequestHandler, address: GatewayAddress) -> None:
-        self.handler = handler
-        # The writers outlive the handler, which `Broker.connect` replaces.
-        self._control = address.control(handler.timeout_s)
+    def __init__(self) -> None:
         self._process = this_process()
+        # Held during a request, and while the writers are closed.
         self._lock = threading.Lock()
+        self._control: Control | None = None
         self._producers: dict[MaskedProperties, Any] = {}
         self._writers: dict[str, WriterEndpoint] = {}
-        self._writers_lock = threading.Lock()
+        self._unreported: list[WriterEndpoint] = []
 
-    def produce(self, request: Any) -> ProduceResponse | None:
-        """Send a request's messages; `Broker.produce_messages` documents it."""
+    def produce(self, handler: RequestHandler, request: Any) -> ProduceResponse | None:
+        """Send a request's messages, and wait for Kafka's acknowledgement, if it is required."""
         if type(request.timeout) is not int or not 0 < request.timeout <= 86_400_000:
             raise OptionError(f"timeout is {request.timeout!r}; it takes milliseconds from 1")
         wait = request.required_acks != 0
         topics: ByName[dict[int, ProducePartitionResponse]] = ByName()
         parts: list[tuple[bytes, _Part]] = []
-        for name, partitions in request.msets.items():
-            topic = in_bytes(name, "topic")
-            for partition, message_set in partitions.items():
-                try:
-                    part = self._part(topic, partition, message_set)
-                except ProtocolClientError as refusal:
-                    topics.setdefault(topic, {})[partition] = _refused(refusal)
-                    continue
-                if part.messages:
-                    if not wait and part.writer.batches is not None:
-                        raise OptionError(
-                            f"required_acks is 0, but {topic.decode()!r} is an exactly-once "
-                            "channel, where only acknowledged messages can be committed: use -1"
-                        )
-                    parts.append((topic, part))
-                    part.add_failure = None if wait else part.writer.add_failure
         with self._lock:
+            for name, partitions in request.msets.items():
+                topic = in_bytes(name, "topic")
+                for partition, message_set in partitions.items():
+                    try:
+                        part = self._part(handler, topic, partition, message_set, wait=wait)
+                    except ProtocolClientError as refusal:
+                        topics.setdefault(topic, {})[partition] = _refused(refusal)
+                        continue
+                    if part.messages:
+                        parts.append((topic, part))
             self._send([part for _, part in parts], request.timeout, wait=wait)
         if not wait:
             return None
@@ -138,41 +132,41 @@ class ProduceRequests:
             response = ProducePartitionResponse(0, part.first_offset)
             if part.refusal is not None:
                 response = _refused(part.refusal)
-                self.handler.forget(topic)
+                handler.forget(topic)
             topics.setdefault(topic, {})[part.partition] = response
         return ProduceResponse(topics)
 
-    def close(self, error: BaseException | None = None, *, timeout_s: float | None = None) -> None:
+    def close(self, error: BaseException | None = None, *, timeout_s: float) -> None:
         """Flush and close all writers; raise the first failure after all of them.
 
-        After an interrupt, the writers have failed.
+        After an interrupt, the writers have failed. After GatewayUnavailable it may be repeated.
         """
         if self._process.forked:
             return
-        timeout_s = timeout_s or self.handler.timeout_s
-        try:
-            with self._lock:
+        with self._lock:
+            try:
                 for producer in self._producers.values():
                     if run_callbacks(producer.flush, _GRACE_S):
                         for writer in self._writers.values():
                             writer.add_failure(f"Kafka acknowledged nothing for {_GRACE_S:g} s")
-        except BaseException as interrupt:
-            with contextlib.suppress(SluicewayError):
-                self._close_writers(error or interrupt, timeout_s)
-            raise
-        self._close_writers(error, timeout_s)
+                self._producers = {}
+            except BaseException as interrupt:
+                with contextlib.suppress(SluicewayError):
+                    self._close_writers(error or interrupt, timeout_s)
+                raise
+            self._close_writers(error, timeout_s)
 
     def _close_writers(self, error: BaseException | None, timeout_s: float) -> None:
-        with self._writers_lock:
-            writers, self._writers = self._writers, {}
-            _OPEN.discard(self)
+        writers = [*self._unreported, *self._writers.values()]
+        self._unreported, self._writers = [], {}
+        _OPEN.discard(self)
         failures: list[SluicewayError] = []
-        for uid, writer in writers.items():
+        for writer in writers:
             try:
                 writer.close(error, timeout_s=timeout_s, detach_timeout_s=timeout_s)
             except GatewayUnavailable as outage:
                 # The end is reported later, or by a repeated call.
-                self._writers[uid] = writer
+                self._unreported.append(writer)
                 failures.append(outage)
             except SluicewayError as failure:
                 writer.handle.fail(failure)
@@ -180,30 +174,33 @@ class ProduceRequests:
                 # in a topic that was created again were refused.
                 if not isinstance(failure, TopicGone):
                     failures.append(failure)
-        self._control.close()
+        if self._control is not None:
+            self._control.close()
+            self._control = None
         if failures:
             # An outage last: after it, closing may be repeated.
             raise min(failures, key=lambda failure: isinstance(failure, GatewayUnavailable))
 
-    def _writer(self, connection: Connection) -> WriterEndpoint:
+    def _writer(self, handler: RequestHandler, connection: Connection) -> WriterEndpoint:
         """Return the writer of a channel. Raises GatewayError, EndpointClosed, KafkaFailure."""
+        if self._control is None:
+            # The writers outlive the handler, which `Broker.connect` replaces.
+            self._control = handler.address.control(handler.timeout_s)
         uid = connection.channel_uid
-        with self._writers_lock:
-            writer = self._writers.get(uid)
-            if writer is None:
-                writer = self._writers[uid] = WriterEndpoint(
-                    self._control,
-                    connection.channel_name,
-                    uid=uid,
-                    timeout_s=self.handler.timeout_s,
-                )
-                _OPEN.add(self)
-            writer.handle.check()
-            # The channel may have grown.
-            writer.partitions_used = max(writer.partitions_used, connection.partitions)
-            return writer
+        writer = self._writers.get(uid)
+        if writer is None:
+            writer = self._writers[uid] = WriterEndpoint(
+                self._control, connection.channel_name, uid=uid, timeout_s=handler.timeout_s
+            )
+            _OPEN.add(self)
+        writer.handle.check()
+        # The channel may have grown.
+        writer.partitions_used = max(writer.partitions_used, connection.partitions)
+        return writer
 
-    def _part(self, topic: bytes, partition: int, message_set: Any) -> _Part:
+    def _part(
+        self, handler: RequestHandler, topic: bytes, partition: int, message_set: Any, *, wait: bool
+    ) -> _Part:
         """Return the messages of a partition, refused if one of them is invalid."""
         messages = list(message_set.messages)
         compression = _COMPRESSIONS.get(message_set.compression_type)
@@ -217,12 +214,18 @@ class ProduceRequests:
             for field in (message.value, message.partition_key):
                 if field is not None and not isinstance(field, bytes):
                     raise OptionError(f"value and partition_key are bytes or None: {message!r}")
-        connection = self.handler.locate(topic, partition)
+        connection = handler.locate(topic, partition)
         try:
-            writer = self._writer(connection)
+            writer = self._writer(handler, connection)
         except SluicewayError as error:
             raise topic_refusal(error) from error
-        part = _Part(partition, messages, compression, connection, writer)
+        if messages and not wait and writer.batches is not None:
+            raise OptionError(
+                f"required_acks is 0, but {topic.decode()!r} is an exactly-once channel, where "
+                "only acknowledged messages can be committed: use -1"
+            )
+        add_failure = None if wait else writer.add_failure
+        part = _Part(partition, messages, compression, connection, writer, add_failure)
         for index, message in enumerate(messages):
             size = len(message.value or b"") + len(message.partition_key or b"")
             if size > connection.max_message_bytes:
@@ -300,10 +303,10 @@ class ProduceRequests:
 @atexit.register
 def _close_all() -> None:
     error = getattr(sys, "last_value", None)
-    for requests in list(_OPEN):
+    for writers in list(_OPEN):
         # The failure is in the log.
         with contextlib.suppress(SluicewayError):
-            requests.close(error, timeout_s=_EXIT_TIMEOUT_S)
+            writers.close(error, timeout_s=_EXIT_TIMEOUT_S)
 
 
 def _produce(producer: Any, part: _Part, message: Any, timeout_s: float) -> bool:

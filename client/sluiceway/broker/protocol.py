@@ -78,6 +78,16 @@ class PartitionOffsetFetchRequest(NamedTuple):
     partition_id: int
 
 
+class CreateTopicRequest(NamedTuple):
+    """A channel to create, of the format `bytes`."""
+
+    topic_name: Name
+    num_partitions: int = 1
+    replication_factor: int = -1
+    replica_assignment: Any = ()
+    config_entries: Any = ()
+
+
 @dataclass
 class Message:
     """A message: `value` and `partition_key` are bytes or None, `timestamp` is in milliseconds.
@@ -193,12 +203,6 @@ def checked_generation(generation: Any) -> None:
         raise OptionError(f"the generation is {generation!r}; it takes a number")
 
 
-def last_requests(requests: Iterable[Any]) -> list[Any]:
-    """Return the last request for each partition, as pykafka does."""
-    last = {(request.topic_name, checked_partition(request)): request for request in requests}
-    return list(last.values())
-
-
 def in_text(name: object, what: str) -> str:
     """Return the name of a `what` as str. Raises OptionError."""
     if isinstance(name, str):
@@ -214,6 +218,15 @@ def in_text(name: object, what: str) -> str:
 def in_bytes(name: object, what: str) -> bytes:
     """Return the name of a `what` as bytes. Raises OptionError."""
     return in_text(name, what).encode()
+
+
+def requests_by_topic(requests: Iterable[Any]) -> dict[bytes, dict[int, Any]]:
+    """Return the last request for each partition, as pykafka does. Raises OptionError."""
+    by_topic: dict[bytes, dict[int, Any]] = {}
+    for request in requests:
+        topic = in_bytes(request.topic_name, "topic")
+        by_topic.setdefault(topic, {})[checked_partition(request)] = request
+    return by_topic
 
 
 class ByName(dict[bytes, V]):
@@ -443,6 +456,68 @@ class HeartbeatResponse(GroupResponse):
 
 class LeaveGroupResponse(GroupResponse):
     """The response of `leave_group`; its `error_code` says why a member has not left."""
+
+
+class GroupListing(NamedTuple):
+    """A group that has members or committed offsets."""
+
+    group_id: bytes
+    protocol_type: bytes = b"consumer"
+
+
+@dataclass(frozen=True)
+class ListGroupsResponse:
+    """Groups of all channels, by name."""
+
+    groups: ByName[GroupListing]
+    error: int = 0
+
+
+class GroupMember(NamedTuple):
+    """A live reader; `member_assignment` names its channel, without partitions."""
+
+    member_id: bytes
+    client_id: bytes
+    client_host: bytes
+    member_metadata: Any
+    member_assignment: MemberAssignment
+
+
+class DescribeGroupResponse(NamedTuple):
+    """A group: `Stable` with live members, `Empty` without, `Dead` if it does not exist."""
+
+    error_code: int
+    group_id: bytes
+    state: bytes
+    protocol_type: bytes
+    protocol: bytes
+    members: dict[bytes, GroupMember]
+
+
+@dataclass(frozen=True)
+class DescribeGroupsResponse:
+    """Groups by name."""
+
+    groups: ByName[DescribeGroupResponse]
+
+
+class ApiVersionsSpec(NamedTuple):
+    """The supported versions of a request."""
+
+    key: int
+    min: int = 0
+    max: int = 0
+
+
+@dataclass(frozen=True)
+class ApiVersionsResponse:
+    """The supported requests, by Kafka's numbers."""
+
+    api_versions: dict[int, ApiVersionsSpec] = field(
+        default_factory=lambda: {
+            key: ApiVersionsSpec(key) for key in (*range(4), 8, 9, *range(11, 17), 18, 19, 20)
+        }
+    )
 
 
 def exception(code: int, reason: str) -> ProtocolClientError:

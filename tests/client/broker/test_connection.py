@@ -33,7 +33,8 @@ from sluiceway.broker.exceptions import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from sluiceway.errors import OptionError, SluicewayError
+from sluiceway.errors import GatewayUnavailable, OptionError, SluicewayError
+from topics import readings
 
 NewChannel = Callable[..., Channel]
 NOBODY = "http://127.0.0.1:1"
@@ -89,6 +90,25 @@ def test_stopping_the_handler_disconnects_and_connect_creates_a_new_one(
         broker.offsets_channel_handler.stop()
         assert fetch_committed(broker, channel, b"g").offset == 1
     assert channel.endpoints()[-1].state == "closed"
+
+
+def test_a_broker_that_was_closed_in_an_outage_connects_again_and_writes_as_another_writer(
+    gateway_url: str, new_channel: NewChannel
+) -> None:
+    channel = new_channel()
+    with closing(Relay(int(gateway_url.rpartition(":")[2]))) as relay:
+        broker = broker_at(relay.url, socket_timeout_ms=2_000)
+        assert produce_values(broker, channel, encode(channel, 1)).err == 0
+        relay.cut()
+        with pytest.raises(GatewayUnavailable):
+            broker.close()
+        relay.restore()
+        broker.connect()
+        assert produce_values(broker, channel, encode(channel, 1, 1)).err == 0
+        broker.close()
+    assert [writer.state for writer in channel.endpoints()] == ["closed", "closed"]
+    with channel.reader() as reader:
+        assert list(reader) == readings(2)
 
 
 @pytest.mark.long
