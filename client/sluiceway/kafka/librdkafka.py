@@ -168,7 +168,9 @@ class BatchProducer:
     def _created(self, config: Mapping[str, object]) -> c_void_p:
         lib, text = self._lib, ctypes.create_string_buffer(_ERROR_BYTES)
         conf = c_void_p(lib.rd_kafka_conf_new())
-        for name, value in {**config, "log.queue": True}.items():
+        # A message is freed with its report. Without one, the thread that sends would free it.
+        own = {"log.queue": True, "delivery.report.only.error": False}
+        for name, value in {**config, **own}.items():
             setting = str(value).lower() if isinstance(value, bool) else str(value)
             if lib.rd_kafka_conf_set(conf, name.encode(), setting.encode(), text, _ERROR_BYTES):
                 lib.rd_kafka_conf_destroy(conf)
