@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from sluiceway_gateway.auth.service import Tokens
-from sluiceway_gateway.db.revision import migrate, open_database
+from sluiceway_gateway.core.auth.service import Tokens
+from sluiceway_gateway.core.db.revision import migrate, open_database
 from sluiceway_gateway.embedded import free_ports
 
 KEY = "bench-key-" + "0123456789abcdef" * 2

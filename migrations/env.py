@@ -7,9 +7,9 @@ at `SLUICEWAY_DATABASE_URL`.
 from alembic import context
 from sqlalchemy import Connection
 
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.schema import metadata
-from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.db.schema import metadata
+from sluiceway_gateway.core.settings import Settings
 
 
 def run(connection: Connection) -> None:

@@ -20,7 +20,7 @@ from xdist.workermanage import WorkerController
 from databases import Databases, Postgres, SQLite, running_postgres
 from relay import Relay
 from shared_kafka import SharedKafka, broker_of, directory_of, gateway_of, start_gateway
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.db.engine import Database
 
 # For short-lived Java processes (brokers, Spark's executors): optimization and verification of code
 # would cost more than they save.
@@ -59,13 +59,13 @@ _LONG = (
 #: In a listed file, the first test runs with both.
 _REPEATED = {
     "postgres": (
-        "tests/gateway/auth/test_open_mode.py",
+        "tests/gateway/core/auth/test_open_mode.py",
         "tests/gateway/channels/test_adopting.py",
         "tests/gateway/channels/test_connection.py",
         "tests/gateway/channels/test_put_with_kafka.py",
-        "tests/gateway/db/test_database_away.py",
+        "tests/gateway/core/db/test_database_away.py",
         "tests/gateway/http/",
-        "tests/gateway/kafka/test_cluster_identity.py",
+        "tests/gateway/core/kafka/test_cluster_identity.py",
         "tests/gateway/lag_history/test_resolutions.py",
         "tests/gateway/ledger/test_pruning.py",
         "tests/gateway/test_metrics.py",
@@ -76,7 +76,7 @@ _REPEATED = {
         "tests/gateway/status/test_sampling_commits.py",
         "tests/gateway/status/test_status_events.py",
         "tests/gateway/groups/test_slow_members.py",
-        "tests/gateway/auth/test_tokens.py",
+        "tests/gateway/core/auth/test_tokens.py",
         "tests/gateway/provisioning/test_idling.py",
         "tests/gateway/provisioning/test_reconcile.py",
         "tests/tracing/",

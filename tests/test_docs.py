@@ -10,9 +10,9 @@ import pytest
 from sluiceway import errors
 from sluiceway.ledger import write_batch
 from sluiceway_gateway.channels import model as channels_model
+from sluiceway_gateway.core.settings import SECRETS, Settings
 from sluiceway_gateway.endpoints import model as endpoints_model
 from sluiceway_gateway.ledger import model as ledger_model
-from sluiceway_gateway.settings import SECRETS, Settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -14,9 +14,9 @@ from confluent_kafka.admin import NewTopic
 from sluiceway.errors import KafkaFailure
 from sluiceway.kafka.consumer import MessageStream
 from sluiceway.kafka.io_thread import SHARED_CONSUMERS
-from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.kafka.client import Client
-from sluiceway_gateway.kafka.model import Cause
+from sluiceway_gateway.core.errors import KafkaUnavailable
+from sluiceway_gateway.core.kafka.client import Client
+from sluiceway_gateway.core.kafka.model import Cause
 from topics import connection_to
 from waiting import until
 

@@ -11,15 +11,17 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
 from sluiceway import __version__
-from sluiceway_gateway.audit import routes as audit_routes
-from sluiceway_gateway.auth import routes as auth_routes
-from sluiceway_gateway.auth.ownership import Ownership
-from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import routes as channels_routes
 from sluiceway_gateway.channels.service import Channels
-from sluiceway_gateway.clock import Clock, system_clock
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.revision import require_current
+from sluiceway_gateway.core.auth.ownership import Ownership
+from sluiceway_gateway.core.auth.service import Tokens
+from sluiceway_gateway.core.clock import Clock, system_clock
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.db.revision import require_current
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.client import check_client_properties
+from sluiceway_gateway.core.kafka.cluster_identity import ClusterIdentity
+from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.endpoints import heartbeat_routes
 from sluiceway_gateway.endpoints import routes as endpoints_routes
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
@@ -28,15 +30,12 @@ from sluiceway_gateway.graph import routes as graph_routes
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http import health, openapi
+from sluiceway_gateway.http import token_routes as auth_routes
 from sluiceway_gateway.http.auth import HEALTH
 from sluiceway_gateway.http.json import JsonCache, ResponseCache
 from sluiceway_gateway.http.middleware import Observation
 from sluiceway_gateway.http.openapi import DESCRIPTION, document
 from sluiceway_gateway.http.route import BoundedThreads, GatewayRoute, Services
-from sluiceway_gateway.kafka import routes as kafka_routes
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.client import check_client_properties
-from sluiceway_gateway.kafka.cluster_identity import ClusterIdentity
 from sluiceway_gateway.lag_history import routes as history_routes
 from sluiceway_gateway.ledger import routes as ledger_routes
 from sluiceway_gateway.ledger.reading import LedgerReads
@@ -54,7 +53,8 @@ from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from sluiceway_gateway.registry import routes as registry_routes
 from sluiceway_gateway.registry.service import Registry
 from sluiceway_gateway.schemas import routes as schemas_routes
-from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.status import audit_routes
+from sluiceway_gateway.status import cluster_routes as kafka_routes
 from sluiceway_gateway.status import routes as status_routes
 from sluiceway_gateway.status.event_feed import StatusFeed
 from sluiceway_gateway.status.service import Statuses

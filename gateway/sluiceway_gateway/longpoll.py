@@ -13,9 +13,9 @@ from anyio import CapacityLimiter, to_thread
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.store import Tag
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.errors import TooManyWaiters
-from sluiceway_gateway.passes import OnPass, PassRecord, unobserved
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.errors import TooManyWaiters
+from sluiceway_gateway.core.passes import OnPass, PassRecord, unobserved
 
 #: Maximum fraction of the time that is spent on reading states.
 _SHARE = 0.1

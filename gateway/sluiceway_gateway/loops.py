@@ -5,21 +5,21 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from sluiceway_gateway.clock import Clock
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.leases import Leader, holder_name
+from sluiceway_gateway.core.clock import Clock
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.db.leases import Leader, holder_name
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.passes import OnPass, PassRecord, unobserved
+from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.endpoints.pruning import Pruner
-from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.ledger.halting import LedgerComparer
 from sluiceway_gateway.ledger.leases import LeaseReaper
 from sluiceway_gateway.ledger.pruning import LedgerPruner
 from sluiceway_gateway.lifecycle.drain import Drainer
 from sluiceway_gateway.lifecycle.idle import TtlReaper
 from sluiceway_gateway.offsets.mirror import Mirror
-from sluiceway_gateway.passes import OnPass, PassRecord, unobserved
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts, Reconciler
-from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status.sampler import Sampler
 
 

@@ -10,7 +10,7 @@ from selenium.webdriver.chrome.service import Service
 from browsers import Browser
 from databases import SQLite
 from gateways import Rig, running
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.db.engine import Database
 
 
 # Before markers select tests.

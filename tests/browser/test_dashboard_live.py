@@ -22,7 +22,7 @@ from sluiceway import Gateway, Heartbeat
 from sluiceway.errors import Conflict
 from sluiceway.writer import ChannelWriter
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.status import sampler
 from waiting import until
 

@@ -13,10 +13,10 @@ from databases import SQLite
 from endpoints import site
 from gateways import SCHEMA, TOKEN_KEY, UNREACHABLE, Rig, serving
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.auth.model import Principal, Token
-from sluiceway_gateway.auth.service import Tokens
-from sluiceway_gateway.db.schema import tokens as stored
-from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.core.auth.model import Principal, Token
+from sluiceway_gateway.core.auth.service import Tokens
+from sluiceway_gateway.core.db.schema import tokens as stored
+from sluiceway_gateway.core.settings import Settings
 from waiting import until
 
 LIFETIME = timedelta(hours=1)

@@ -17,7 +17,7 @@ from gateways import patient_reads, serving
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.core.settings import Settings
 from topics import Topics
 from waiting import until
 

@@ -12,7 +12,7 @@ from gateways import Rig, serving
 from shared_kafka import SharedKafka
 from sluiceway import Gateway, Heartbeat
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.core.settings import Settings
 from waiting import until
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"

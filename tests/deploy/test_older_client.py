@@ -15,7 +15,7 @@ from gateways import serving
 from shared_kafka import SharedKafka
 from sluiceway import __version__
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.core.settings import Settings
 
 pytestmark = pytest.mark.long
 

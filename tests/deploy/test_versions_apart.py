@@ -17,7 +17,7 @@ from sluiceway.api.models import ChannelResource, ChannelSpec
 from sluiceway.api.parsing import JsonNode, parse, problem
 from sluiceway.errors import Conflict, GatewayUnavailable
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.core.settings import Settings
 
 pytestmark = pytest.mark.long
 

@@ -12,7 +12,7 @@ from gateways import ManualClock, Rig, running
 from ledger_sites import LedgerSite, ledger_site, written_topic
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import TopicRef
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.db.engine import Database
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from endpoints import Site, report, site
 from gateways import Rig, running
 from sluiceway import __version__
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.schema import endpoints
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.db.schema import endpoints
 from sluiceway_gateway.endpoints.model import Mode
 from sluiceway_gateway.provisioning.store import remove
 from sluiceway_gateway.status import sample_store

@@ -7,7 +7,7 @@ from datetime import timedelta
 from tests.model.world import START, Violation, World, offsets
 
 from sluiceway.api.ledger import DEFAULT_LEASE_MS
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.errors import (
     BatchNotFound,
     BeyondWatermark,
     ManifestConflict,

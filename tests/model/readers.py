@@ -6,7 +6,7 @@ from typing import Any
 from tests.model.gateway import Gateway, Response
 from tests.model.world import Steps, Violation, World, offsets, pause
 
-from sluiceway_gateway.errors import NotFound
+from sluiceway_gateway.core.errors import NotFound
 
 _PARTITIONS = 10
 """More than any schedule has."""

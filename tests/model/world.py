@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from sluiceway.errors import SluicewayError
-from sluiceway_gateway.errors import SluicewayGatewayError
+from sluiceway_gateway.core.errors import SluicewayGatewayError
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -18,8 +18,8 @@ from pydantic import SecretStr
 from processes import process
 from secured import PASSWORDS, SecuredGateway, SecuredKafka
 from shared_kafka import SharedKafka
-from sluiceway_gateway.auth.service import Tokens
-from sluiceway_gateway.db.revision import migrate, open_database
+from sluiceway_gateway.core.auth.service import Tokens
+from sluiceway_gateway.core.db.revision import migrate, open_database
 
 TOKEN_KEY = "token-key-" + "0123456789abcdef" * 2
 

@@ -18,9 +18,9 @@ from secured import Authority, Certificate, SecuredGateway, SecuredKafka
 from sluiceway import Gateway
 from sluiceway.errors import GatewayAccessFailed, GatewayUnavailable
 from sluiceway_gateway.cli import main
-from sluiceway_gateway.errors import AccessFailure, AccessProblem, KafkaUnavailable
-from sluiceway_gateway.kafka import client
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.errors import AccessFailure, AccessProblem, KafkaUnavailable
+from sluiceway_gateway.core.kafka import client
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from waiting import until
 
 PROMPT_S, TIMEOUT_S = 100.0, 300.0

@@ -8,8 +8,8 @@ import pytest
 from secured import SecuredKafka
 from sluiceway.errors import KafkaAccessFailed
 from sluiceway.writer import ChannelWriter
-from sluiceway_gateway.errors import AccessProblem, KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.errors import AccessProblem, KafkaUnavailable
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from topics import connection_to
 from waiting import until
 

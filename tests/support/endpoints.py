@@ -8,18 +8,18 @@ from typing import Any
 import httpx
 
 from gateways import TOPIC_ID, UNREACHABLE, ManualClock, Rig, insert_channel, observe, result
-from sluiceway_gateway.auth.model import OwnershipMode
-from sluiceway_gateway.auth.ownership import Ownership
-from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.auth.model import OwnershipMode
+from sluiceway_gateway.core.auth.ownership import Ownership
+from sluiceway_gateway.core.auth.service import LOOPBACK, Tokens
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.liveness import Reaper
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Place, Role
 from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.groups.service import GroupService
-from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.offsets.service import Offsets
 
 

@@ -18,7 +18,7 @@ from sqlalchemy import event
 from relay import Relay
 from sluiceway import Channel
 from sluiceway.api.transport import Transport
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.db.engine import Database
 from waiting import until
 
 

@@ -16,18 +16,18 @@ from fastapi import FastAPI
 
 from sluiceway.schema import Schema
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change
 from sluiceway_gateway.channels.create import create
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.cli.serve import bound_socket, server_config
-from sluiceway_gateway.db import leases
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.kafka.model import ObservedTopic
+from sluiceway_gateway.core.auth.service import Tokens
+from sluiceway_gateway.core.db import leases
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.kafka.model import ObservedTopic
+from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.messages.reading import MessageReads
 from sluiceway_gateway.provisioning.store import record_observation
-from sluiceway_gateway.settings import Settings
 from waiting import until
 
 

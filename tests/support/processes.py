@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from sluiceway_gateway.settings import CLIENTS, PREFIX, SECRETS, Settings
+from sluiceway_gateway.core.settings import CLIENTS, PREFIX, SECRETS, Settings
 from waiting import until
 
 COMMAND = [sys.executable, "-c", "from sluiceway_gateway.cli import main; raise SystemExit(main())"]

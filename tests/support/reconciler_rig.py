@@ -9,9 +9,9 @@ from typing import Any
 from gateways import ManualClock, insert_channel
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Condition, Phase
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.model import ObservedTopic
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import ObservedTopic
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts, Reconciler
 from waiting import until
 

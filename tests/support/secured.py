@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import serialization
 
 from processes import Process
 from shared_kafka import SharedKafka
-from sluiceway_gateway.auth.service import Tokens
+from sluiceway_gateway.core.auth.service import Tokens
 
 
 class Certificate:

@@ -22,7 +22,7 @@ import pytest
 
 from processes import process
 from relay import reserve_port
-from sluiceway_gateway.db.revision import migrate
+from sluiceway_gateway.core.db.revision import migrate
 from sluiceway_gateway.embedded import KafkaServer
 from waiting import until
 

@@ -8,8 +8,8 @@ from confluent_kafka import Consumer, IsolationLevel, Message, Producer, TopicPa
 from confluent_kafka.admin import OffsetSpec
 
 from sluiceway.api.models import Connection
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.model import NewMessage, Rejection
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import NewMessage, Rejection
 from sluiceway_gateway.provisioning.topic import AlterConfig, CreateTopic, GrowPartitions
 from waiting import until
 

@@ -19,9 +19,9 @@ from gateways import serving
 from sluiceway import Gateway
 from sluiceway.errors import SluicewayError
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.logs import configure_logs
-from sluiceway_gateway.request_batcher import Batcher
-from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.core.logs import configure_logs
+from sluiceway_gateway.core.request_batcher import Batcher
+from sluiceway_gateway.core.settings import Settings
 
 SCHEMA = {"type": "record", "name": "Landing", "fields": [{"name": "carrier", "type": "string"}]}
 RECORDS = [{"carrier": f"a value of record {number}"} for number in range(100)]

@@ -28,7 +28,7 @@ from sluiceway_gateway.channels.model import (
     may_become,
     topic_name,
 )
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.errors import (
     ChannelAdopted,
     ChannelDeleting,
     ChannelPinned,
@@ -38,7 +38,7 @@ from sluiceway_gateway.errors import (
     PreconditionFailed,
     Violation,
 )
-from sluiceway_gateway.kafka.model import ObservedTopic
+from sluiceway_gateway.core.kafka.model import ObservedTopic
 from sluiceway_gateway.provisioning.topic import canonical, refusals
 
 

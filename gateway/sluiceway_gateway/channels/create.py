@@ -15,10 +15,10 @@ from sluiceway_gateway.channels.model import (
     SchemaVersion,
     longest_name,
 )
-from sluiceway_gateway.db import idempotency
-from sluiceway_gateway.db.engine import Database, WriteTransaction
-from sluiceway_gateway.db.idempotency import Request
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.db import idempotency
+from sluiceway_gateway.core.db.engine import Database, WriteTransaction
+from sluiceway_gateway.core.db.idempotency import Request
+from sluiceway_gateway.core.errors import (
     ConcurrentChange,
     ImmutableField,
     InvalidRequest,
@@ -28,8 +28,8 @@ from sluiceway_gateway.errors import (
     TopicTaken,
     Violation,
 )
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.model import ObservedTopic
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import ObservedTopic
 from sluiceway_gateway.schemas import store as schemas_store
 from sluiceway_gateway.schemas.service import schema_for, version_of
 from sluiceway_gateway.schemas.store import KeptTopic

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic_core import to_json
 
-from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.change import UNSET, Precondition, etag
 from sluiceway_gateway.channels.model import Channel, SchemaVersion
 from sluiceway_gateway.channels.service import ChangeContext, require_known
@@ -21,8 +20,9 @@ from sluiceway_gateway.channels.wire import (
     Uid,
     channel_json,
 )
-from sluiceway_gateway.db.idempotency import StoredResponse
-from sluiceway_gateway.errors import ConfigNotAllowed, Violation
+from sluiceway_gateway.core.auth.model import Action, Principal
+from sluiceway_gateway.core.db.idempotency import StoredResponse
+from sluiceway_gateway.core.errors import ConfigNotAllowed, Violation
 from sluiceway_gateway.http.auth import Anybody, Manager, Viewer
 from sluiceway_gateway.http.json import body_of, json_response, text_of
 from sluiceway_gateway.http.middleware import long_poll

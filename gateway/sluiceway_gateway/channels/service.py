@@ -4,9 +4,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from sluiceway.schema import Schema
-from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, AuditEntry, fields_of, given_fields
-from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import (
     UNSET,
@@ -19,12 +16,14 @@ from sluiceway_gateway.channels.change import (
 from sluiceway_gateway.channels.create import Preflight, create
 from sluiceway_gateway.channels.labels import Selector
 from sluiceway_gateway.channels.model import Channel, Delivery, Phase, SchemaVersion, sources
-from sluiceway_gateway.clock import Clock, system_clock
-from sluiceway_gateway.db import idempotency
-from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.idempotency import Request, StoredResponse
-from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.audit import store as audit_store
+from sluiceway_gateway.core.audit.model import AuditedAction, AuditEntry, fields_of, given_fields
+from sluiceway_gateway.core.auth.model import Action, Principal
+from sluiceway_gateway.core.clock import Clock, system_clock
+from sluiceway_gateway.core.db import idempotency
+from sluiceway_gateway.core.db.engine import Database, ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.idempotency import Request, StoredResponse
+from sluiceway_gateway.core.errors import (
     ChannelClosed,
     ChannelNotFound,
     ChannelNotReady,
@@ -33,7 +32,8 @@ from sluiceway_gateway.errors import (
     NotFound,
     UidMismatch,
 )
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.lifecycle.drain import bounds_for_deletion, require_unused
 from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.lifecycle.model import closing

@@ -20,9 +20,9 @@ from sluiceway_gateway.channels.model import (
     Retention,
     TopicRef,
 )
-from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import channel_schemas, channels, schemas
-from sluiceway_gateway.db.statements import (
+from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.schema import channel_schemas, channels, schemas
+from sluiceway_gateway.core.db.statements import (
     PreparedSelect,
     by_dialect,
     columns_of,

@@ -33,7 +33,7 @@ from sluiceway_gateway.cli.status import (
     status,
     transfer,
 )
-from sluiceway_gateway.clock import system_clock
+from sluiceway_gateway.core.clock import system_clock
 
 #: Interval at which `close --wait` reports progress.
 _REPORT_EVERY_S = 10.0

@@ -17,8 +17,8 @@ import click
 
 from sluiceway import __version__
 from sluiceway.errors import SluicewayError
+from sluiceway_gateway.core.errors import DatabaseUnavailable, SluicewayGatewayError
 from sluiceway_gateway.embedded import EmbeddedError
-from sluiceway_gateway.errors import DatabaseUnavailable, SluicewayGatewayError
 
 #: The modules of commands, imported on use so that no command waits for the imports of another.
 COMMANDS = {
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None, *, timeout_s: float = 10.0) -> 
 def _database_failure(error: DatabaseUnavailable) -> str:
     """Return the message with the cause, which responses to requests leave out."""
     # Imported on use: most commands need no database.
-    from sluiceway_gateway.db.failures import cause_of
+    from sluiceway_gateway.core.db.failures import cause_of
 
     cause = cause_of(error)
     if cause is None:

@@ -24,13 +24,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sluiceway.tracing import configure as configure_tracing
-from sluiceway_gateway.auth.service import Tokens, check_bind
 from sluiceway_gateway.cli.entry import waiting_for
-from sluiceway_gateway.db.revision import migrate as migrate_database
-from sluiceway_gateway.db.revision import open_database
+from sluiceway_gateway.core.auth.service import Tokens, check_bind
+from sluiceway_gateway.core.db.revision import migrate as migrate_database
+from sluiceway_gateway.core.db.revision import open_database
+from sluiceway_gateway.core.logs import configure_logs
+from sluiceway_gateway.core.settings import Settings, unknown_variables
 from sluiceway_gateway.embedded import KafkaServer, find_java
-from sluiceway_gateway.logs import configure_logs
-from sluiceway_gateway.settings import Settings, unknown_variables
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from sluiceway_gateway.auth.model import Token
-from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.cli.entry import duration, format_time, print_table, waiting_for
-from sluiceway_gateway.db.revision import open_database
-from sluiceway_gateway.logs import configure_logs
-from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.core.auth.model import Token
+from sluiceway_gateway.core.auth.service import Tokens
+from sluiceway_gateway.core.db.revision import open_database
+from sluiceway_gateway.core.logs import configure_logs
+from sluiceway_gateway.core.settings import Settings
 
 
 @click.group()

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from sluiceway import Gateway
 from sluiceway_gateway.cli.serve import Interrupted, interruptible
+from sluiceway_gateway.core.settings import CLIENTS, PREFIX
 from sluiceway_gateway.demo.environment import (
     DemoPackageMissing,
     JobFailed,
@@ -32,7 +33,6 @@ from sluiceway_gateway.demo.environment import (
     run_job,
 )
 from sluiceway_gateway.embedded import EmbeddedError
-from sluiceway_gateway.settings import CLIENTS, PREFIX
 
 _FLIGHTS = 336_776
 Record = Mapping[str, Any]

@@ -5,15 +5,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, fields_of
-from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import Change, changed
 from sluiceway_gateway.channels.model import Channel, Heartbeat
 from sluiceway_gateway.channels.service import require_channel, require_known, require_usable
-from sluiceway_gateway.db.engine import WriteTransaction
+from sluiceway_gateway.core.audit import store as audit_store
+from sluiceway_gateway.core.audit.model import AuditedAction, fields_of
+from sluiceway_gateway.core.auth.model import Action, Principal
+from sluiceway_gateway.core.auth.ownership import Ownership
+from sluiceway_gateway.core.db.engine import WriteTransaction
+from sluiceway_gateway.core.errors import (
+    ChannelNotReady,
+    ConcurrentChange,
+    GroupSize,
+    SluicewayGatewayError,
+)
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach_request import (
@@ -35,12 +41,6 @@ from sluiceway_gateway.endpoints.model import (
     event,
     own_heartbeat,
     superseded,
-)
-from sluiceway_gateway.errors import (
-    ChannelNotReady,
-    ConcurrentChange,
-    GroupSize,
-    SluicewayGatewayError,
 )
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.assignment import (

@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy import CursorResult, bindparam, select
 
-from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import endpoint_events
-from sluiceway_gateway.db.statements import columns_of
+from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.schema import endpoint_events
+from sluiceway_gateway.core.db.statements import columns_of
 from sluiceway_gateway.endpoints.model import Endpoint, Event, Health, Role, State, event
 from sluiceway_gateway.endpoints.store import (
     live_members,

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Response
 from pydantic import AfterValidator, BaseModel, Field
 
-from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.wire import RequestModel, Uid
+from sluiceway_gateway.core.auth.model import Principal
 from sluiceway_gateway.endpoints.heartbeats import (
     EndpointReport,
     HeartbeatResult,

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from sluiceway_gateway.auth.model import Principal
-from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.model import FINISHING, Heartbeat
 from sluiceway_gateway.channels.store import hold_channels
-from sluiceway_gateway.clock import Clock, system_clock
-from sluiceway_gateway.db.engine import Database, WriteTransaction
+from sluiceway_gateway.core.auth.model import Principal
+from sluiceway_gateway.core.auth.service import Tokens
+from sluiceway_gateway.core.clock import Clock, system_clock
+from sluiceway_gateway.core.db.engine import Database, WriteTransaction
+from sluiceway_gateway.core.errors import Fenced, Forbidden, IllegalTransition, MembersOpen
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import EndpointChange, is_visible, save_changes
@@ -36,7 +37,6 @@ from sluiceway_gateway.endpoints.model import (
 )
 from sluiceway_gateway.endpoints.service import DetachSpec, detach_endpoint, with_settlements
 from sluiceway_gateway.endpoints.session_store import EndpointContext, Opening
-from sluiceway_gateway.errors import Fenced, Forbidden, IllegalTransition, MembersOpen
 
 _RECOVERED = "its session sends heartbeats again"
 _UNKNOWN = (

@@ -16,18 +16,18 @@ from datetime import datetime
 import structlog
 
 from sluiceway_gateway.channels.store import hold_channels
-from sluiceway_gateway.clock import Clock
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.statements import chunks
+from sluiceway_gateway.core.clock import Clock
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.db.statements import chunks
+from sluiceway_gateway.core.errors import KafkaUnavailable
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.client import log_unavailable
 from sluiceway_gateway.endpoints import liveness_store, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import save_changes
 from sluiceway_gateway.endpoints.liveness_store import EndpointBeat, LostWriter, SessionBeat
 from sluiceway_gateway.endpoints.model import Endpoint, Health, State, next_health, worse_after_ms
-from sluiceway_gateway.errors import KafkaUnavailable
 from sluiceway_gateway.groups.rebalance_timeout import RebalanceTimeout
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.client import log_unavailable
 
 _log = structlog.get_logger(__name__)
 

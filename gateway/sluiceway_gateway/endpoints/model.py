@@ -6,9 +6,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sluiceway_gateway.auth.model import Action
 from sluiceway_gateway.channels.model import MIN_HEARTBEAT_MS, Heartbeat
-from sluiceway_gateway.errors import Fenced, IllegalTransition, PatienceOutOfBounds
+from sluiceway_gateway.core.auth.model import Action
+from sluiceway_gateway.core.errors import Fenced, IllegalTransition, PatienceOutOfBounds
 
 Reached = Mapping[int, tuple[int, int]]
 """By partition, the next offset to read and how many records of that message are done."""

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.change import endpoints_etag
 from sluiceway_gateway.channels.routes import Listener, connection_text
 from sluiceway_gateway.channels.wire import Uid
+from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,

@@ -7,15 +7,25 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
-from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction
-from sluiceway_gateway.auth.model import Principal
-from sluiceway_gateway.auth.ownership import Ownership
-from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.channels.service import find_channel, hold_channel
-from sluiceway_gateway.clock import Clock, system_clock
-from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.audit import store as audit_store
+from sluiceway_gateway.core.audit.model import AuditedAction
+from sluiceway_gateway.core.auth.model import Principal
+from sluiceway_gateway.core.auth.ownership import Ownership
+from sluiceway_gateway.core.auth.service import Tokens
+from sluiceway_gateway.core.clock import Clock, system_clock
+from sluiceway_gateway.core.db.engine import Database, ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.errors import (
+    ConcurrentChange,
+    EndpointNotFound,
+    InvalidRequest,
+    MembersOpen,
+    SluicewayGatewayError,
+)
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin, require_watermarks
+from sluiceway_gateway.core.passes import OnPass, unobserved
+from sluiceway_gateway.core.request_batcher import Batcher
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach import AttachBatch, Outcome
@@ -38,19 +48,9 @@ from sluiceway_gateway.endpoints.model import (
     returned,
     superseded,
 )
-from sluiceway_gateway.errors import (
-    ConcurrentChange,
-    EndpointNotFound,
-    InvalidRequest,
-    MembersOpen,
-    SluicewayGatewayError,
-)
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.assignment import endpoint_partitions, reading_place
-from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.ledger import batch_store
-from sluiceway_gateway.passes import OnPass, unobserved
-from sluiceway_gateway.request_batcher import Batcher
 
 _EVENTS_SHOWN = 100
 

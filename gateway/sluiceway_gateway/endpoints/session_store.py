@@ -18,20 +18,20 @@ from sqlalchemy import (
     update,
 )
 
-from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import (
+from sluiceway_gateway.core.auth.model import Principal
+from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.schema import (
     channels,
     endpoint_groups,
     endpoint_tasks,
     endpoints,
     sessions,
 )
-from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, by_dialect, upsert
+from sluiceway_gateway.core.db.statements import PreparedDml, PreparedSelect, by_dialect, upsert
+from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.endpoints.model import OPEN, Attempt, Endpoint, TaskState, reached_of
 from sluiceway_gateway.endpoints.store import INTERVAL_MS, MAY_RETURN, TIMEOUT_MS, endpoint_of
-from sluiceway_gateway.errors import InvalidRequest
 from sluiceway_gateway.groups.store import of_its_group
 
 MAX_BEATS_AHEAD = 1_000_000_000

@@ -6,10 +6,11 @@ from typing import Any
 from sqlalchemy import Row, and_, bindparam, case, exists, null, or_, select, tuple_, update
 
 from sluiceway_gateway.channels.model import Heartbeat
-from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import channels, endpoints
-from sluiceway_gateway.db.statements import PreparedDml, PreparedSelect, chunks
-from sluiceway_gateway.db.types import Document, OptionalDocument
+from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.schema import channels, endpoints
+from sluiceway_gateway.core.db.statements import PreparedDml, PreparedSelect, chunks
+from sluiceway_gateway.core.db.types import Document, OptionalDocument
+from sluiceway_gateway.core.errors import ConcurrentChange
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     OPEN,
@@ -25,7 +26,6 @@ from sluiceway_gateway.endpoints.model import (
     merged_ends,
     offsets_of,
 )
-from sluiceway_gateway.errors import ConcurrentChange
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.assignment import Member
 

@@ -11,8 +11,8 @@ passes to the next one when the holder releases it.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from sluiceway_gateway.core.errors import IllegalTransition, StaleGeneration
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Place, Role, Share
-from sluiceway_gateway.errors import IllegalTransition, StaleGeneration
 from sluiceway_gateway.groups.model import Group
 
 

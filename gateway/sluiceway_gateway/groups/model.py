@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sluiceway_gateway.auth.model import Owned, OwnedKind
 from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.core.auth.model import Owned, OwnedKind
+from sluiceway_gateway.core.errors import GroupLargerThanPinned, GroupMode, GroupSize
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Place, Role
-from sluiceway_gateway.errors import GroupLargerThanPinned, GroupMode, GroupSize
 
 GROUP_LENGTH = 249
 """Maximum length of a group's name: at most 996 bytes, which fit into an index of PostgreSQL."""

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from sluiceway_gateway.channels.store import hold_channels
-from sluiceway_gateway.clock import Clock
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.statements import chunks
+from sluiceway_gateway.core.clock import Clock
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.db.statements import chunks
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import add_events
 from sluiceway_gateway.endpoints.liveness_store import StaleShare

@@ -3,20 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction
-from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import find_channel, hold_channel
-from sluiceway_gateway.clock import Clock, system_clock
-from sluiceway_gateway.db.engine import Database, ReadTransaction
+from sluiceway_gateway.core.audit import store as audit_store
+from sluiceway_gateway.core.audit.model import AuditedAction
+from sluiceway_gateway.core.auth.model import Action, Principal
+from sluiceway_gateway.core.auth.ownership import Ownership
+from sluiceway_gateway.core.clock import Clock, system_clock
+from sluiceway_gateway.core.db.engine import Database, ReadTransaction
+from sluiceway_gateway.core.errors import GroupNotFound, GroupSize, NoGroup
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import save_changes
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role, State, superseded
 from sluiceway_gateway.endpoints.service import hold_endpoint, require_endpoint
-from sluiceway_gateway.errors import GroupNotFound, GroupSize, NoGroup
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.assignment import (
     Member,

@@ -6,12 +6,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Update, and_, bindparam, delete, select, tuple_, update
 
-from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction
-from sluiceway_gateway.auth.model import Principal
-from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import endpoint_groups, endpoints, finished_places
-from sluiceway_gateway.db.statements import PreparedSelect, columns_of, upsert
+from sluiceway_gateway.core.audit import store as audit_store
+from sluiceway_gateway.core.audit.model import AuditedAction
+from sluiceway_gateway.core.auth.model import Principal
+from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.schema import endpoint_groups, endpoints, finished_places
+from sluiceway_gateway.core.db.statements import PreparedSelect, columns_of, upsert
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
 from sluiceway_gateway.groups.model import Group, finished_after
 

@@ -12,9 +12,9 @@ from anyio import to_thread
 from fastapi import Depends, Request
 from starlette.datastructures import Headers
 
-from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.service import Tokens, is_loopback, is_loopback_authority
-from sluiceway_gateway.errors import DatabaseUnavailable, Forbidden, Unauthenticated
+from sluiceway_gateway.core.auth.model import Action, Principal
+from sluiceway_gateway.core.auth.service import Tokens, is_loopback, is_loopback_authority
+from sluiceway_gateway.core.errors import DatabaseUnavailable, Forbidden, Unauthenticated
 
 HEALTH = frozenset({"/livez", "/readyz"})
 """Paths of the health endpoints, whose responses name failing parts, but no addresses."""

@@ -11,22 +11,22 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from sluiceway_gateway.auth.model import Action
-from sluiceway_gateway.db import revision
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.failures import reason_of
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.auth.model import Action
+from sluiceway_gateway.core.db import revision
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.db.failures import reason_of
+from sluiceway_gateway.core.errors import (
     DatabaseUnavailable,
     KafkaUnavailable,
     WrongEncoding,
     WrongRevision,
 )
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.passes import ENDED
 from sluiceway_gateway.http.auth import Scraper
 from sluiceway_gateway.http.problems import problems
 from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
-from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.metrics import CONTENT_TYPE, Scrape
-from sluiceway_gateway.passes import ENDED
 from sluiceway_gateway.provisioning.reconcile_result import Reason, unavailable_reason
 from sluiceway_gateway.status.lag import Overview
 

@@ -13,7 +13,7 @@ from fastapi import Response
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from sluiceway_gateway.errors import InvalidRequest, MalformedJson
+from sluiceway_gateway.core.errors import InvalidRequest, MalformedJson
 
 MAX_DEPTH = 100
 NO_BODY = "The request has no body; send JSON with the header Content-Type: application/json."

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.errors import (
     HeadersTooLarge,
     MalformedHttp,
     RequestTimeout,
@@ -20,9 +20,9 @@ from sluiceway_gateway.errors import (
     TooManyConnections,
     UrlTooLong,
 )
+from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.http.auth import HEALTH
 from sluiceway_gateway.http.problems import problem_response
-from sluiceway_gateway.settings import Settings
 
 MAX_URL_BYTES = 16 * 1024
 MAX_HEAD_BYTES = 32 * 1024

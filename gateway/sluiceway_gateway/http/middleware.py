@@ -14,16 +14,16 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluiceway.tracing import request_ids
-from sluiceway_gateway.auth.model import Principal
-from sluiceway_gateway.auth.ownership import Ownership
-from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.change import Precondition
-from sluiceway_gateway.db.failures import cause_of
-from sluiceway_gateway.errors import SluicewayGatewayError
+from sluiceway_gateway.core.auth.model import Principal
+from sluiceway_gateway.core.auth.ownership import Ownership
+from sluiceway_gateway.core.auth.service import Tokens
+from sluiceway_gateway.core.db.failures import cause_of
+from sluiceway_gateway.core.errors import SluicewayGatewayError
+from sluiceway_gateway.core.tracing import continued
 from sluiceway_gateway.http.auth import PRINCIPAL, authenticate
 from sluiceway_gateway.http.problems import problem_response, unrouted
 from sluiceway_gateway.metrics import Metrics
-from sluiceway_gateway.tracing import continued
 
 _log = structlog.stdlib.get_logger("sluiceway_gateway.http")
 _lines = logging.getLogger("sluiceway_gateway.http")

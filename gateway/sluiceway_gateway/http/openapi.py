@@ -12,7 +12,12 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.routing import BaseRoute
 
-from sluiceway_gateway.errors import NotFound, RegistryError, SluicewayGatewayError, StartupRefused
+from sluiceway_gateway.core.errors import (
+    NotFound,
+    RegistryError,
+    SluicewayGatewayError,
+    StartupRefused,
+)
 from sluiceway_gateway.http.auth import PUBLIC
 from sluiceway_gateway.http.openapi_examples import EXAMPLES, LINKS
 from sluiceway_gateway.http.params import INT64_MAX

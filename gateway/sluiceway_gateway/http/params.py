@@ -10,13 +10,13 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Path, Query
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from sluiceway_gateway.auth.model import Principal, check_label
 from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.labels import Selector
 from sluiceway_gateway.channels.model import NAME_LENGTH, NAME_PATTERN, check_name
-from sluiceway_gateway.db.idempotency import Request
+from sluiceway_gateway.core.auth.model import Principal, check_label
+from sluiceway_gateway.core.db.idempotency import Request
+from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.endpoints.model import Place, Role
-from sluiceway_gateway.errors import InvalidRequest
 from sluiceway_gateway.groups.model import check_group
 
 Name = Annotated[

@@ -11,9 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from sluiceway_gateway import errors
-from sluiceway_gateway.auth.service import Tokens
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core import errors
+from sluiceway_gateway.core.auth.service import Tokens
+from sluiceway_gateway.core.errors import (
     MOST_VIOLATIONS,
     InvalidRequest,
     SluicewayGatewayError,

@@ -16,12 +16,10 @@ from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.service import Channels
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
-from sluiceway_gateway.endpoints.service import AttachService, Endpoints
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.auth.service import Tokens
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.errors import (
     BodyTooLarge,
     Forbidden,
     InvalidRequest,
@@ -30,11 +28,14 @@ from sluiceway_gateway.errors import (
     UnsupportedMediaType,
     Violation,
 )
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.settings import Settings
+from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
+from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.http.auth import PUBLIC, Access
 from sluiceway_gateway.http.json import NO_BODY, JsonCache, ResponseCache, loads
 from sluiceway_gateway.http.problems import malformed
-from sluiceway_gateway.kafka.admin import KafkaAdmin
 from sluiceway_gateway.ledger.reading import LedgerReads
 from sluiceway_gateway.ledger.repair_service import Repairs
 from sluiceway_gateway.ledger.service import Ledgers
@@ -44,7 +45,6 @@ from sluiceway_gateway.messages.writing import MessageWrites
 from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
 from sluiceway_gateway.registry.service import Registry
-from sluiceway_gateway.settings import Settings
 from sluiceway_gateway.status.event_feed import StatusFeed
 from sluiceway_gateway.status.service import Statuses
 

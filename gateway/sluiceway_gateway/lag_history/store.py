@@ -12,9 +12,9 @@ from typing import Any
 
 from sqlalchemy import bindparam, select
 
-from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import lag_history
-from sluiceway_gateway.db.statements import upsert
+from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.schema import lag_history
+from sluiceway_gateway.core.db.statements import upsert
 from sluiceway_gateway.lag_history.model import (
     FINEST,
     RESOLUTIONS,

@@ -24,10 +24,10 @@ from sqlalchemy import (
 )
 
 from sluiceway_gateway.channels.model import Delivery
-from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.ledger_schema import batch_owners, batches, manifest_slices
-from sluiceway_gateway.db.schema import channels, endpoints
-from sluiceway_gateway.db.statements import columns_of, upsert
+from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.ledger_schema import batch_owners, batches, manifest_slices
+from sluiceway_gateway.core.db.schema import channels, endpoints
+from sluiceway_gateway.core.db.statements import columns_of, upsert
 from sluiceway_gateway.ledger.model import (
     Batch,
     BatchState,

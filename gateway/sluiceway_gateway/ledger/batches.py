@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.errors import (
     BatchCommitted,
     BatchFenced,
     BatchKeyTaken,

@@ -15,13 +15,14 @@ from functools import partial
 import structlog
 
 from sluiceway_gateway.channels.model import TopicRef
-from sluiceway_gateway.clock import Clock
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.client import log_unavailable
-from sluiceway_gateway.kafka.model import Watermarks
-from sluiceway_gateway.kafka.window_reader import window_reader
+from sluiceway_gateway.core.clock import Clock
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.errors import KafkaUnavailable
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.client import log_unavailable
+from sluiceway_gateway.core.kafka.model import Watermarks
+from sluiceway_gateway.core.kafka.window_reader import window_reader
+from sluiceway_gateway.core.passes import run_steps
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.model import (
     Interval,
@@ -33,7 +34,6 @@ from sluiceway_gateway.ledger.model import (
     reused_offsets,
 )
 from sluiceway_gateway.messages.model import ReadMessage
-from sluiceway_gateway.passes import run_steps
 
 _log = structlog.get_logger(__name__)
 

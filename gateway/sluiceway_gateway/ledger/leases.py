@@ -8,12 +8,12 @@ from functools import partial
 
 import structlog
 
-from sluiceway_gateway.clock import Clock, clocks_apart
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.clock import Clock, clocks_apart
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.passes import run_steps
 from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.model import reap
 from sluiceway_gateway.ledger.service import save_aborted
-from sluiceway_gateway.passes import run_steps
 
 _log = structlog.get_logger(__name__)
 

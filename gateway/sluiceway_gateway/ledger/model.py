@@ -13,8 +13,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
 
-from sluiceway_gateway.auth.model import Owned, OwnedKind
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.auth.model import Owned, OwnedKind
+from sluiceway_gateway.core.errors import (
     BatchAborted,
     BatchCommitted,
     BatchFenced,

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction
-from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import require_usable
-from sluiceway_gateway.clock import Clock, system_clock
-from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
-from sluiceway_gateway.errors import Conflict, LedgerIntact
-from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
-from sluiceway_gateway.kafka.model import NewMessage, Rejection
+from sluiceway_gateway.core.audit import store as audit_store
+from sluiceway_gateway.core.audit.model import AuditedAction
+from sluiceway_gateway.core.auth.model import Principal
+from sluiceway_gateway.core.clock import Clock, system_clock
+from sluiceway_gateway.core.db.engine import Database, ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.errors import Conflict, LedgerIntact
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin, require_watermarks
+from sluiceway_gateway.core.kafka.model import NewMessage, Rejection
 from sluiceway_gateway.ledger import batch_store, repair_store, store
 from sluiceway_gateway.ledger.halting import LossCheck
 from sluiceway_gateway.ledger.model import Ledger, Owner, Runs, lowest_offsets

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sluiceway_gateway.errors import BeyondWatermark, LedgerIntact, RepairChanged
+from sluiceway_gateway.core.errors import BeyondWatermark, LedgerIntact, RepairChanged
 from sluiceway_gateway.ledger.model import (
     Batch,
     Ending,

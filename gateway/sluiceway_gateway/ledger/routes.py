@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
+from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.endpoints.wire import Count, PartitionText
-from sluiceway_gateway.errors import InvalidRequest
 from sluiceway_gateway.http.auth import Manager, Viewer, Writer
 from sluiceway_gateway.http.json import body_of, json_response
 from sluiceway_gateway.http.middleware import long_poll

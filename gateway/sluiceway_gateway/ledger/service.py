@@ -12,16 +12,15 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction
-from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.ownership import Ownership
 from sluiceway_gateway.channels.model import Channel, Delivery, Phase
 from sluiceway_gateway.channels.service import find_channel, require_usable
-from sluiceway_gateway.clock import Clock, system_clock
-from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
-from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.audit import store as audit_store
+from sluiceway_gateway.core.audit.model import AuditedAction
+from sluiceway_gateway.core.auth.model import Action, Principal
+from sluiceway_gateway.core.auth.ownership import Ownership
+from sluiceway_gateway.core.clock import Clock, system_clock
+from sluiceway_gateway.core.db.engine import Database, ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.errors import (
     BatchNotFound,
     BeyondWatermark,
     ChannelClosed,
@@ -35,7 +34,8 @@ from sluiceway_gateway.errors import (
     SluicewayGatewayError,
     UidMismatch,
 )
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.batches import (
     CommitRequest,

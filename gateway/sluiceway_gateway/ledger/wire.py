@@ -9,8 +9,8 @@ from pydantic import BaseModel, Field
 
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
+from sluiceway_gateway.core.errors import InvalidManifest, InvalidRequest, Violation
 from sluiceway_gateway.endpoints.wire import Count, GroupName, PartitionText
-from sluiceway_gateway.errors import InvalidManifest, InvalidRequest, Violation
 from sluiceway_gateway.http.json import body_of
 from sluiceway_gateway.http.params import INT64_MAX, Time, each_once
 from sluiceway_gateway.ledger.batches import OpenRequest, PreviousCommit

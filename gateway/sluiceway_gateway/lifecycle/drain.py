@@ -13,24 +13,24 @@ import structlog
 
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import FINISHING, Channel, Delivery, Phase
-from sluiceway_gateway.clock import Clock
-from sluiceway_gateway.db import idempotency
-from sluiceway_gateway.db.engine import Database, ReadTransaction
-from sluiceway_gateway.db.idempotency import Request
-from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.model import listed
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.clock import Clock
+from sluiceway_gateway.core.db import idempotency
+from sluiceway_gateway.core.db.engine import Database, ReadTransaction
+from sluiceway_gateway.core.db.idempotency import Request
+from sluiceway_gateway.core.errors import (
     ConcurrentChange,
     EndpointsLive,
     KafkaUnavailable,
     UnreadData,
 )
-from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
-from sluiceway_gateway.kafka.client import log_unavailable
-from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin, require_watermarks
+from sluiceway_gateway.core.kafka.client import log_unavailable
+from sluiceway_gateway.core.kafka.model import Watermarks
+from sluiceway_gateway.core.passes import run_steps
+from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.model import listed
 from sluiceway_gateway.lifecycle.model import ChannelUsage, drained, unread
 from sluiceway_gateway.lifecycle.store import closing_channels, usage_of_channel, visible_ends
-from sluiceway_gateway.passes import run_steps
 
 _log = structlog.get_logger(__name__)
 

@@ -12,24 +12,24 @@ from typing import Literal
 
 import structlog
 
-from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, fields_of
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import deleted
 from sluiceway_gateway.channels.model import Channel, Phase, sources
-from sluiceway_gateway.clock import Clock, clocks_apart
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.failures import reason_of
-from sluiceway_gateway.db.statements import chunks
+from sluiceway_gateway.core.audit import store as audit_store
+from sluiceway_gateway.core.audit.model import AuditedAction, fields_of
+from sluiceway_gateway.core.clock import Clock, clocks_apart
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.db.failures import reason_of
+from sluiceway_gateway.core.db.statements import chunks
+from sluiceway_gateway.core.errors import DatabaseUnavailable, KafkaUnavailable
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin, require_watermarks
+from sluiceway_gateway.core.kafka.client import log_unavailable
+from sluiceway_gateway.core.passes import run_steps
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import add_events
 from sluiceway_gateway.endpoints.model import Event
-from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin, require_watermarks
-from sluiceway_gateway.kafka.client import log_unavailable
 from sluiceway_gateway.lifecycle.model import closed
 from sluiceway_gateway.lifecycle.store import LastUse, last_use, last_uses, record_use
-from sluiceway_gateway.passes import run_steps
 
 _log = structlog.get_logger(__name__)
 

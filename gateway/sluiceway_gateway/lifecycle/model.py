@@ -6,9 +6,9 @@ from datetime import datetime
 
 from sluiceway_gateway.channels.change import require_changeable
 from sluiceway_gateway.channels.model import Channel, Phase, may_become
+from sluiceway_gateway.core.errors import ChannelNotReady
+from sluiceway_gateway.core.kafka.model import Watermarks
 from sluiceway_gateway.endpoints.model import listed
-from sluiceway_gateway.errors import ChannelNotReady
-from sluiceway_gateway.kafka.model import Watermarks
 
 #: Member index of the positions of a whole group.
 SHARED = -1

@@ -10,9 +10,9 @@ from sqlalchemy import Row, bindparam, exists, func, or_, select, update
 
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.channels.store import channel_of, in_phases, selection
-from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.ledger_schema import batches, visible_runs
-from sluiceway_gateway.db.schema import channels, endpoints, positions
+from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.ledger_schema import batches, visible_runs
+from sluiceway_gateway.core.db.schema import channels, endpoints, positions
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, outcome
 from sluiceway_gateway.endpoints.store import LIVES
 from sluiceway_gateway.groups import store as groups_store

@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal
 
-from sluiceway_gateway.errors import InvalidRequest
+from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.ledger.model import Interval
 
 MAX_MESSAGES = 500

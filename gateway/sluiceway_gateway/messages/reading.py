@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Literal
 
 from sluiceway_gateway.channels.model import Channel, Delivery, SchemaVersion
 from sluiceway_gateway.channels.service import find_channel, require_usable
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.errors import ChannelNotReady, InvalidRequest, KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.model import Watermarks
-from sluiceway_gateway.kafka.window_reader import window_reader
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.errors import ChannelNotReady, InvalidRequest, KafkaUnavailable
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import Watermarks
+from sluiceway_gateway.core.kafka.window_reader import window_reader
 from sluiceway_gateway.ledger import store as ledger_store
 from sluiceway_gateway.ledger.model import Interval, visible_below
 from sluiceway_gateway.messages.model import (

@@ -9,17 +9,17 @@ from typing import Any
 
 import structlog
 
-from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction
-from sluiceway_gateway.auth.model import Principal
 from sluiceway_gateway.channels.model import Channel, Delivery, SchemaVersion
 from sluiceway_gateway.channels.service import Channels, require_channel
-from sluiceway_gateway.clock import Clock, system_clock
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.failures import reason_of
-from sluiceway_gateway.errors import DatabaseUnavailable, InvalidRequest, SluicewayGatewayError
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.model import NewMessage, Rejection
+from sluiceway_gateway.core.audit import store as audit_store
+from sluiceway_gateway.core.audit.model import AuditedAction
+from sluiceway_gateway.core.auth.model import Principal
+from sluiceway_gateway.core.clock import Clock, system_clock
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.db.failures import reason_of
+from sluiceway_gateway.core.errors import DatabaseUnavailable, InvalidRequest, SluicewayGatewayError
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import NewMessage, Rejection
 from sluiceway_gateway.ledger import batch_store
 from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
 from sluiceway_gateway.ledger.model import (

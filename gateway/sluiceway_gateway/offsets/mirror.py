@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from sluiceway_gateway.clock import Clock
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.client import log_unavailable
-from sluiceway_gateway.kafka.model import Cause, Rejection
+from sluiceway_gateway.core.clock import Clock
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.errors import KafkaUnavailable
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.client import log_unavailable
+from sluiceway_gateway.core.kafka.model import Cause, Rejection
 from sluiceway_gateway.offsets.store import MirroredOffset, mirrored_offsets
 
 _log = structlog.get_logger(__name__)

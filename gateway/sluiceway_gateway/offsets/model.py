@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sluiceway_gateway.auth.model import Principal
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Role, State
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.auth.model import Principal
+from sluiceway_gateway.core.errors import (
     GoesBack,
     IllegalTransition,
     NoGroup,
@@ -16,6 +15,7 @@ from sluiceway_gateway.errors import (
     StaleGeneration,
     TopicChanged,
 )
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Role, State
 from sluiceway_gateway.groups.assignment import (
     Member,
     endpoint_partitions,

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from sluiceway_gateway.auth.model import Action, Principal
 from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
-from sluiceway_gateway.db.idempotency import StoredResponse
+from sluiceway_gateway.core.auth.model import Action, Principal
+from sluiceway_gateway.core.db.idempotency import StoredResponse
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.wire import Count, Ends, GroupName, ModeWord, Number, PositionBody
 from sluiceway_gateway.groups.model import Group

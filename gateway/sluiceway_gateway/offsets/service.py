@@ -7,21 +7,18 @@ from datetime import datetime
 
 from anyio import to_thread
 
-from sluiceway_gateway.audit import store as audit_store
-from sluiceway_gateway.audit.model import AuditedAction, Scalar
-from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.ownership import Ownership
-from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import find_channel, hold_channel
-from sluiceway_gateway.clock import Clock, system_clock
-from sluiceway_gateway.db import idempotency
-from sluiceway_gateway.db.engine import Database, ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.idempotency import Request, StoredResponse
-from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.change_store import add_events, events_of_group
-from sluiceway_gateway.endpoints.model import Endpoint, Event, Mode, Role, listed
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.audit import store as audit_store
+from sluiceway_gateway.core.audit.model import AuditedAction, Scalar
+from sluiceway_gateway.core.auth.model import Action, Principal
+from sluiceway_gateway.core.auth.ownership import Ownership
+from sluiceway_gateway.core.auth.service import Tokens
+from sluiceway_gateway.core.clock import Clock, system_clock
+from sluiceway_gateway.core.db import idempotency
+from sluiceway_gateway.core.db.engine import Database, ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.idempotency import Request, StoredResponse
+from sluiceway_gateway.core.errors import (
     EndpointNotFound,
     GroupMode,
     InvalidRequest,
@@ -29,6 +26,11 @@ from sluiceway_gateway.errors import (
     NotAssigned,
     SluicewayGatewayError,
 )
+from sluiceway_gateway.core.passes import OnPass, PassRecord, unobserved
+from sluiceway_gateway.core.request_batcher import Batcher
+from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.change_store import add_events, events_of_group
+from sluiceway_gateway.endpoints.model import Endpoint, Event, Mode, Role, listed
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.model import Group, GroupConfig, new_group
 from sluiceway_gateway.groups.service import require_group
@@ -51,8 +53,6 @@ from sluiceway_gateway.offsets.model import (
     require_topic,
 )
 from sluiceway_gateway.offsets.store import Whose, committed_offsets
-from sluiceway_gateway.passes import OnPass, PassRecord, unobserved
-from sluiceway_gateway.request_batcher import Batcher
 
 RESETS_SHOWN = 20
 

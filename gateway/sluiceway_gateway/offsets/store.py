@@ -6,22 +6,28 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Row, bindparam, delete, select, tuple_, update
 
-from sluiceway_gateway.auth.model import Owned, Principal
 from sluiceway_gateway.channels.model import READABLE
 from sluiceway_gateway.channels.store import in_phases
-from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, positions, sessions
-from sluiceway_gateway.db.statements import (
+from sluiceway_gateway.core.auth.model import Owned, Principal
+from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.schema import (
+    channels,
+    endpoint_groups,
+    endpoints,
+    positions,
+    sessions,
+)
+from sluiceway_gateway.core.db.statements import (
     KEYS_AT_ONCE,
     CachedSelect,
     PreparedDml,
     PreparedSelect,
     upsert,
 )
+from sluiceway_gateway.core.errors import EndpointNotFound, SluicewayGatewayError
 from sluiceway_gateway.endpoints import store as endpoint_store
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role
 from sluiceway_gateway.endpoints.store import live_members
-from sluiceway_gateway.errors import EndpointNotFound, SluicewayGatewayError
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.groups.assignment import Member, position_member
 from sluiceway_gateway.groups.model import Group

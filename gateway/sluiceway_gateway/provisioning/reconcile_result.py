@@ -8,8 +8,8 @@ from typing import Literal
 
 from sluiceway_gateway.channels.change import followed
 from sluiceway_gateway.channels.model import Channel, Delivery, Phase, TopicRef, may_become
-from sluiceway_gateway.errors import AccessFailure, AccessProblem
-from sluiceway_gateway.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
+from sluiceway_gateway.core.errors import AccessFailure, AccessProblem
+from sluiceway_gateway.core.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
 from sluiceway_gateway.provisioning.topic import AlterConfig, Plan, TopicMatch, topic_overrides
 
 #: Pause before the next check while a change is not visible yet.

@@ -12,14 +12,14 @@ from functools import partial
 import structlog
 
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.clock import Clock
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.failures import reason_of
-from sluiceway_gateway.errors import DatabaseUnavailable, KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.client import log_unavailable
-from sluiceway_gateway.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
-from sluiceway_gateway.passes import run_steps
+from sluiceway_gateway.core.clock import Clock
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.db.failures import reason_of
+from sluiceway_gateway.core.errors import DatabaseUnavailable, KafkaUnavailable
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.client import log_unavailable
+from sluiceway_gateway.core.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
+from sluiceway_gateway.core.passes import run_steps
 from sluiceway_gateway.provisioning.reconcile_result import (
     BACKOFF_MAX_S,
     RACES,

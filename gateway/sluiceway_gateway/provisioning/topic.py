@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 
-from sluiceway_gateway.kafka.model import DesiredTopic, ObservedTopic
+from sluiceway_gateway.core.kafka.model import DesiredTopic, ObservedTopic
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1

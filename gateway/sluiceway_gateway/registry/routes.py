@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from sluiceway_gateway.errors import NotFound, RegistryError, SluicewayGatewayError
+from sluiceway_gateway.core.errors import NotFound, RegistryError, SluicewayGatewayError
 from sluiceway_gateway.http.auth import RegistryClient
 from sluiceway_gateway.http.problems import headers_of, status_of
 from sluiceway_gateway.http.route import Gateway, GatewayRoute

@@ -18,8 +18,13 @@ from sluiceway_gateway.channels.model import (
     Format,
     SchemaVersion,
 )
-from sluiceway_gateway.db.engine import WriteTransaction
-from sluiceway_gateway.errors import InvalidSchema, SchemaIncompatible, TooManySchemas, Violation
+from sluiceway_gateway.core.db.engine import WriteTransaction
+from sluiceway_gateway.core.errors import (
+    InvalidSchema,
+    SchemaIncompatible,
+    TooManySchemas,
+    Violation,
+)
 from sluiceway_gateway.schemas import store as schemas_store
 
 _POINTER = "/spec/schema"

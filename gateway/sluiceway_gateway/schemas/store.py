@@ -22,9 +22,9 @@ from sqlalchemy import (
 
 from sluiceway_gateway.channels.model import Compatibility, Format, Phase, SchemaVersion
 from sluiceway_gateway.channels.store import in_phases
-from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import channel_schemas, channels, kept_schemas, schemas
-from sluiceway_gateway.db.statements import by_dialect, columns_of, starts_with
+from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.schema import channel_schemas, channels, kept_schemas, schemas
+from sluiceway_gateway.core.db.statements import by_dialect, columns_of, starts_with
 
 _VERSIONS = (
     select(

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from sluiceway_gateway.auth.model import Action, Principal
+from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.http.auth import Anybody, Viewer, access
 from sluiceway_gateway.http.json import json_response, time_json
 from sluiceway_gateway.http.middleware import long_poll

@@ -27,9 +27,9 @@ from sqlalchemy import (
 
 from sluiceway_gateway.channels.model import READABLE, Delivery
 from sluiceway_gateway.channels.store import hold_channels, in_phases
-from sluiceway_gateway.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.db.schema import channels, endpoints, positions, samples
-from sluiceway_gateway.db.statements import CachedSelect, columns_of
+from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.schema import channels, endpoints, positions, samples
+from sluiceway_gateway.core.db.statements import CachedSelect, columns_of
 from sluiceway_gateway.endpoints.model import Mode, Role, has_failed, outcome
 from sluiceway_gateway.endpoints.store import LIVES, share_of
 from sluiceway_gateway.groups import store as groups_store

@@ -12,16 +12,16 @@ from functools import partial
 import structlog
 
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.clock import Clock
-from sluiceway_gateway.db.engine import Database, ReadTransaction
-from sluiceway_gateway.db.statements import chunks
-from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.client import log_unavailable
-from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.core.clock import Clock
+from sluiceway_gateway.core.db.engine import Database, ReadTransaction
+from sluiceway_gateway.core.db.statements import chunks
+from sluiceway_gateway.core.errors import KafkaUnavailable
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.client import log_unavailable
+from sluiceway_gateway.core.kafka.model import Watermarks
+from sluiceway_gateway.core.passes import run_steps
 from sluiceway_gateway.lag_history.model import FINEST
 from sluiceway_gateway.ledger.model import Ledger
-from sluiceway_gateway.passes import run_steps
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status import store as status_store
 from sluiceway_gateway.status.lag import LedgerSample, Sample, group_lag, ledger_sample, write_rate

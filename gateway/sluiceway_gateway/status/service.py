@@ -7,16 +7,16 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TypeVar
 
-from sluiceway_gateway.auth.model import Action, Principal
-from sluiceway_gateway.auth.service import Tokens
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import find_channel
 from sluiceway_gateway.channels.store import Tag
-from sluiceway_gateway.clock import Clock
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.auth.model import Action, Principal
+from sluiceway_gateway.core.auth.service import Tokens
+from sluiceway_gateway.core.clock import Clock
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.errors import ChannelNotFound, InvalidRequest
 from sluiceway_gateway.endpoints.session_store import beats_of_channel
-from sluiceway_gateway.errors import ChannelNotFound, InvalidRequest
 from sluiceway_gateway.graph import store as graph_store
 from sluiceway_gateway.graph.model import GraphJob, jobs_of
 from sluiceway_gateway.lag_history import store as history_store

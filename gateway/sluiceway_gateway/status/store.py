@@ -30,10 +30,16 @@ from sluiceway_gateway.channels.store import (
     selection,
     tag_of,
 )
-from sluiceway_gateway.db.engine import ReadTransaction
-from sluiceway_gateway.db.ledger_schema import visible_runs
-from sluiceway_gateway.db.schema import channels, endpoint_groups, endpoints, positions, samples
-from sluiceway_gateway.db.statements import CachedSelect, starts_with
+from sluiceway_gateway.core.db.engine import ReadTransaction
+from sluiceway_gateway.core.db.ledger_schema import visible_runs
+from sluiceway_gateway.core.db.schema import (
+    channels,
+    endpoint_groups,
+    endpoints,
+    positions,
+    samples,
+)
+from sluiceway_gateway.core.db.statements import CachedSelect, starts_with
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     Endpoint,

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 
 from sluiceway import __version__
 from sluiceway_gateway.channels.change import Precondition
-from sluiceway_gateway.errors import NotFound
+from sluiceway_gateway.core.errors import NotFound
 from sluiceway_gateway.http.params import Conditions
 from sluiceway_gateway.http.route import GatewayRoute
 

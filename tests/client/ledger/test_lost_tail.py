@@ -15,7 +15,7 @@ from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
 from sluiceway.errors import Conflict
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.core.settings import Settings
 from topics import DEFINITION, readings
 
 

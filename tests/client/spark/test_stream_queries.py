@@ -20,7 +20,7 @@ from sluiceway import Gateway
 from sluiceway.channel import Channel
 from sluiceway.spark import microbatch
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.core.settings import Settings
 from spark_tasks import SCHEMA, all_ids, fill, ids_in
 from topics import Topics
 

@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 from gateways import SCHEMA, UNREACHABLE, Rig, code, running
 from shared_kafka import SharedKafka
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.provisioning.reconciler import Reconciler
 from topics import Topics
 from waiting import until

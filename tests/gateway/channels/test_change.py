@@ -16,7 +16,7 @@ from sluiceway_gateway.channels.model import (
     SchemaVersion,
     TopicRef,
 )
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.errors import (
     ChannelDeleting,
     ChannelPinned,
     Conflict,
@@ -24,7 +24,7 @@ from sluiceway_gateway.errors import (
     InvalidRequest,
     PartitionsShrink,
 )
-from sluiceway_gateway.kafka.model import ObservedTopic
+from sluiceway_gateway.core.kafka.model import ObservedTopic
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=5)

@@ -3,7 +3,7 @@ from sqlalchemy import text
 
 from gateways import SCHEMA, UNREACHABLE, Rig, code, running
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.db.engine import Database
 
 PATH = "/v1/channels/flights/connection"
 

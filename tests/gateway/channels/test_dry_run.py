@@ -5,7 +5,7 @@ from sqlalchemy import select
 
 from gateways import SCHEMA, Rig, code
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.db.schema import requests, schemas
+from sluiceway_gateway.core.db.schema import requests, schemas
 
 PATH = "/v1/channels/flights"
 DRY = {"dry_run": "true"}

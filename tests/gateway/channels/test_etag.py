@@ -5,7 +5,7 @@ import pytest
 
 from sluiceway_gateway.channels.change import Change, Precondition, created, etag
 from sluiceway_gateway.channels.model import SchemaVersion
-from sluiceway_gateway.errors import PreconditionFailed
+from sluiceway_gateway.core.errors import PreconditionFailed
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SCHEMA = SchemaVersion(id=7, version=1, fingerprint="f1", definition="s1", created_at=NOW)

@@ -4,7 +4,7 @@ import pytest
 
 from gateways import Rig, code, running, until_ready
 from shared_kafka import SharedKafka
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.db.engine import Database
 
 
 @pytest.fixture

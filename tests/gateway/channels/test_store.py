@@ -22,7 +22,7 @@ from sluiceway_gateway.channels.model import (
     TopicRef,
     sources,
 )
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.provisioning.store import record_observation, remove
 from sluiceway_gateway.schemas import store as schemas_store
 

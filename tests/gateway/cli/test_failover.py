@@ -11,8 +11,8 @@ from faults import suspended
 from processes import Process, process
 from shared_kafka import SharedKafka
 from sluiceway import Gateway
-from sluiceway_gateway.db import leases
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.db import leases
+from sluiceway_gateway.core.db.engine import Database
 from waiting import until
 
 LEASE_MS = 2_000

@@ -10,8 +10,8 @@ from sqlalchemy import make_url, text
 
 from databases import Postgres
 from processes import Process, Sluiceway, process
-from sluiceway_gateway.db import revision
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.db import revision
+from sluiceway_gateway.core.db.engine import Database
 from waiting import until
 
 

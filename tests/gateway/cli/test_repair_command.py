@@ -19,7 +19,7 @@ from sluiceway.errors import Conflict
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.microbatch import UnlimitedStreamReader
 from sluiceway_gateway.channels.model import Phase, TopicRef
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.db.engine import Database
 from topics import DEFINITION, Topics, readings
 from waiting import until
 

@@ -21,7 +21,7 @@ from databases import Databases
 from processes import COMMAND, Process, process
 from secured import Authority
 from sluiceway_gateway.cli.serve import Certificate, bind, run_server, tuned_interpreter
-from sluiceway_gateway.settings import Settings
+from sluiceway_gateway.core.settings import Settings
 
 FILES = 256
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}

@@ -9,7 +9,7 @@ from databases import SQLite
 from endpoints import Site, site
 from gateways import Rig, running
 from processes import Run, Sluiceway
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.db.engine import Database
 
 
 @pytest.fixture

@@ -16,15 +16,12 @@ from sqlalchemy import select, text, update
 from databases import WatchedDatabase
 from endpoints import PARTITIONS, Services
 from gateways import TOPIC_ID
-from sluiceway_gateway.auth.model import OwnershipMode, Principal
-from sluiceway_gateway.auth.ownership import Ownership
-from sluiceway_gateway.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.db.schema import endpoint_events, endpoint_groups, endpoints
-from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
-from sluiceway_gateway.endpoints.model import ANONYMOUS, MAX_GROUP_SIZE, Mode, Role, State
-from sluiceway_gateway.endpoints.service import AttachService, DetachSpec
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.auth.model import OwnershipMode, Principal
+from sluiceway_gateway.core.auth.ownership import Ownership
+from sluiceway_gateway.core.auth.service import LOOPBACK, Tokens
+from sluiceway_gateway.core.db.schema import endpoint_events, endpoint_groups, endpoints
+from sluiceway_gateway.core.errors import (
     ChannelNotFound,
     DatabaseUnavailable,
     EndpointIdReused,
@@ -36,6 +33,9 @@ from sluiceway_gateway.errors import (
     UidMismatch,
     Unauthenticated,
 )
+from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
+from sluiceway_gateway.endpoints.model import ANONYMOUS, MAX_GROUP_SIZE, Mode, Role, State
+from sluiceway_gateway.endpoints.service import AttachService, DetachSpec
 from sluiceway_gateway.offsets.model import Commit, Position
 
 KEY = SecretStr("k" * 40)

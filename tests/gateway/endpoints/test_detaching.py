@@ -8,8 +8,8 @@ import pytest
 from endpoints import Site, fresh_id, report
 from gateways import code
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.core.kafka.model import Watermarks
 from sluiceway_gateway.endpoints.service import Endpoints
-from sluiceway_gateway.kafka.model import Watermarks
 from waiting import until
 
 

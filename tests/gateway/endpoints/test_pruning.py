@@ -10,9 +10,10 @@ from sqlalchemy import func, select
 
 from endpoints import Services
 from gateways import TOPIC_ID
-from sluiceway_gateway.auth.service import LOOPBACK
-from sluiceway_gateway.db import schema
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.auth.service import LOOPBACK
+from sluiceway_gateway.core.db import schema
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.errors import EndpointNotFound
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach_request import AttachSpec
@@ -20,7 +21,6 @@ from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
 from sluiceway_gateway.endpoints.pruning import PruneCounts, Pruner
 from sluiceway_gateway.endpoints.service import DetachSpec
-from sluiceway_gateway.errors import EndpointNotFound
 from sluiceway_gateway.offsets.model import Commit, Position
 
 DAYS = 30

@@ -8,9 +8,9 @@ import pytest
 
 from endpoints import Site, report, site
 from gateways import UNREACHABLE, Rig
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import Watermarks
 from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.model import Watermarks
 
 
 class Monotonic:

@@ -27,15 +27,11 @@ from sqlalchemy import event
 
 from endpoints import PARTITIONS, Services
 from gateways import TOPIC_ID
-from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.idempotency import Request, StoredResponse
-from sluiceway_gateway.endpoints.attach_request import AttachSpec
-from sluiceway_gateway.endpoints.heartbeats import EndpointReport
-from sluiceway_gateway.endpoints.model import Role, State
-from sluiceway_gateway.endpoints.service import DetachSpec
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.auth.service import LOOPBACK
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.db.idempotency import Request, StoredResponse
+from sluiceway_gateway.core.errors import (
     Conflict,
     Fenced,
     GroupSize,
@@ -43,6 +39,10 @@ from sluiceway_gateway.errors import (
     MembersOpen,
     StaleGeneration,
 )
+from sluiceway_gateway.endpoints.attach_request import AttachSpec
+from sluiceway_gateway.endpoints.heartbeats import EndpointReport
+from sluiceway_gateway.endpoints.model import Role, State
+from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.groups.service import MemberAssignment, SyncRequest
 from sluiceway_gateway.offsets.model import Commit, Position
 from sluiceway_gateway.offsets.service import Reset

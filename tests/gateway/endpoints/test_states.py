@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpoints import ENDPOINT, NOW
+from sluiceway_gateway.core.errors import Fenced, IllegalTransition
 from sluiceway_gateway.endpoints.model import (
     OPEN,
     TRANSITIONS,
@@ -18,7 +19,6 @@ from sluiceway_gateway.endpoints.model import (
     moved,
     next_health,
 )
-from sluiceway_gateway.errors import Fenced, IllegalTransition
 
 LATER = NOW + timedelta(seconds=1)
 STATES = st.sampled_from(State)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluiceway_gateway.core.errors import GroupMode, GroupSize
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Place, Role
-from sluiceway_gateway.errors import GroupMode, GroupSize
 from sluiceway_gateway.groups.assignment import assigned_partitions, position_member
 from sluiceway_gateway.groups.model import GroupConfig, check_group, new_group
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from endpoints import ENDPOINT
+from sluiceway_gateway.core.errors import StaleGeneration
 from sluiceway_gateway.endpoints.model import Endpoint, Place, Role, Share, State
-from sluiceway_gateway.errors import StaleGeneration
 from sluiceway_gateway.groups.assignment import (
     Member,
     held_partitions,

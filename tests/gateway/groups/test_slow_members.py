@@ -8,15 +8,15 @@ import pytest
 
 from endpoints import PARTITIONS, Services
 from gateways import TOPIC_ID
-from sluiceway_gateway.auth.service import LOOPBACK
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.auth.service import LOOPBACK
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.errors import Fenced, StaleGeneration
 from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.liveness_store import stale_shares
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
 from sluiceway_gateway.endpoints.pruning import Pruner
 from sluiceway_gateway.endpoints.service import DetachSpec
-from sluiceway_gateway.errors import Fenced, StaleGeneration
 from sluiceway_gateway.groups.service import MemberAssignment, SyncRequest
 from sluiceway_gateway.offsets.model import Commit, Position
 

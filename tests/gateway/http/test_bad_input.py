@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from gateways import SCHEMA, Rig, code, running
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.db.engine import Database
 
 PATH = "/v1/channels/flights"
 JSON = {"Content-Type": "application/json"}

@@ -15,7 +15,7 @@ import pytest
 from databases import Databases
 from faults import at_call
 from gateways import SCHEMA, Rig, running
-from sluiceway_gateway.db.engine import Database
+from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.http.limits import (
     HEALTH_CONNECTIONS,
     MAX_HEAD_BYTES,

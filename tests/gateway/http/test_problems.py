@@ -1,7 +1,7 @@
 import re
 
-from sluiceway_gateway import errors
-from sluiceway_gateway.errors import SluicewayGatewayError
+from sluiceway_gateway.core import errors
+from sluiceway_gateway.core.errors import SluicewayGatewayError
 from sluiceway_gateway.http.problems import status_of
 
 

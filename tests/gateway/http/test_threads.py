@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from sluiceway_gateway.errors import TooManyWaiters
+from sluiceway_gateway.core.errors import TooManyWaiters
 from sluiceway_gateway.http.route import BoundedThreads
 
 

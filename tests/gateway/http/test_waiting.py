@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 from endpoints import Site
 from gateways import Rig, code, running
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.errors import DatabaseUnavailable
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.errors import DatabaseUnavailable
+from sluiceway_gateway.core.passes import PassRecord
 from sluiceway_gateway.longpoll import Poller, Watch
-from sluiceway_gateway.passes import PassRecord
 from sluiceway_gateway.provisioning.store import remove
 from waiting import until
 

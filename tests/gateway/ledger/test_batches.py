@@ -19,7 +19,7 @@ from shared_kafka import SharedKafka
 from sluiceway.api.ledger import manifest_digest
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.lifecycle.drain import Drainer
 from waiting import until

@@ -10,9 +10,9 @@ from sqlalchemy.exc import IntegrityError
 
 from endpoints import Services
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.ledger_schema import batches, ledger_partitions, visible_runs
-from sluiceway_gateway.errors import ConcurrentChange
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.db.ledger_schema import batches, ledger_partitions, visible_runs
+from sluiceway_gateway.core.errors import ConcurrentChange
 from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.model import Batch, BatchState, Ending, Interval, Ledger, Owner
 

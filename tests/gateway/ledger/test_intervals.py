@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.errors import InvalidManifest
+from sluiceway_gateway.core.errors import InvalidManifest
 from sluiceway_gateway.ledger.model import (
     Interval,
     clip,

@@ -10,8 +10,8 @@ from faults import at_statements
 from gateways import code
 from ledger_sites import LedgerSite, ledger_site, written_topic
 from shared_kafka import SharedKafka
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import Watermarks
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.halting import LedgerComparer
 from sluiceway_gateway.ledger.leases import LeaseReaper

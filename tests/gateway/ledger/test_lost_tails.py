@@ -14,11 +14,11 @@ import pytest
 from gateways import code
 from ledger_sites import LedgerSite, halt_ledger, ledger_site, lose_records, written_topic
 from shared_kafka import SharedKafka
-from sluiceway_gateway.auth.model import OwnershipMode
-from sluiceway_gateway.auth.ownership import Ownership
-from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.core.auth.model import OwnershipMode
+from sluiceway_gateway.core.auth.ownership import Ownership
+from sluiceway_gateway.core.errors import KafkaUnavailable
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import Watermarks
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.halting import CLOCK_TOLERANCE, LedgerComparer
 from sluiceway_gateway.ledger.service import Ledgers

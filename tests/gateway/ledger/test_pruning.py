@@ -8,7 +8,7 @@ from sqlalchemy import func, select, text
 
 from gateways import code
 from ledger_sites import LedgerSite
-from sluiceway_gateway.db import revision, schema
+from sluiceway_gateway.core.db import revision, schema
 from sluiceway_gateway.ledger.pruning import LedgerPruneCounts, LedgerPruner
 
 DAYS = 30

@@ -11,9 +11,9 @@ from confluent_kafka import KafkaError, Producer
 from gateways import code
 from ledger_sites import LedgerSite, halt_ledger, ledger_site, lose_records, written_topic
 from shared_kafka import SharedKafka
-from sluiceway_gateway.db.engine import WriteTransaction
-from sluiceway_gateway.errors import ConcurrentChange
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.db.engine import WriteTransaction
+from sluiceway_gateway.core.errors import ConcurrentChange
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.ledger import store
 from topics import Topics
 from waiting import until

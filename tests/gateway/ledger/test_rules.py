@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.errors import (
     BatchAborted,
     BatchCommitted,
     BatchFenced,

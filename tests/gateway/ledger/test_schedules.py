@@ -14,8 +14,8 @@ import pytest
 from endpoints import Site
 from ledger_sites import FEATURES, LedgerSite, ledger_site, written_topic
 from shared_kafka import SharedKafka
-from sluiceway_gateway.auth.service import LOOPBACK
-from sluiceway_gateway.errors import Conflict, SluicewayGatewayError
+from sluiceway_gateway.core.auth.service import LOOPBACK
+from sluiceway_gateway.core.errors import Conflict, SluicewayGatewayError
 from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
 from sluiceway_gateway.ledger.model import (

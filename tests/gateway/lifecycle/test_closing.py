@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sluiceway_gateway.channels.change import Change, created
 from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion
-from sluiceway_gateway.errors import Conflict
-from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.core.errors import Conflict
+from sluiceway_gateway.core.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.model import (
     SHARED,
     ChannelUsage,

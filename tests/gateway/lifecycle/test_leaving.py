@@ -8,8 +8,8 @@ import pytest
 from endpoints import Site, report, site
 from gateways import UNREACHABLE, Rig, code
 from sluiceway_gateway.channels.service import Channels
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.drain import Drainer
 
 

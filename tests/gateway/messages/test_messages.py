@@ -21,10 +21,10 @@ from gateways import code, patient_reads, serving
 from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.model import Watermarks
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import Watermarks
+from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.messages.reading import MessageReads
-from sluiceway_gateway.settings import Settings
 from topics import Topics
 from waiting import until
 

@@ -4,8 +4,7 @@ from datetime import UTC, datetime
 import pytest
 
 from endpoints import ENDPOINT
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Place, Role, State
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.errors import (
     Conflict,
     Fenced,
     GoesBack,
@@ -15,6 +14,7 @@ from sluiceway_gateway.errors import (
     StaleGeneration,
     TopicChanged,
 )
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Place, Role, State
 from sluiceway_gateway.groups.model import GroupConfig, new_group
 from sluiceway_gateway.offsets.model import (
     Commit,

@@ -13,13 +13,10 @@ from sqlalchemy import text
 from databases import WatchedDatabase
 from endpoints import PARTITIONS, Services
 from gateways import TOPIC_ID
-from sluiceway_gateway.auth.model import OwnershipMode, Principal
-from sluiceway_gateway.auth.ownership import Ownership
-from sluiceway_gateway.auth.service import LOOPBACK, Tokens
-from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.attach_request import AttachSpec
-from sluiceway_gateway.endpoints.model import Endpoint, Role
-from sluiceway_gateway.errors import (
+from sluiceway_gateway.core.auth.model import OwnershipMode, Principal
+from sluiceway_gateway.core.auth.ownership import Ownership
+from sluiceway_gateway.core.auth.service import LOOPBACK, Tokens
+from sluiceway_gateway.core.errors import (
     Conflict,
     DatabaseUnavailable,
     Fenced,
@@ -27,6 +24,9 @@ from sluiceway_gateway.errors import (
     StaleGeneration,
     Unauthenticated,
 )
+from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.attach_request import AttachSpec
+from sluiceway_gateway.endpoints.model import Endpoint, Role
 from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.offsets.model import Commit, CommitResult, Position
 from sluiceway_gateway.offsets.service import Offsets

@@ -6,8 +6,8 @@ import pytest
 
 from reconciler_rig import Rig
 from shared_kafka import SharedKafka
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from topics import Topics
 
 

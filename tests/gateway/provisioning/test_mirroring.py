@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 from reconciler_rig import Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Channel
-from sluiceway_gateway.errors import KafkaUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.errors import KafkaUnavailable
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.mirror import Mirror
 from sluiceway_gateway.offsets.model import Committed, Position

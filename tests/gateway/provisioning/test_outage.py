@@ -7,11 +7,11 @@ from databases import Databases, SQLite
 from reconciler_rig import RESYNC_S, Rig, condition, status
 from relay import Relay
 from sluiceway_gateway.channels.model import Channel, Phase
-from sluiceway_gateway.clock import system_clock
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.cluster_identity import ClusterIdentity
-from sluiceway_gateway.kafka.cluster_store import replace_id
+from sluiceway_gateway.core.clock import system_clock
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.cluster_identity import ClusterIdentity
+from sluiceway_gateway.core.kafka.cluster_store import replace_id
 
 
 @pytest.fixture

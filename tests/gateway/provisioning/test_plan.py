@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.kafka.model import DesiredTopic, ObservedTopic
+from sluiceway_gateway.core.kafka.model import DesiredTopic, ObservedTopic
 from sluiceway_gateway.provisioning.reconciler import actions
 from sluiceway_gateway.provisioning.topic import (
     PARTITIONS_AT_CREATION,

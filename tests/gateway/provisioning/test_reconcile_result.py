@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from reconciler_rig import RESYNC_S, Rig, condition, status
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Channel, ChannelSpec, Phase, TopicRef, may_become
-from sluiceway_gateway.errors import AccessFailure, AccessProblem
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.model import Cause, ObservedTopic, ObservedTopics, Rejection
+from sluiceway_gateway.core.errors import AccessFailure, AccessProblem
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import Cause, ObservedTopic, ObservedTopics, Rejection
 from sluiceway_gateway.provisioning.reconcile_result import (
     compute_status,
     desired_topic,

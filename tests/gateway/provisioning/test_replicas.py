@@ -17,15 +17,15 @@ from faults import at_call, failing_call
 from reconciler_rig import Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.leases import Leader
-from sluiceway_gateway.errors import DatabaseUnavailable
-from sluiceway_gateway.kafka.admin import KafkaAdmin
-from sluiceway_gateway.kafka.model import ObservedTopics
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.db.leases import Leader
+from sluiceway_gateway.core.errors import DatabaseUnavailable
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import ObservedTopics
+from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.loops import Loop, Loops
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from sluiceway_gateway.provisioning.topic import CreateTopic
-from sluiceway_gateway.settings import Settings
 from topics import Topics
 
 

@@ -5,12 +5,12 @@ import time
 from contextlib import closing
 
 from faults import at_call
-from sluiceway_gateway.clock import system_clock
-from sluiceway_gateway.db.engine import Database
-from sluiceway_gateway.db.leases import Leader
-from sluiceway_gateway.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.clock import system_clock
+from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.db.leases import Leader
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.loops import Loops
-from sluiceway_gateway.settings import Settings
 
 TIMEOUT_S = 1.5
 

@@ -12,8 +12,8 @@ from sqlalchemy import event
 
 from gateways import SCHEMA, Rig
 from sluiceway.schema import Schema
-from sluiceway_gateway.auth.service import LOOPBACK
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.core.auth.service import LOOPBACK
 from sluiceway_gateway.provisioning.store import remove
 from sluiceway_gateway.registry.service import Registry
 

@@ -13,7 +13,7 @@ from sqlalchemy import update
 from endpoints import Site, report, site
 from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.db.schema import endpoints
+from sluiceway_gateway.core.db.schema import endpoints
 from sluiceway_gateway.http.json import ResponseCache
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import GroupLag, Sample
@@ -469,7 +469,7 @@ def test_reading_a_status_leaves_no_trace(flights: Site) -> None:
     sampled(flights)
 
     def everything() -> list[Any]:
-        from sluiceway_gateway.db.schema import metadata
+        from sluiceway_gateway.core.db.schema import metadata
 
         with flights.rig.database.read() as tx:
             return [tx.execute(table.select()).all() for table in metadata.sorted_tables]

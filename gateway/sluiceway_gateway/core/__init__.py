@@ -1,0 +1,1 @@
+"""What features share: errors, settings, the database, Kafka, tokens and the audit trail."""

@@ -1,0 +1,47 @@
+import pytest
+from confluent_kafka import KafkaError
+
+from sluiceway_gateway.core.kafka.client import CAUSES, Client, rejection
+from sluiceway_gateway.core.kafka.model import Cause
+
+CODES = sorted(
+    {
+        value
+        for name, value in vars(KafkaError).items()
+        if isinstance(value, int) and name.lstrip("_").isupper()
+    }
+)
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_that_librdkafka_knows_is_translated(code: int) -> None:
+    assert rejection(KafkaError(code, "words")).cause in Cause
+
+
+def test_the_table_names_only_codes_that_exist() -> None:
+    assert CAUSES.keys() <= set(CODES)
+
+
+@pytest.mark.parametrize("cause", [each for each in Cause if each is not Cause.OTHER])
+def test_every_cause_has_a_code(cause: Cause) -> None:
+    assert cause in {rejection(KafkaError(code)).cause for code in CODES}
+
+
+def test_an_unlisted_code_is_other_unless_kafka_calls_it_retriable() -> None:
+    assert rejection(KafkaError(KafkaError.INVALID_TIMESTAMP, "w")).cause is Cause.OTHER
+    retriable = KafkaError(KafkaError.INVALID_TIMESTAMP, "w", False, True)
+    assert rejection(retriable).cause is Cause.UNAVAILABLE
+
+
+def test_the_brokers_message_is_kept() -> None:
+    error = KafkaError(KafkaError.INVALID_CONFIG, "Value must be at least 1048576")
+    assert rejection(error).message == "Value must be at least 1048576"
+
+
+def test_an_operation_that_acls_forbid_is_named() -> None:
+    client = Client("127.0.0.1:1", {})
+    error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "denied")
+    found = client.failure(error, "flights", "READ")
+    assert "the operation READ on the topic flights" in str(found)
+    assert "add the ACL" in str(found)
