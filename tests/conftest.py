@@ -64,7 +64,7 @@ _REPEATED = {
         "tests/gateway/channels/test_connection.py",
         "tests/gateway/channels/test_put_with_kafka.py",
         "tests/gateway/core/db/test_database_away.py",
-        "tests/gateway/http/",
+        "tests/gateway/api/",
         "tests/gateway/core/kafka/test_cluster_identity.py",
         "tests/gateway/lag_history/test_resolutions.py",
         "tests/gateway/ledger/test_pruning.py",

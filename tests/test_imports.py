@@ -15,7 +15,7 @@ CLIENT = ROOT / "client" / "sluiceway"
 
 #: The layers of the gateway, the lowest first. A module imports its own layer and those below.
 GATEWAY_LAYERS = (
-    *("errors", "model", "db", "store", "kafka", "service", "settings", "http", "loops"),
+    *("errors", "model", "db", "store", "kafka", "service", "settings", "api", "loops"),
     *("embedded", "app"),
 )
 #: Modules of the layer `model`: pure, with the standard library alone.
@@ -24,7 +24,7 @@ MODELS = {
     *("provisioning.reconcile_result", "status.problems", "ledger.batches"),
     "ledger.repairing",
 }
-#: Modules of the layer `http` outside of the package of that name.
+#: Modules of the layer `api` outside of the package of that name.
 VIEWS = {"event_feed", "wire"}
 #: Routes and JSON that take values of a store's rows; their statements stay in the store.
 ROWS_IN_HTTP = {
@@ -47,9 +47,9 @@ ONLY_IN = {
     "sqlalchemy": {"db", "store"},
     "alembic": {"db"},
     "confluent_kafka": {"kafka", "embedded"},
-    "fastapi": {"http", "app"},
-    "starlette": {"http", "app"},
-    "uvicorn": {"http", "app"},
+    "fastapi": {"api", "app"},
+    "starlette": {"api", "app"},
+    "uvicorn": {"api", "app"},
     "click": {"app"},
 }
 # Modules that the client never imports.
@@ -95,8 +95,8 @@ def _layer(path: Path) -> str:
     if name.endswith("store") or name == "pruning":
         return "store"
     if name.endswith("routes") or name in VIEWS:
-        return "http"
-    if package in {"kafka", "http"}:
+        return "api"
+    if package in {"kafka", "api"}:
         return package
     return "service"
 
@@ -156,7 +156,7 @@ def test_routes_and_json_hold_no_sql() -> None:
     found = {
         (str(path.relative_to(GATEWAY)), ".".join(other.relative_to(GATEWAY).with_suffix("").parts))
         for path in _modules(GATEWAY)
-        if _layer(path) == "http"
+        if _layer(path) == "api"
         for other in _own_imports(path, GATEWAY)
         if _layer(other) == "store"
     }

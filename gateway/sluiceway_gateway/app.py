@@ -11,6 +11,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
 from sluiceway import __version__
+from sluiceway_gateway.api import health, openapi
+from sluiceway_gateway.api import token_routes as auth_routes
+from sluiceway_gateway.api.auth import HEALTH
+from sluiceway_gateway.api.json import JsonCache, ResponseCache
+from sluiceway_gateway.api.middleware import Observation
+from sluiceway_gateway.api.openapi import DESCRIPTION, document
+from sluiceway_gateway.api.route import BoundedThreads, GatewayRoute, Services
 from sluiceway_gateway.channels import routes as channels_routes
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.core.auth.ownership import Ownership
@@ -29,13 +36,6 @@ from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.graph import routes as graph_routes
 from sluiceway_gateway.groups import routes as groups_routes
 from sluiceway_gateway.groups.service import GroupService
-from sluiceway_gateway.http import health, openapi
-from sluiceway_gateway.http import token_routes as auth_routes
-from sluiceway_gateway.http.auth import HEALTH
-from sluiceway_gateway.http.json import JsonCache, ResponseCache
-from sluiceway_gateway.http.middleware import Observation
-from sluiceway_gateway.http.openapi import DESCRIPTION, document
-from sluiceway_gateway.http.route import BoundedThreads, GatewayRoute, Services
 from sluiceway_gateway.lag_history import routes as history_routes
 from sluiceway_gateway.ledger import routes as ledger_routes
 from sluiceway_gateway.ledger.reading import LedgerReads

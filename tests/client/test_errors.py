@@ -26,9 +26,9 @@ from sluiceway.errors import (
     UnsupportedType,
 )
 from sluiceway.kafka.errors import create_client, run_callbacks, translate_error
+from sluiceway_gateway.api.openapi import error_codes
 from sluiceway_gateway.core.kafka.client import rejection
 from sluiceway_gateway.core.kafka.model import Cause
-from sluiceway_gateway.http.openapi import error_codes
 
 TREE = [
     each

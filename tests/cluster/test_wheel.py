@@ -183,12 +183,12 @@ def test_the_wheel_contains_every_module_and_data_file(names: set[str]) -> None:
     }
     assert "sluiceway_gateway/demo/jobs/write_flights.py" in jobs
     assert {"sluiceway/py.typed", "sluiceway_gateway/py.typed"} <= sources
-    assert "sluiceway_gateway/http/swagger_ui/swagger-ui-bundle.js" in sources
+    assert "sluiceway_gateway/api/swagger_ui/swagger-ui-bundle.js" in sources
     assert "sluiceway_gateway/ui/static/index.html" in sources
     assert "sluiceway_gateway/migrations/env.py" in migrations
     assert (sources | migrations | jobs) - names == set()
     licenses = "sluiceway-0.1.0.dist-info/licenses"
-    swagger_ui = f"{licenses}/gateway/sluiceway_gateway/http/swagger_ui"
+    swagger_ui = f"{licenses}/gateway/sluiceway_gateway/api/swagger_ui"
     assert {f"{licenses}/LICENSE", f"{swagger_ui}/LICENSE", f"{swagger_ui}/NOTICE"} <= names
     dashboard = f"{licenses}/gateway/sluiceway_gateway/ui/static/vendor"
     assert {f"{dashboard}/preact/LICENSE", f"{dashboard}/htm/LICENSE"} <= names

@@ -114,7 +114,7 @@ def test_the_wheel_is_built_from_the_copied_files_only(tmp_path: Path) -> None:
     (wheel,) = (tmp_path / "wheels").glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert "sluiceway_gateway/cli/entry.py" in names
-    assert "sluiceway_gateway/http/swagger_ui/swagger-ui-bundle.js" in names
+    assert "sluiceway_gateway/api/swagger_ui/swagger-ui-bundle.js" in names
     assert "sluiceway_gateway/migrations/versions/0001_initial.py" in names
     assert "sluiceway_gateway/demo/jobs/write_flights.py" in names
 

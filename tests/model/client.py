@@ -29,8 +29,8 @@ from sluiceway.ledger import leases, write_batch, writer_batches
 from sluiceway.ledger.intervals import DeliveredIntervals
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.ledger.writer_batches import Block, WriterBatches
+from sluiceway_gateway.api.problems import problem_response
 from sluiceway_gateway.core.errors import SluicewayGatewayError
-from sluiceway_gateway.http.problems import problem_response
 from sluiceway_gateway.ledger.batches import CommitRequest
 from sluiceway_gateway.ledger.model import (
     Batch,

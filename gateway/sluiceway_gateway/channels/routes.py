@@ -7,6 +7,22 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from pydantic_core import to_json
 
+from sluiceway_gateway.api.auth import Anybody, Manager, Viewer
+from sluiceway_gateway.api.json import body_of, json_response, text_of
+from sluiceway_gateway.api.middleware import long_poll
+from sluiceway_gateway.api.params import (
+    Conditions,
+    Features,
+    IdempotencyKey,
+    Name,
+    Wait,
+    cursor_after,
+    name_before,
+    request_of,
+    selector_of,
+)
+from sluiceway_gateway.api.problems import problems
+from sluiceway_gateway.api.route import Gateway, GatewayRoute, Services
 from sluiceway_gateway.channels.change import UNSET, Precondition, etag
 from sluiceway_gateway.channels.model import Channel, SchemaVersion
 from sluiceway_gateway.channels.service import ChangeContext, require_known
@@ -23,22 +39,6 @@ from sluiceway_gateway.channels.wire import (
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.db.idempotency import StoredResponse
 from sluiceway_gateway.core.errors import ConfigNotAllowed, Violation
-from sluiceway_gateway.http.auth import Anybody, Manager, Viewer
-from sluiceway_gateway.http.json import body_of, json_response, text_of
-from sluiceway_gateway.http.middleware import long_poll
-from sluiceway_gateway.http.params import (
-    Conditions,
-    Features,
-    IdempotencyKey,
-    Name,
-    Wait,
-    cursor_after,
-    name_before,
-    request_of,
-    selector_of,
-)
-from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
 from sluiceway_gateway.provisioning.topic import canonical, refusals
 from sluiceway_gateway.schemas.service import parse_schema
 

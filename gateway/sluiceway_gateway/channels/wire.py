@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from sluiceway_gateway.api.json import body_of, time_json
+from sluiceway_gateway.api.params import INT64_MAX
 from sluiceway_gateway.channels.change import PLAIN, UNSET, Change, Unset
 from sluiceway_gateway.channels.labels import MAX_LABELS, check_labels
 from sluiceway_gateway.channels.model import (
@@ -27,8 +29,6 @@ from sluiceway_gateway.channels.model import (
     TopicRef,
     check_topic,
 )
-from sluiceway_gateway.http.json import body_of, time_json
-from sluiceway_gateway.http.params import INT64_MAX
 
 Uid = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["0" * 32])]
 

@@ -244,7 +244,7 @@ def server_config(app: "FastAPI") -> uvicorn.Config:
     Raises ClickException if the files of the certificate cannot be used.
     """
     # Imported late, like the application.
-    from sluiceway_gateway.http.limits import limited_protocol
+    from sluiceway_gateway.api.limits import limited_protocol
 
     settings: Settings = app.state.parts.settings
     return uvicorn.Config(

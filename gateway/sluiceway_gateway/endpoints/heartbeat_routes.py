@@ -8,6 +8,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Header, Response
 from pydantic import AfterValidator, BaseModel, Field
 
+from sluiceway_gateway.api.auth import access
+from sluiceway_gateway.api.json import body_of, json_response
+from sluiceway_gateway.api.params import each_once
+from sluiceway_gateway.api.problems import problems
+from sluiceway_gateway.api.route import Gateway, GatewayRoute
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.core.auth.model import Principal
 from sluiceway_gateway.endpoints.heartbeats import (
@@ -31,11 +36,6 @@ from sluiceway_gateway.endpoints.wire import (
     StateWord,
     counterpart_json,
 )
-from sluiceway_gateway.http.auth import access
-from sluiceway_gateway.http.json import body_of, json_response
-from sluiceway_gateway.http.params import each_once
-from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.ledger.model import LEASE
 from sluiceway_gateway.ledger.wire import BatchText
 

@@ -6,6 +6,19 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from sluiceway_gateway.api.auth import Manager, Viewer, access
+from sluiceway_gateway.api.json import body_of, json_response, text_of
+from sluiceway_gateway.api.middleware import long_poll
+from sluiceway_gateway.api.params import (
+    Conditions,
+    Features,
+    Name,
+    Wait,
+    cursor_after_place,
+    place_before,
+)
+from sluiceway_gateway.api.problems import problems
+from sluiceway_gateway.api.route import Gateway, GatewayRoute
 from sluiceway_gateway.channels.change import endpoints_etag
 from sluiceway_gateway.channels.routes import Listener, connection_text
 from sluiceway_gateway.channels.wire import Uid
@@ -36,19 +49,6 @@ from sluiceway_gateway.endpoints.wire import (
     RoleWord,
     endpoint_json,
 )
-from sluiceway_gateway.http.auth import Manager, Viewer, access
-from sluiceway_gateway.http.json import body_of, json_response, text_of
-from sluiceway_gateway.http.middleware import long_poll
-from sluiceway_gateway.http.params import (
-    Conditions,
-    Features,
-    Name,
-    Wait,
-    cursor_after_place,
-    place_before,
-)
-from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import Gateway, GatewayRoute
 
 router = APIRouter(
     prefix="/v1/channels/{name}/endpoints", tags=["endpoints"], route_class=GatewayRoute

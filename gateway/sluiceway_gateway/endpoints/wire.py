@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
+from sluiceway_gateway.api.json import time_json
+from sluiceway_gateway.api.params import INT64_MAX
 from sluiceway_gateway.channels.model import (
     MAX_HEARTBEAT_MS,
     MAX_HEARTBEAT_TIMEOUT_MS,
@@ -16,8 +18,6 @@ from sluiceway_gateway.channels.model import (
 from sluiceway_gateway.channels.wire import Connection, RequestModel, Uid
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE, Endpoint
 from sluiceway_gateway.groups.model import GROUP_LENGTH, check_group, check_static_id
-from sluiceway_gateway.http.json import time_json
-from sluiceway_gateway.http.params import INT64_MAX
 
 GroupName = Annotated[
     str, AfterValidator(check_group), Field(min_length=1, max_length=GROUP_LENGTH)

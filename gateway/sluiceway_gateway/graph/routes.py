@@ -3,14 +3,14 @@
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
+from sluiceway_gateway.api.auth import Viewer
+from sluiceway_gateway.api.json import json_response
+from sluiceway_gateway.api.params import Name
+from sluiceway_gateway.api.problems import problems
+from sluiceway_gateway.api.route import Gateway, GatewayRoute
 from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.endpoints.wire import SparkPost
 from sluiceway_gateway.graph.model import MAX_CHANNELS
-from sluiceway_gateway.http.auth import Viewer
-from sluiceway_gateway.http.json import json_response
-from sluiceway_gateway.http.params import Name
-from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.status.wire import StatusLine, summary_json
 
 router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)

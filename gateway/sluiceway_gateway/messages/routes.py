@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter, Response
 
-from sluiceway_gateway.http.auth import Reader, Writer
-from sluiceway_gateway.http.json import json_response
-from sluiceway_gateway.http.params import Name
-from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.auth import Reader, Writer
+from sluiceway_gateway.api.json import json_response
+from sluiceway_gateway.api.params import Name
+from sluiceway_gateway.api.problems import problems
+from sluiceway_gateway.api.route import Gateway, GatewayRoute
 from sluiceway_gateway.messages.wire import (
     Cursor,
     Limit,

@@ -9,6 +9,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from sluiceway_gateway.api.auth import Viewer, access, authenticate
+from sluiceway_gateway.api.json import body_of, json_response, text_of, time_json
+from sluiceway_gateway.api.middleware import unless_disconnected
+from sluiceway_gateway.api.params import IdempotencyKey, Name, Wait, each_once, request_of
+from sluiceway_gateway.api.problems import problems
+from sluiceway_gateway.api.route import Gateway, GatewayRoute
 from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
@@ -17,12 +23,6 @@ from sluiceway_gateway.core.db.idempotency import StoredResponse
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.wire import Count, Ends, GroupName, ModeWord, Number, PositionBody
 from sluiceway_gateway.groups.model import Group
-from sluiceway_gateway.http.auth import Viewer, access, authenticate
-from sluiceway_gateway.http.json import body_of, json_response, text_of, time_json
-from sluiceway_gateway.http.middleware import unless_disconnected
-from sluiceway_gateway.http.params import IdempotencyKey, Name, Wait, each_once, request_of
-from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.offsets.model import AckResult, Bounds, Commit, Committed, Position
 from sluiceway_gateway.offsets.service import Advance, GroupReport, Reset
 

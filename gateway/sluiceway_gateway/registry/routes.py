@@ -12,10 +12,10 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
+from sluiceway_gateway.api.auth import RegistryClient
+from sluiceway_gateway.api.problems import headers_of, status_of
+from sluiceway_gateway.api.route import Gateway, GatewayRoute
 from sluiceway_gateway.core.errors import NotFound, RegistryError, SluicewayGatewayError
-from sluiceway_gateway.http.auth import RegistryClient
-from sluiceway_gateway.http.problems import headers_of, status_of
-from sluiceway_gateway.http.route import Gateway, GatewayRoute
 from sluiceway_gateway.registry.service import (
     INVALID_SCHEMA,
     KEY_SUFFIX,

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel
 
-from sluiceway_gateway.http.auth import Anybody, Viewer
-from sluiceway_gateway.http.json import body_of, json_response
-from sluiceway_gateway.http.params import Name
-from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.auth import Anybody, Viewer
+from sluiceway_gateway.api.json import body_of, json_response
+from sluiceway_gateway.api.params import Name
+from sluiceway_gateway.api.problems import problems
+from sluiceway_gateway.api.route import Gateway, GatewayRoute
 
 router = APIRouter(prefix="/v1", tags=["schemas"], route_class=GatewayRoute)
 

@@ -6,12 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from sluiceway_gateway.api.auth import Viewer
+from sluiceway_gateway.api.json import body_of, json_response
+from sluiceway_gateway.api.params import INT64_MAX, Name
+from sluiceway_gateway.api.problems import problems
+from sluiceway_gateway.api.route import Gateway, GatewayRoute
 from sluiceway_gateway.core.audit.model import AuditedAction
-from sluiceway_gateway.http.auth import Viewer
-from sluiceway_gateway.http.json import body_of, json_response
-from sluiceway_gateway.http.params import INT64_MAX, Name
-from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import Gateway, GatewayRoute
 
 router = APIRouter(prefix="/v1", tags=["channels"], route_class=GatewayRoute)
 

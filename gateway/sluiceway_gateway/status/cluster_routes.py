@@ -6,12 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel
 
+from sluiceway_gateway.api.auth import Administrator, Anybody
+from sluiceway_gateway.api.json import body_of, json_response
+from sluiceway_gateway.api.problems import problems
+from sluiceway_gateway.api.route import Gateway, GatewayRoute
 from sluiceway_gateway.core.auth.model import Action
 from sluiceway_gateway.core.errors import NotFound
-from sluiceway_gateway.http.auth import Administrator, Anybody
-from sluiceway_gateway.http.json import body_of, json_response
-from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import Gateway, GatewayRoute
 
 router = APIRouter(prefix="/v1/cluster", tags=["cluster"], route_class=GatewayRoute)
 

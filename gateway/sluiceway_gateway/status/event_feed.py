@@ -14,13 +14,13 @@ from functools import partial
 from anyio import CapacityLimiter, to_thread
 from pydantic_core import to_json
 
+from sluiceway_gateway.api.json import JsonCache, time_json
 from sluiceway_gateway.channels.change import status_etag
 from sluiceway_gateway.channels.store import Tag
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.clock import Clock
 from sluiceway_gateway.core.db.statements import chunks
 from sluiceway_gateway.core.passes import OnPass, PassRecord, run_steps, unobserved
-from sluiceway_gateway.http.json import JsonCache, time_json
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.status.service import FeedUpdate, Statuses
 from sluiceway_gateway.status.store import StatusReport

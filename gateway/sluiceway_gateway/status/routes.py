@@ -13,13 +13,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from sluiceway_gateway.api.auth import Anybody, Viewer, access
+from sluiceway_gateway.api.json import json_response, time_json
+from sluiceway_gateway.api.middleware import long_poll
+from sluiceway_gateway.api.params import Conditions, Name, Wait, cursor_after, name_before
+from sluiceway_gateway.api.problems import problems
+from sluiceway_gateway.api.route import Gateway, GatewayRoute, Services
 from sluiceway_gateway.core.auth.model import Action, Principal
-from sluiceway_gateway.http.auth import Anybody, Viewer, access
-from sluiceway_gateway.http.json import json_response, time_json
-from sluiceway_gateway.http.middleware import long_poll
-from sluiceway_gateway.http.params import Conditions, Name, Wait, cursor_after, name_before
-from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.status.store import StatusVersion
 from sluiceway_gateway.status.wire import (

@@ -14,10 +14,10 @@ from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse
 
 from sluiceway import __version__
+from sluiceway_gateway.api.params import Conditions
+from sluiceway_gateway.api.route import GatewayRoute
 from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.core.errors import NotFound
-from sluiceway_gateway.http.params import Conditions
-from sluiceway_gateway.http.route import GatewayRoute
 
 router = APIRouter(route_class=GatewayRoute)
 

@@ -9,8 +9,8 @@ import pytest
 from endpoints import fresh_id
 from ledger_sites import FEATURES, LedgerSite
 from shared_kafka import SharedKafka
+from sluiceway_gateway.api.json import time_json
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
-from sluiceway_gateway.http.json import time_json
 from sluiceway_gateway.status.reader_progress import WINDOW
 from sluiceway_gateway.status.sampler import Sampler
 

@@ -12,9 +12,9 @@ from sqlalchemy import update
 
 from endpoints import Site, report, site
 from gateways import Rig, code
+from sluiceway_gateway.api.json import ResponseCache
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.core.db.schema import endpoints
-from sluiceway_gateway.http.json import ResponseCache
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import GroupLag, Sample
 from sluiceway_gateway.status.reader_progress import OffsetTrack, ProgressState

@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from endpoints import Site, report, site
 from gateways import UNREACHABLE, Rig, code, running, serving
+from sluiceway_gateway.api.json import JsonCache
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.core.auth.service import LOOPBACK
@@ -23,7 +24,6 @@ from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.db.schema import metadata
 from sluiceway_gateway.core.errors import DatabaseUnavailable
 from sluiceway_gateway.core.settings import Settings
-from sluiceway_gateway.http.json import JsonCache
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.provisioning.store import remove
 from sluiceway_gateway.status.event_feed import StatusFeed

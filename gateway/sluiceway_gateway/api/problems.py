@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
+from sluiceway_gateway.api.auth import authenticate
 from sluiceway_gateway.core import errors
 from sluiceway_gateway.core.auth.service import Tokens
 from sluiceway_gateway.core.errors import (
@@ -19,7 +20,6 @@ from sluiceway_gateway.core.errors import (
     SluicewayGatewayError,
     Violation,
 )
-from sluiceway_gateway.http.auth import authenticate
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -13,9 +13,9 @@ import pytest
 from gateways import Rig, code
 from sluiceway import __version__
 from sluiceway.api.parsing import BY_CODE
-from sluiceway_gateway.http import openapi
-from sluiceway_gateway.http.openapi import ADVICE, error_codes
-from sluiceway_gateway.http.openapi_examples import EXAMPLES, LINKS
+from sluiceway_gateway.api import openapi
+from sluiceway_gateway.api.openapi import ADVICE, error_codes
+from sluiceway_gateway.api.openapi_examples import EXAMPLES, LINKS
 
 DIRECTORY = Path(openapi.__file__).parent / "swagger_ui"
 (SUMS,) = DIRECTORY.glob("swagger-ui-dist-*.sha256")

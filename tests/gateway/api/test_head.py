@@ -8,7 +8,7 @@ import pytest
 
 from endpoints import site
 from gateways import Rig
-from sluiceway_gateway.http.route import GatewayRoute
+from sluiceway_gateway.api.route import GatewayRoute
 
 #: Different in each response.
 VARYING = {"date", "x-request-id"}

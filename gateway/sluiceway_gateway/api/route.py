@@ -16,6 +16,9 @@ from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
+from sluiceway_gateway.api.auth import PUBLIC, Access
+from sluiceway_gateway.api.json import NO_BODY, JsonCache, ResponseCache, loads
+from sluiceway_gateway.api.problems import malformed
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.core.auth.service import Tokens
 from sluiceway_gateway.core.db.engine import Database
@@ -33,9 +36,6 @@ from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.groups.service import GroupService
-from sluiceway_gateway.http.auth import PUBLIC, Access
-from sluiceway_gateway.http.json import NO_BODY, JsonCache, ResponseCache, loads
-from sluiceway_gateway.http.problems import malformed
 from sluiceway_gateway.ledger.reading import LedgerReads
 from sluiceway_gateway.ledger.repair_service import Repairs
 from sluiceway_gateway.ledger.service import Ledgers

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from sluiceway_gateway.api.auth import HEALTH
+from sluiceway_gateway.api.problems import problem_response
 from sluiceway_gateway.core.errors import (
     HeadersTooLarge,
     MalformedHttp,
@@ -21,8 +23,6 @@ from sluiceway_gateway.core.errors import (
     UrlTooLong,
 )
 from sluiceway_gateway.core.settings import Settings
-from sluiceway_gateway.http.auth import HEALTH
-from sluiceway_gateway.http.problems import problem_response
 
 MAX_URL_BYTES = 16 * 1024
 MAX_HEAD_BYTES = 32 * 1024

@@ -11,6 +11,9 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
+from sluiceway_gateway.api.auth import Scraper
+from sluiceway_gateway.api.problems import problems
+from sluiceway_gateway.api.route import Gateway, GatewayRoute, Services
 from sluiceway_gateway.core.auth.model import Action
 from sluiceway_gateway.core.db import revision
 from sluiceway_gateway.core.db.engine import Database
@@ -23,9 +26,6 @@ from sluiceway_gateway.core.errors import (
 )
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.passes import ENDED
-from sluiceway_gateway.http.auth import Scraper
-from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import Gateway, GatewayRoute, Services
 from sluiceway_gateway.metrics import CONTENT_TYPE, Scrape
 from sluiceway_gateway.provisioning.reconcile_result import Reason, unavailable_reason
 from sluiceway_gateway.status.lag import Overview

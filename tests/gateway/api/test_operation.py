@@ -17,12 +17,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gateways import Rig, code, until_ready
 from processes import restored_logging
+from sluiceway_gateway.api.middleware import Observation
 from sluiceway_gateway.core.auth.model import OwnershipMode
 from sluiceway_gateway.core.auth.ownership import Ownership
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.errors import DatabaseUnavailable
 from sluiceway_gateway.core.logs import configure_logs
-from sluiceway_gateway.http.middleware import Observation
 from waiting import until
 
 

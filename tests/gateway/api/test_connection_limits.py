@@ -15,14 +15,14 @@ import pytest
 from databases import Databases
 from faults import at_call
 from gateways import SCHEMA, Rig, running
-from sluiceway_gateway.core.db.engine import Database
-from sluiceway_gateway.http.limits import (
+from sluiceway_gateway.api.limits import (
     HEALTH_CONNECTIONS,
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     MAX_URL_BYTES,
     LimitedProtocol,
 )
+from sluiceway_gateway.core.db.engine import Database
 from waiting import until
 
 CONNECTIONS = 4

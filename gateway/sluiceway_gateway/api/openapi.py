@@ -12,17 +12,17 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.routing import BaseRoute
 
+from sluiceway_gateway.api.auth import PUBLIC
+from sluiceway_gateway.api.openapi_examples import EXAMPLES, LINKS
+from sluiceway_gateway.api.params import INT64_MAX
+from sluiceway_gateway.api.problems import Problem, status_of
+from sluiceway_gateway.api.route import GatewayRoute
 from sluiceway_gateway.core.errors import (
     NotFound,
     RegistryError,
     SluicewayGatewayError,
     StartupRefused,
 )
-from sluiceway_gateway.http.auth import PUBLIC
-from sluiceway_gateway.http.openapi_examples import EXAMPLES, LINKS
-from sluiceway_gateway.http.params import INT64_MAX
-from sluiceway_gateway.http.problems import Problem, status_of
-from sluiceway_gateway.http.route import GatewayRoute
 
 router = APIRouter(route_class=GatewayRoute)
 

@@ -10,12 +10,12 @@ from pydantic import SecretStr
 from starlette.routing import Route
 
 from gateways import SCHEMA, Rig, code, serving
+from sluiceway_gateway.api.auth import PUBLIC
+from sluiceway_gateway.api.route import GatewayRoute
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.core.auth.service import Tokens
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.settings import Settings
-from sluiceway_gateway.http.auth import PUBLIC
-from sluiceway_gateway.http.route import GatewayRoute
 
 BODY = {"spec": {"schema": SCHEMA}}
 

@@ -1,8 +1,8 @@
 import re
 
+from sluiceway_gateway.api.problems import status_of
 from sluiceway_gateway.core import errors
 from sluiceway_gateway.core.errors import SluicewayGatewayError
-from sluiceway_gateway.http.problems import status_of
 
 
 def every(kind: type[SluicewayGatewayError]) -> list[type[SluicewayGatewayError]]:

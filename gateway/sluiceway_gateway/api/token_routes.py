@@ -5,10 +5,10 @@ from datetime import datetime
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from sluiceway_gateway.http.auth import Anybody
-from sluiceway_gateway.http.json import json_response, time_json
-from sluiceway_gateway.http.problems import problems
-from sluiceway_gateway.http.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.auth import Anybody
+from sluiceway_gateway.api.json import json_response, time_json
+from sluiceway_gateway.api.problems import problems
+from sluiceway_gateway.api.route import Gateway, GatewayRoute
 
 router = APIRouter(prefix="/v1", tags=["tokens"], route_class=GatewayRoute)
 
