@@ -31,12 +31,10 @@ from sluiceway_gateway.core.kafka.cluster_identity import ClusterIdentity
 from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.endpoints import heartbeat_routes
 from sluiceway_gateway.endpoints import routes as endpoints_routes
+from sluiceway_gateway.endpoints.groups import routes as groups_routes
+from sluiceway_gateway.endpoints.groups.service import GroupService
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import AttachService, Endpoints
-from sluiceway_gateway.graph import routes as graph_routes
-from sluiceway_gateway.groups import routes as groups_routes
-from sluiceway_gateway.groups.service import GroupService
-from sluiceway_gateway.lag_history import routes as history_routes
 from sluiceway_gateway.ledger import routes as ledger_routes
 from sluiceway_gateway.ledger.reading import LedgerReads
 from sluiceway_gateway.ledger.repair_service import Repairs
@@ -57,6 +55,8 @@ from sluiceway_gateway.status import audit_routes
 from sluiceway_gateway.status import cluster_routes as kafka_routes
 from sluiceway_gateway.status import routes as status_routes
 from sluiceway_gateway.status.event_feed import StatusFeed
+from sluiceway_gateway.status.graph import routes as graph_routes
+from sluiceway_gateway.status.lag_history import routes as history_routes
 from sluiceway_gateway.status.service import Statuses
 from sluiceway_gateway.ui import routes as ui_routes
 

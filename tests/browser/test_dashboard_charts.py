@@ -8,9 +8,9 @@ from browsers import Browser, record_lag
 from endpoints import Site, site
 from gateways import Rig
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.lag_history import store
-from sluiceway_gateway.lag_history.model import FINEST, HistoryPoint
-from sluiceway_gateway.lag_history.store import PointWrite
+from sluiceway_gateway.status.lag_history import store
+from sluiceway_gateway.status.lag_history.model import FINEST, HistoryPoint
+from sluiceway_gateway.status.lag_history.store import PointWrite
 from waiting import until
 
 HOSTILE = '<img src=x onerror="document.title=1">'

@@ -31,7 +31,7 @@ from sluiceway.ledger.write_batch import BATCH_TRANSITIONS, WriteBatch
 from sluiceway.ledger.write_batch import BatchState as ClientBatchState
 from sluiceway.ledger.writer_batches import WriterBatches
 from sluiceway_gateway.core.errors import PositionMoved
-from sluiceway_gateway.groups import model as groups
+from sluiceway_gateway.endpoints.groups import model as groups
 from sluiceway_gateway.ledger import batches, model, repairing
 from sluiceway_gateway.ledger.batches import commit_batch, open_batch
 from sluiceway_gateway.ledger.model import (

@@ -18,9 +18,9 @@ from sluiceway.endpoint import stop_condition
 from sluiceway.endpoint.stop_condition import LostWriterPolicy
 from sluiceway.errors import CounterpartError
 from sluiceway_gateway.endpoints import model as endpoints
+from sluiceway_gateway.endpoints.groups import model as groups
+from sluiceway_gateway.endpoints.groups.model import GroupConfig, new_group
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Mode, Place, Role, State
-from sluiceway_gateway.groups import model as groups
-from sluiceway_gateway.groups.model import GroupConfig, new_group
 from sluiceway_gateway.ledger import model
 from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
 from sluiceway_gateway.ledger.model import BatchState, Interval, Settlement, digest_of

@@ -14,9 +14,9 @@ from selenium.webdriver.remote.webelement import WebElement
 from endpoints import Site, fresh_id, site
 from gateways import Rig
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.lag_history import store
-from sluiceway_gateway.lag_history.model import FINEST, GroupPoint, HistoryPoint
-from sluiceway_gateway.lag_history.store import PointWrite
+from sluiceway_gateway.status.lag_history import store
+from sluiceway_gateway.status.lag_history.model import FINEST, GroupPoint, HistoryPoint
+from sluiceway_gateway.status.lag_history.store import PointWrite
 from waiting import until
 
 _AXE = Path(__file__).parent / "axe" / "axe.min.js"

@@ -15,11 +15,11 @@ from sluiceway_gateway.core.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
+from sluiceway_gateway.endpoints.groups.service import GroupService
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.liveness import Reaper
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Place, Role
 from sluiceway_gateway.endpoints.service import AttachService, Endpoints
-from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.offsets.service import Offsets
 
 

@@ -16,8 +16,8 @@ from sluiceway_gateway.channels.model import NAME_LENGTH, NAME_PATTERN, check_na
 from sluiceway_gateway.core.auth.model import Principal, check_label
 from sluiceway_gateway.core.db.idempotency import Request
 from sluiceway_gateway.core.errors import InvalidRequest
+from sluiceway_gateway.endpoints.groups.model import check_group
 from sluiceway_gateway.endpoints.model import Place, Role
-from sluiceway_gateway.groups.model import check_group
 
 Name = Annotated[
     str,

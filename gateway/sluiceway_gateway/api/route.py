@@ -33,9 +33,9 @@ from sluiceway_gateway.core.errors import (
 )
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.settings import Settings
+from sluiceway_gateway.endpoints.groups.service import GroupService
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import AttachService, Endpoints
-from sluiceway_gateway.groups.service import GroupService
 from sluiceway_gateway.ledger.reading import LedgerReads
 from sluiceway_gateway.ledger.repair_service import Repairs
 from sluiceway_gateway.ledger.service import Ledgers

@@ -29,6 +29,15 @@ from sluiceway_gateway.endpoints.attach_request import (
     require_same,
 )
 from sluiceway_gateway.endpoints.change_store import add_events, rebalance
+from sluiceway_gateway.endpoints.groups import store as groups_store
+from sluiceway_gateway.endpoints.groups.assignment import (
+    assigned_partitions,
+    endpoint_partitions,
+    position_member,
+    reading_place,
+)
+from sluiceway_gateway.endpoints.groups.model import Group, new_group, require_growable
+from sluiceway_gateway.endpoints.groups.store import RoleGroup
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     MAX_GROUP_SIZE,
@@ -42,15 +51,6 @@ from sluiceway_gateway.endpoints.model import (
     own_heartbeat,
     superseded,
 )
-from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.assignment import (
-    assigned_partitions,
-    endpoint_partitions,
-    position_member,
-    reading_place,
-)
-from sluiceway_gateway.groups.model import Group, new_group, require_growable
-from sluiceway_gateway.groups.store import RoleGroup
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Committed, require_topic
 from sluiceway_gateway.schemas import store as schemas_store

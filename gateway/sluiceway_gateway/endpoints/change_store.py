@@ -10,6 +10,7 @@ from sqlalchemy import CursorResult, bindparam, select
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.schema import endpoint_events
 from sluiceway_gateway.core.db.statements import columns_of
+from sluiceway_gateway.endpoints.groups import store as groups_store
 from sluiceway_gateway.endpoints.model import Endpoint, Event, Health, Role, State, event
 from sluiceway_gateway.endpoints.store import (
     live_members,
@@ -18,7 +19,6 @@ from sluiceway_gateway.endpoints.store import (
     revise,
     save,
 )
-from sluiceway_gateway.groups import store as groups_store
 
 #: Fields that counterparts and lists of endpoints show.
 _VISIBLE = ("state", "health", "payload", "lost_at", "superseded")

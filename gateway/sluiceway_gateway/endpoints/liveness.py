@@ -25,9 +25,9 @@ from sluiceway_gateway.core.kafka.client import log_unavailable
 from sluiceway_gateway.endpoints import liveness_store, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import save_changes
+from sluiceway_gateway.endpoints.groups.rebalance_timeout import RebalanceTimeout
 from sluiceway_gateway.endpoints.liveness_store import EndpointBeat, LostWriter, SessionBeat
 from sluiceway_gateway.endpoints.model import Endpoint, Health, State, next_health, worse_after_ms
-from sluiceway_gateway.groups.rebalance_timeout import RebalanceTimeout
 
 _log = structlog.get_logger(__name__)
 

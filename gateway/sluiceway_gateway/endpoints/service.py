@@ -31,6 +31,8 @@ from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach import AttachBatch, Outcome
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest
 from sluiceway_gateway.endpoints.change_store import add_events, events_of_endpoint, save_changes
+from sluiceway_gateway.endpoints.groups import store as groups_store
+from sluiceway_gateway.endpoints.groups.assignment import endpoint_partitions, reading_place
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     Endpoint,
@@ -48,8 +50,6 @@ from sluiceway_gateway.endpoints.model import (
     returned,
     superseded,
 )
-from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.assignment import endpoint_partitions, reading_place
 from sluiceway_gateway.ledger import batch_store
 
 _EVENTS_SHOWN = 100

@@ -30,9 +30,9 @@ from sluiceway_gateway.core.db.schema import (
 )
 from sluiceway_gateway.core.db.statements import PreparedDml, PreparedSelect, by_dialect, upsert
 from sluiceway_gateway.core.errors import InvalidRequest
+from sluiceway_gateway.endpoints.groups.store import of_its_group
 from sluiceway_gateway.endpoints.model import OPEN, Attempt, Endpoint, TaskState, reached_of
 from sluiceway_gateway.endpoints.store import INTERVAL_MS, MAY_RETURN, TIMEOUT_MS, endpoint_of
-from sluiceway_gateway.groups.store import of_its_group
 
 MAX_BEATS_AHEAD = 1_000_000_000
 """Maximum gap between the numbers of two heartbeats: years of heartbeats."""

@@ -11,6 +11,8 @@ from sluiceway_gateway.core.db.schema import channels, endpoints
 from sluiceway_gateway.core.db.statements import PreparedDml, PreparedSelect, chunks
 from sluiceway_gateway.core.db.types import Document, OptionalDocument
 from sluiceway_gateway.core.errors import ConcurrentChange
+from sluiceway_gateway.endpoints.groups import store as groups_store
+from sluiceway_gateway.endpoints.groups.assignment import Member
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     OPEN,
@@ -26,8 +28,6 @@ from sluiceway_gateway.endpoints.model import (
     merged_ends,
     offsets_of,
 )
-from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.assignment import Member
 
 # For statuses of thousands of rows: a dict is ten times as fast as a call of the enum.
 _ROLES = {str(role): role for role in Role}

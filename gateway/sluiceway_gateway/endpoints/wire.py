@@ -16,8 +16,8 @@ from sluiceway_gateway.channels.model import (
     Heartbeat,
 )
 from sluiceway_gateway.channels.wire import Connection, RequestModel, Uid
+from sluiceway_gateway.endpoints.groups.model import GROUP_LENGTH, check_group, check_static_id
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE, Endpoint
-from sluiceway_gateway.groups.model import GROUP_LENGTH, check_group, check_static_id
 
 GroupName = Annotated[
     str, AfterValidator(check_group), Field(min_length=1, max_length=GROUP_LENGTH)

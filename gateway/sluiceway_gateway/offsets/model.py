@@ -15,14 +15,14 @@ from sluiceway_gateway.core.errors import (
     StaleGeneration,
     TopicChanged,
 )
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Role, State
-from sluiceway_gateway.groups.assignment import (
+from sluiceway_gateway.endpoints.groups.assignment import (
     Member,
     endpoint_partitions,
     held_partitions,
     require_share,
 )
-from sluiceway_gateway.groups.model import Group
+from sluiceway_gateway.endpoints.groups.model import Group
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Role, State
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,9 +20,9 @@ from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.db.idempotency import StoredResponse
+from sluiceway_gateway.endpoints.groups.model import Group
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.wire import Count, Ends, GroupName, ModeWord, Number, PositionBody
-from sluiceway_gateway.groups.model import Group
 from sluiceway_gateway.offsets.model import AckResult, Bounds, Commit, Committed, Position
 from sluiceway_gateway.offsets.service import Advance, GroupReport, Reset
 

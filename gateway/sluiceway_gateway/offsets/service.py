@@ -30,11 +30,11 @@ from sluiceway_gateway.core.passes import OnPass, PassRecord, unobserved
 from sluiceway_gateway.core.request_batcher import Batcher
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import add_events, events_of_group
+from sluiceway_gateway.endpoints.groups import store as groups_store
+from sluiceway_gateway.endpoints.groups.model import Group, GroupConfig, new_group
+from sluiceway_gateway.endpoints.groups.service import require_group
+from sluiceway_gateway.endpoints.groups.store import GroupKey
 from sluiceway_gateway.endpoints.model import Endpoint, Event, Mode, Role, listed
-from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.model import Group, GroupConfig, new_group
-from sluiceway_gateway.groups.service import require_group
-from sluiceway_gateway.groups.store import GroupKey
 from sluiceway_gateway.longpoll import Poller
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import (

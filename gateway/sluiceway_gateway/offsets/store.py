@@ -26,12 +26,12 @@ from sluiceway_gateway.core.db.statements import (
 )
 from sluiceway_gateway.core.errors import EndpointNotFound, SluicewayGatewayError
 from sluiceway_gateway.endpoints import store as endpoint_store
+from sluiceway_gateway.endpoints.groups import store as groups_store
+from sluiceway_gateway.endpoints.groups.assignment import Member, position_member
+from sluiceway_gateway.endpoints.groups.model import Group
+from sluiceway_gateway.endpoints.groups.store import GroupKey, group_of, of_its_group
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role
 from sluiceway_gateway.endpoints.store import live_members
-from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.assignment import Member, position_member
-from sluiceway_gateway.groups.model import Group
-from sluiceway_gateway.groups.store import GroupKey, group_of, of_its_group
 from sluiceway_gateway.offsets.model import (
     CommitContext,
     CommitResult,

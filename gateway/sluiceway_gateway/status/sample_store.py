@@ -30,12 +30,9 @@ from sluiceway_gateway.channels.store import hold_channels, in_phases
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.schema import channels, endpoints, positions, samples
 from sluiceway_gateway.core.db.statements import CachedSelect, columns_of
+from sluiceway_gateway.endpoints.groups import store as groups_store
 from sluiceway_gateway.endpoints.model import Mode, Role, has_failed, outcome
 from sluiceway_gateway.endpoints.store import LIVES, share_of
-from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.lag_history import store as history_store
-from sluiceway_gateway.lag_history.model import point_of
-from sluiceway_gateway.lag_history.store import PointWrite
 from sluiceway_gateway.status.lag import (
     GroupLag,
     GroupSummary,
@@ -46,6 +43,9 @@ from sluiceway_gateway.status.lag import (
     summarize,
     summarize_groups,
 )
+from sluiceway_gateway.status.lag_history import store as history_store
+from sluiceway_gateway.status.lag_history.model import point_of
+from sluiceway_gateway.status.lag_history.store import PointWrite
 from sluiceway_gateway.status.problems import FAILURE_AGE, Coverage, OutOfRange, ranges_of
 from sluiceway_gateway.status.reader_progress import (
     WINDOW,

@@ -20,11 +20,11 @@ from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.client import log_unavailable
 from sluiceway_gateway.core.kafka.model import Watermarks
 from sluiceway_gateway.core.passes import run_steps
-from sluiceway_gateway.lag_history.model import FINEST
 from sluiceway_gateway.ledger.model import Ledger
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status import store as status_store
 from sluiceway_gateway.status.lag import LedgerSample, Sample, group_lag, ledger_sample, write_rate
+from sluiceway_gateway.status.lag_history.model import FINEST
 from sluiceway_gateway.status.problems import out_of_range, unread_partitions
 from sluiceway_gateway.status.reader_progress import WINDOW, Offsets, offset_tracks, partitions_read
 from sluiceway_gateway.status.sample_store import (

@@ -17,12 +17,12 @@ from sluiceway_gateway.core.clock import Clock
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.errors import ChannelNotFound, InvalidRequest
 from sluiceway_gateway.endpoints.session_store import beats_of_channel
-from sluiceway_gateway.graph import store as graph_store
-from sluiceway_gateway.graph.model import GraphJob, jobs_of
-from sluiceway_gateway.lag_history import store as history_store
-from sluiceway_gateway.lag_history.model import LagHistory, history_of, resolution_for
 from sluiceway_gateway.status import store as status_store
+from sluiceway_gateway.status.graph import store as graph_store
+from sluiceway_gateway.status.graph.model import GraphJob, jobs_of
 from sluiceway_gateway.status.lag import Overview
+from sluiceway_gateway.status.lag_history import store as history_store
+from sluiceway_gateway.status.lag_history.model import LagHistory, history_of, resolution_for
 from sluiceway_gateway.status.store import ChannelSummary, StatusReport, StatusVersion
 
 _EPOCH = datetime.fromtimestamp(0, UTC)

@@ -40,6 +40,8 @@ from sluiceway_gateway.core.db.schema import (
     samples,
 )
 from sluiceway_gateway.core.db.statements import CachedSelect, starts_with
+from sluiceway_gateway.endpoints.groups.model import Group
+from sluiceway_gateway.endpoints.groups.store import group_of
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     Endpoint,
@@ -52,8 +54,6 @@ from sluiceway_gateway.endpoints.model import (
 )
 from sluiceway_gateway.endpoints.session_store import beats_of_sessions, latest_beats
 from sluiceway_gateway.endpoints.store import HAS_FAILED, endpoint_of
-from sluiceway_gateway.groups.model import Group
-from sluiceway_gateway.groups.store import group_of
 from sluiceway_gateway.ledger import batch_store
 from sluiceway_gateway.ledger import store as ledgers_store
 from sluiceway_gateway.ledger.model import Batch, Ledger

@@ -17,9 +17,9 @@ from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.db.idempotency import StoredResponse
 from sluiceway_gateway.core.errors import Conflict, Fenced, GoesBack, StaleGeneration
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachSpec
+from sluiceway_gateway.endpoints.groups import store as groups_store
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Role, State
-from sluiceway_gateway.groups import store as groups_store
 from sluiceway_gateway.offsets.model import Commit, Position
 from sluiceway_gateway.offsets.service import Reset
 

@@ -14,8 +14,8 @@ from sluiceway_gateway.core.errors import (
     StaleGeneration,
     TopicChanged,
 )
+from sluiceway_gateway.endpoints.groups.model import GroupConfig, new_group
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Place, Role, State
-from sluiceway_gateway.groups.model import GroupConfig, new_group
 from sluiceway_gateway.offsets.model import (
     Commit,
     CommitContext,

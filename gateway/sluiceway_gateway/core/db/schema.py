@@ -188,7 +188,7 @@ positions = Table(
     CheckConstraint("next_offset >= 0 AND record >= 0", name="position"),
 )
 
-# The last end of each place in a group of readers; see `groups/model.py`.
+# The last end of each place in a group of readers; see `endpoints/groups/model.py`.
 finished_places = Table(
     "finished_places",
     metadata,

@@ -13,7 +13,7 @@ from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.route import Gateway, GatewayRoute
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.endpoints.wire import EndpointChannel, GroupName
-from sluiceway_gateway.lag_history.model import MAX_GROUPS, RESOLUTIONS, LagHistory
+from sluiceway_gateway.status.lag_history.model import MAX_GROUPS, RESOLUTIONS, LagHistory
 
 router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
 

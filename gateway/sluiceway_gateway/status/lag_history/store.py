@@ -15,7 +15,7 @@ from sqlalchemy import bindparam, select
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.schema import lag_history
 from sluiceway_gateway.core.db.statements import upsert
-from sluiceway_gateway.lag_history.model import (
+from sluiceway_gateway.status.lag_history.model import (
     FINEST,
     RESOLUTIONS,
     GroupPoint,

@@ -6,7 +6,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.lag_history.model import (
+from sluiceway_gateway.status.lag import GroupSummary
+from sluiceway_gateway.status.lag_history.model import (
     FINEST,
     MAX_GROUPS,
     RESOLUTIONS,
@@ -18,7 +19,6 @@ from sluiceway_gateway.lag_history.model import (
     point_of,
     resolution_for,
 )
-from sluiceway_gateway.status.lag import GroupSummary
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 NOW_S = int(NOW.timestamp())

@@ -10,7 +10,7 @@ from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.route import Gateway, GatewayRoute
 from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.endpoints.wire import SparkPost
-from sluiceway_gateway.graph.model import MAX_CHANNELS
+from sluiceway_gateway.status.graph.model import MAX_CHANNELS
 from sluiceway_gateway.status.wire import StatusLine, summary_json
 
 router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)

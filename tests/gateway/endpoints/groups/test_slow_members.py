@@ -12,12 +12,12 @@ from sluiceway_gateway.core.auth.service import LOOPBACK
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.errors import Fenced, StaleGeneration
 from sluiceway_gateway.endpoints.attach_request import AttachSpec
+from sluiceway_gateway.endpoints.groups.service import MemberAssignment, SyncRequest
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.liveness_store import stale_shares
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
 from sluiceway_gateway.endpoints.pruning import Pruner
 from sluiceway_gateway.endpoints.service import DetachSpec
-from sluiceway_gateway.groups.service import MemberAssignment, SyncRequest
 from sluiceway_gateway.offsets.model import Commit, Position
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from sluiceway_gateway.endpoints.model import Health, Role, SparkJob, State
-from sluiceway_gateway.graph.model import MAX_ENDPOINTS, GraphEndpoint, GraphJob, jobs_of
+from sluiceway_gateway.status.graph.model import MAX_ENDPOINTS, GraphEndpoint, GraphJob, jobs_of
 
 
 def endpoint(

@@ -8,8 +8,8 @@ import pytest
 from endpoints import Site, fresh_id, site
 from gateways import Rig, code
 from sluiceway_gateway.channels.service import find_channel
-from sluiceway_gateway.graph import model
-from sluiceway_gateway.graph.store import surroundings
+from sluiceway_gateway.status.graph import model
+from sluiceway_gateway.status.graph.store import surroundings
 
 
 def graph(rig: Rig, name: str, **headers: str) -> Any:

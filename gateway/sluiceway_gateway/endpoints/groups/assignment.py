@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sluiceway_gateway.core.errors import IllegalTransition, StaleGeneration
+from sluiceway_gateway.endpoints.groups.model import Group
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Place, Role, Share
-from sluiceway_gateway.groups.model import Group
 
 
 def assigned_partitions(place: Place, mode: Mode, size: int | None, partitions: int) -> range:
@@ -40,7 +40,7 @@ def position_member(place: Place, mode: Mode) -> int:
 
 
 def reading_place(reader: Endpoint) -> tuple[str, str, int]:
-    """Return the key of the place whose end a reader of a group stores; see `groups/store.py`."""
+    """Return the key of a place whose end a reader of a group stores; see its `store.py`."""
     index = -1 if reader.is_dynamic else reader.place.index
     return reader.channel_uid, reader.place.group, index
 

@@ -9,7 +9,12 @@ from sluiceway_gateway.core.db.engine import ReadTransaction
 from sluiceway_gateway.core.db.schema import channels, endpoints
 from sluiceway_gateway.core.db.statements import chunks, starts_with
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Role, SparkJob, State
-from sluiceway_gateway.graph.model import MAX_CHANNELS, MAX_ENDPOINTS, MAX_HOPS, GraphEndpoint
+from sluiceway_gateway.status.graph.model import (
+    MAX_CHANNELS,
+    MAX_ENDPOINTS,
+    MAX_HOPS,
+    GraphEndpoint,
+)
 
 # Ended readers and writers without a group are not part of a pipeline.
 _SHOWN = ~endpoints.c.superseded & (

@@ -9,10 +9,10 @@ from sluiceway_gateway.api.params import LABEL_TEXT, Label, Name, Reason
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.route import Gateway, GatewayRoute
 from sluiceway_gateway.channels.wire import RequestModel, Uid
+from sluiceway_gateway.endpoints.groups.service import SyncRequest
 from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE, Role
 from sluiceway_gateway.endpoints.routes import EndpointId
 from sluiceway_gateway.endpoints.wire import Number, PositionBody, RoleWord
-from sluiceway_gateway.groups.service import SyncRequest
 from sluiceway_gateway.offsets.routes import InGroup
 
 router = APIRouter(prefix="/v1/channels/{name}", tags=["endpoints"], route_class=GatewayRoute)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from endpoints import ENDPOINT
 from sluiceway_gateway.core.errors import StaleGeneration
-from sluiceway_gateway.endpoints.model import Endpoint, Place, Role, Share, State
-from sluiceway_gateway.groups.assignment import (
+from sluiceway_gateway.endpoints.groups.assignment import (
     Member,
     held_partitions,
     require_share,
@@ -19,7 +18,8 @@ from sluiceway_gateway.groups.assignment import (
     target_share,
     with_share,
 )
-from sluiceway_gateway.groups.model import Group, GroupConfig, new_group
+from sluiceway_gateway.endpoints.groups.model import Group, GroupConfig, new_group
+from sluiceway_gateway.endpoints.model import Endpoint, Place, Role, Share, State
 
 PARTITIONS = 5
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -15,10 +15,8 @@ from sluiceway_gateway.core.errors import GroupNotFound, GroupSize, NoGroup
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import save_changes
-from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role, State, superseded
-from sluiceway_gateway.endpoints.service import hold_endpoint, require_endpoint
-from sluiceway_gateway.groups import store as groups_store
-from sluiceway_gateway.groups.assignment import (
+from sluiceway_gateway.endpoints.groups import store as groups_store
+from sluiceway_gateway.endpoints.groups.assignment import (
     Member,
     held_partitions,
     require_live,
@@ -27,7 +25,9 @@ from sluiceway_gateway.groups.assignment import (
     target_share,
     with_share,
 )
-from sluiceway_gateway.groups.model import Group, require_growable
+from sluiceway_gateway.endpoints.groups.model import Group, require_growable
+from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role, State, superseded
+from sluiceway_gateway.endpoints.service import hold_endpoint, require_endpoint
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Committed, require_generation, require_topic
 

@@ -8,9 +8,9 @@ import pytest
 
 from endpoints import Site, site
 from gateways import Rig, code
-from sluiceway_gateway.lag_history import store
-from sluiceway_gateway.lag_history.model import FINEST, GroupPoint, HistoryPoint
-from sluiceway_gateway.lag_history.store import PointWrite
+from sluiceway_gateway.status.lag_history import store
+from sluiceway_gateway.status.lag_history.model import FINEST, GroupPoint, HistoryPoint
+from sluiceway_gateway.status.lag_history.store import PointWrite
 
 PATH = "/v1/channels/flights/history"
 
