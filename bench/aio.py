@@ -23,7 +23,7 @@ from bench.measure import Measured, Ratio, Reached, in_own_process, measure, rep
 from bench.service import Service, running
 
 from sluiceway import Gateway, aio
-from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.dev.embedded import KafkaServer
 
 RECORDS = 300_000
 READERS = 10_000

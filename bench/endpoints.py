@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sluiceway import Gateway
-from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.dev.embedded import KafkaServer
 
 SESSIONS = 100
 IN_A_SESSION = 20

@@ -41,7 +41,7 @@ from sluiceway.ledger.intervals import WrittenRecords
 from sluiceway.ledger.write_batch import BatchRequest, WriteBatch
 from sluiceway.records import to_batches
 from sluiceway.schema import Schema
-from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.dev.embedded import KafkaServer
 
 RECORDS = {"arrow": 24_000_000, "avro": 3_000_000}
 PARTITIONS = 4

@@ -20,7 +20,7 @@ from bench.service import running
 
 from sluiceway import Channel, Gateway, OutputPort
 from sluiceway.pypz import KafkaChannelReader, KafkaChannelWriter
-from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.dev.embedded import KafkaServer
 
 RECORDS = 1_000_000
 PORTION = 10_000

@@ -14,7 +14,7 @@ from bench.service import running
 
 from sluiceway import Gateway
 from sluiceway.errors import GatewayUnavailable
-from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.dev.embedded import KafkaServer
 
 ROUNDS = 3
 _PARTS = ("confluent", "pypz")

@@ -22,7 +22,7 @@ from bench.service import Service, running
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sluiceway import Gateway
-from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.dev.embedded import KafkaServer
 
 RECORDS = 500
 _UNCOUNTED = 50

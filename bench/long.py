@@ -30,7 +30,7 @@ from rich.table import Table
 import sluiceway.spark
 from sluiceway import Gateway
 from sluiceway.kafka.config import consumer_config
-from sluiceway_gateway.demo.environment import demo_environment
+from sluiceway_gateway.dev.demo.environment import demo_environment
 
 ROWS = 50_000_000
 PARTS = 10

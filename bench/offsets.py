@@ -28,7 +28,7 @@ from fastapi import FastAPI
 
 from sluiceway import Gateway
 from sluiceway_gateway.cli.serve import bound_socket
-from sluiceway_gateway.embedded import KafkaServer, free_ports
+from sluiceway_gateway.dev.embedded import KafkaServer, free_ports
 from sluiceway_gateway.offsets.routes import CommitPut
 
 SECONDS = 5.0

@@ -25,7 +25,7 @@ from sluiceway.reader import ChannelReader
 from sluiceway.records import to_batches
 from sluiceway.schema import Schema
 from sluiceway.writer import ChannelWriter
-from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.dev.embedded import KafkaServer
 
 RECORDS = 2_000_000
 FLUSHES = 3_000

@@ -28,7 +28,7 @@ from bench.measure import Measured, Ratio, Side, measure, report
 from bench.service import Service, running
 
 from sluiceway import Gateway
-from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.dev.embedded import KafkaServer
 
 NUMBERS = (200, 1000)
 PROCESSES = 4

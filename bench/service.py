@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from sluiceway_gateway.core.auth.service import Tokens
 from sluiceway_gateway.core.db.revision import migrate, open_database
-from sluiceway_gateway.embedded import free_ports
+from sluiceway_gateway.dev.embedded import free_ports
 
 KEY = "bench-key-" + "0123456789abcdef" * 2
 COMMAND = "from sluiceway_gateway.cli import main; raise SystemExit(main())"

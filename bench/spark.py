@@ -26,7 +26,7 @@ from pyspark.sql.avro.functions import from_avro, to_avro
 import sluiceway.spark
 from sluiceway import Gateway
 from sluiceway.kafka.config import producer_config
-from sluiceway_gateway.demo.environment import demo_environment
+from sluiceway_gateway.dev.demo.environment import demo_environment
 
 PARTITIONS = 4
 ROUNDS = 3

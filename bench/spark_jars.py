@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sluiceway_gateway.embedded.jars import JarSet, Module, fetch_jars, read_sums
+from sluiceway_gateway.dev.embedded.jars import JarSet, Module, fetch_jars, read_sums
 
 _SUMS = Path(__file__).with_name("spark-connector.sha256")
 _SPARK, _KAFKA, _COMMONS = "org.apache.spark", "org.apache.kafka", "org.apache.commons"

@@ -37,7 +37,7 @@ from sluiceway.api.models import Connection
 from sluiceway.codecs import codec
 from sluiceway.kafka.config import producer_config
 from sluiceway.schema import Schema
-from sluiceway_gateway.demo.environment import demo_environment
+from sluiceway_gateway.dev.demo.environment import demo_environment
 
 ROWS = 3_000_000
 BATCHES = 20

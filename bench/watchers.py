@@ -26,7 +26,7 @@ from bench.endpoints import Instance, Line, Process, cpu_s, sending_heartbeats
 from bench.service import Service, running
 
 from sluiceway import Gateway
-from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.dev.embedded import KafkaServer
 
 CHANNELS = 1_000
 STREAMS = 200

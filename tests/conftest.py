@@ -43,7 +43,7 @@ _HERE = Path(__file__).parent
 _TOGETHER = ("client/spark", "security", "cluster")
 _LONG = (
     *_TOGETHER,
-    "gateway/demo",
+    "gateway/dev/demo",
     "gateway/cli",
     "gateway/endpoints/test_schedules.py",
     "gateway/test_openapi.py",

@@ -78,11 +78,11 @@ def _modules(root: Path) -> list[Path]:
 def _layer(path: Path) -> str:
     """Return the layer of a module of the gateway, by its file's name and its package."""
     parts = path.relative_to(GATEWAY).with_suffix("").parts
-    package, *_ = parts = parts[1:] if parts[0] == "core" else parts
+    package, *_ = parts = parts[1:] if parts[0] in {"core", "dev"} else parts
     name = parts[-1]
     if len(parts) == 1 and name in {"errors", "clock", "tracing"}:
         return "errors"
-    if package in {"cli", "demo", "app"}:
+    if package in {"cli", "demo", "up", "app"}:
         return "app"
     if package in {"embedded", "loops", "db"}:
         return package
@@ -248,7 +248,7 @@ def test_the_whole_client_loads_neither_pyspark_nor_pandas() -> None:
 
 @pytest.mark.long
 def test_checks_before_serving_do_not_import_the_application() -> None:
-    program = "import sluiceway_gateway.cli.serve, sluiceway_gateway.demo.command"
+    program = "import sluiceway_gateway.cli.serve, sluiceway_gateway.dev.demo.command"
 
     assert _loaded_of({"fastapi"}, program) == set()
 

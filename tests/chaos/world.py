@@ -27,7 +27,7 @@ from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.db.revision import migrate
 from sluiceway_gateway.core.errors import DatabaseUnavailable
 from sluiceway_gateway.core.settings import PREFIX
-from sluiceway_gateway.embedded import BrokerStartFailed, KafkaServer
+from sluiceway_gateway.dev.embedded import BrokerStartFailed, KafkaServer
 
 ROOT = Path(__file__).parents[2]
 GATEWAYS = 2

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from shared_kafka import SharedKafka
 from sluiceway import Channel
-from sluiceway_gateway.embedded.jars import JarSet, Module, fetch_jars, find_java, kafka_jars
+from sluiceway_gateway.dev.embedded.jars import JarSet, Module, fetch_jars, find_java, kafka_jars
 from topics import readings
 
 

@@ -21,7 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from sluiceway import Gateway
-from sluiceway_gateway.demo.environment import spark_home
+from sluiceway_gateway.dev.demo.environment import spark_home
 
 
 @pytest.fixture(scope="session")
@@ -178,10 +178,10 @@ def test_the_wheel_contains_every_module_and_data_file(names: set[str]) -> None:
         for path in (ROOT / "migrations").rglob("*.py")
     }
     jobs = {
-        f"sluiceway_gateway/demo/jobs/{path.name}"
+        f"sluiceway_gateway/dev/demo/jobs/{path.name}"
         for path in (ROOT / "examples" / "demo").glob("*.py")
     }
-    assert "sluiceway_gateway/demo/jobs/write_flights.py" in jobs
+    assert "sluiceway_gateway/dev/demo/jobs/write_flights.py" in jobs
     assert {"sluiceway/py.typed", "sluiceway_gateway/py.typed"} <= sources
     assert "sluiceway_gateway/api/swagger_ui/swagger-ui-bundle.js" in sources
     assert "sluiceway_gateway/ui/static/index.html" in sources

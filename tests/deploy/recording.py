@@ -29,7 +29,7 @@ from sluiceway.errors import GatewayError
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.core.db.revision import migrate
 from sluiceway_gateway.core.settings import Settings
-from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.dev.embedded import KafkaServer
 
 SCHEMA = {
     "type": "record",

@@ -91,7 +91,7 @@ def test_images_are_pinned_and_sluiceways_have_this_version(services: dict[str, 
 
 
 def test_the_broker_has_the_version_used_by_the_tests(services: dict[str, Any]) -> None:
-    pinned = next((ROOT / "gateway/sluiceway_gateway/embedded").glob("kafka-*.sha256"))
+    pinned = next((ROOT / "gateway/sluiceway_gateway/dev/embedded").glob("kafka-*.sha256"))
     assert services["kafka"]["image"] == f"apache/kafka:{pinned.stem.removeprefix('kafka-')}"
 
 

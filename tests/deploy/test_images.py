@@ -116,7 +116,7 @@ def test_the_wheel_is_built_from_the_copied_files_only(tmp_path: Path) -> None:
     assert "sluiceway_gateway/cli/entry.py" in names
     assert "sluiceway_gateway/api/swagger_ui/swagger-ui-bundle.js" in names
     assert "sluiceway_gateway/migrations/versions/0001_initial.py" in names
-    assert "sluiceway_gateway/demo/jobs/write_flights.py" in names
+    assert "sluiceway_gateway/dev/demo/jobs/write_flights.py" in names
 
 
 def pins(name: str) -> dict[str, set[str]]:

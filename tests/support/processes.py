@@ -156,7 +156,7 @@ def run_example(name: str, gateway_url: str, *arguments: str) -> list[str]:
 def spark_environment(directory: Path) -> dict[str, str]:
     """Return variables for a local Spark, with all its files below `directory`."""
     # Slow, and only some processes need it.
-    from sluiceway_gateway.demo.environment import spark_home
+    from sluiceway_gateway.dev.demo.environment import spark_home
 
     return {
         "PYSPARK_PYTHON": sys.executable,

@@ -23,7 +23,7 @@ import pytest
 from processes import process
 from relay import reserve_port
 from sluiceway_gateway.core.db.revision import migrate
-from sluiceway_gateway.embedded import KafkaServer
+from sluiceway_gateway.dev.embedded import KafkaServer
 from waiting import until
 
 

@@ -17,12 +17,11 @@ import click
 
 from sluiceway import __version__
 from sluiceway.errors import SluicewayError
-from sluiceway_gateway.core.errors import DatabaseUnavailable, SluicewayGatewayError
-from sluiceway_gateway.embedded import EmbeddedError
+from sluiceway_gateway.core.errors import DatabaseUnavailable, EmbeddedError, SluicewayGatewayError
 
 #: The modules of commands, imported on use so that no command waits for the imports of another.
 COMMANDS = {
-    "up": "sluiceway_gateway.cli.serve:up",
+    "up": "sluiceway_gateway.dev.up:up",
     "serve": "sluiceway_gateway.cli.serve:serve",
     "migrate": "sluiceway_gateway.cli.serve:migrate",
     "token": "sluiceway_gateway.cli.token:token",
@@ -30,7 +29,7 @@ COMMANDS = {
     "apply": "sluiceway_gateway.cli.apply:apply",
     "export": "sluiceway_gateway.cli.apply:export",
     "tail": "sluiceway_gateway.cli.tail:tail",
-    "demo": "sluiceway_gateway.demo.command:demo",
+    "demo": "sluiceway_gateway.dev.demo.command:demo",
 }
 #: Raised by click 8.2 and later for a group without a command; its message is the help.
 _HELP: type[click.UsageError] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())

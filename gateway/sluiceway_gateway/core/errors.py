@@ -457,3 +457,7 @@ class BatchNotFound(NotFound, code="batch_not_found", title="No such batch"):
 
 class SnapshotNotFound(NotFound, code="snapshot_not_found", title="No such snapshot"):
     """The channel has no commit with this number."""
+
+
+class EmbeddedError(Exception):
+    """The embedded broker cannot run; the message has the cause and the solution."""

@@ -21,7 +21,7 @@ from sluiceway.errors import (
 from sluiceway.schema import Schema
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.writer import ChannelDataWriter, TaskWriter
-from sluiceway_gateway.embedded import free_ports
+from sluiceway_gateway.dev.embedded import free_ports
 from spark_tasks import SCHEMA, Tasks, all_ids, ids_in, measure
 from topics import Topics, connection_to, messages_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from processes import Sluiceway, process
 from sluiceway import Gateway
-from sluiceway_gateway.embedded import free_ports
+from sluiceway_gateway.dev.embedded import free_ports
 
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - refused
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}

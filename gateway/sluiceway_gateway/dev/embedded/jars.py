@@ -25,6 +25,7 @@ from importlib import resources
 from pathlib import Path
 
 from sluiceway import install_command
+from sluiceway_gateway.core.errors import EmbeddedError
 
 KAFKA_VERSION = "4.3.1"
 JAVA_VERSION = 17
@@ -42,10 +43,6 @@ _JAVA_ADVICE = (
 
 OnProgress = Callable[[int, int], None]
 """Called with the number of downloaded jars, and of all jars."""
-
-
-class EmbeddedError(Exception):
-    """The embedded broker cannot run; the message has the cause and the solution."""
 
 
 class JavaMissing(EmbeddedError):

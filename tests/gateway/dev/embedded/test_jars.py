@@ -5,12 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sluiceway_gateway.embedded.jars import (
-    JarsUnavailable,
-    differences,
-    fetch_jars,
-    kafka_jars,
-)
+from sluiceway_gateway.dev.embedded.jars import JarsUnavailable, differences, fetch_jars, kafka_jars
 
 
 def test_the_cache_holds_exactly_the_pinned_jars() -> None:

@@ -23,8 +23,9 @@ from rich.table import Table
 
 from sluiceway import Gateway
 from sluiceway_gateway.cli.serve import Interrupted, interruptible
+from sluiceway_gateway.core.errors import EmbeddedError
 from sluiceway_gateway.core.settings import CLIENTS, PREFIX
-from sluiceway_gateway.demo.environment import (
+from sluiceway_gateway.dev.demo.environment import (
     DemoPackageMissing,
     JobFailed,
     demo_environment,
@@ -32,7 +33,6 @@ from sluiceway_gateway.demo.environment import (
     jobs_path,
     run_job,
 )
-from sluiceway_gateway.embedded import EmbeddedError
 
 _FLIGHTS = 336_776
 Record = Mapping[str, Any]

@@ -17,14 +17,9 @@ from typing import IO, Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sluiceway_gateway.embedded import supervisor
-from sluiceway_gateway.embedded.jars import (
-    EmbeddedError,
-    OnProgress,
-    fetch_jars,
-    find_java,
-    kafka_jars,
-)
+from sluiceway_gateway.core.errors import EmbeddedError
+from sluiceway_gateway.dev.embedded import supervisor
+from sluiceway_gateway.dev.embedded.jars import OnProgress, fetch_jars, find_java, kafka_jars
 
 CLIENT, CONTROLLER = "CLIENT", "CONTROLLER"
 """Names of the listeners of every broker."""

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from sluiceway_gateway.embedded import JavaMissing, find_java
+from sluiceway_gateway.dev.embedded import JavaMissing, find_java
 
 
 def _java(directory: Path, script: str) -> Path:

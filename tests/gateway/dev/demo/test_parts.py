@@ -17,9 +17,9 @@ from rich.console import Console
 from faults import at_call
 from processes import restored_logging
 from sluiceway import Gateway
-from sluiceway_gateway.demo import command
-from sluiceway_gateway.demo.command import ChannelCount, StepBars, Summary
-from sluiceway_gateway.demo.environment import (
+from sluiceway_gateway.dev.demo import command
+from sluiceway_gateway.dev.demo.command import ChannelCount, StepBars, Summary
+from sluiceway_gateway.dev.demo.environment import (
     DemoEnvironment,
     DemoPackageMissing,
     JobFailed,

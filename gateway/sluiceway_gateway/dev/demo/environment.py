@@ -20,11 +20,12 @@ from typing import IO, Any
 import uvicorn
 
 from sluiceway import install_command
-from sluiceway_gateway.cli.serve import bound_socket, server_config, with_broker
+from sluiceway_gateway.cli.serve import bound_socket, server_config
 from sluiceway_gateway.core.db.revision import migrate
 from sluiceway_gateway.core.logs import configure_logs
 from sluiceway_gateway.core.settings import PREFIX, Settings
-from sluiceway_gateway.embedded import KafkaServer, OnProgress, supervisor
+from sluiceway_gateway.dev.embedded import KafkaServer, OnProgress, supervisor
+from sluiceway_gateway.dev.up import with_broker
 
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 30.0
@@ -182,7 +183,7 @@ def jobs_path() -> Path:
     """Return the directory of the jobs: inside a wheel, or in the repository."""
     package = Path(__file__).resolve().parent
     installed = package / "jobs"
-    return installed if installed.is_dir() else package.parents[2] / "examples" / "demo"
+    return installed if installed.is_dir() else package.parents[3] / "examples" / "demo"
 
 
 def run_job(

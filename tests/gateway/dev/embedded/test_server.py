@@ -9,7 +9,7 @@ import pytest
 
 from faults import at_call
 from shared_kafka import SharedKafka
-from sluiceway_gateway.embedded import (
+from sluiceway_gateway.dev.embedded import (
     BrokerStartFailed,
     KafkaServer,
     broker,
@@ -63,7 +63,7 @@ def test_a_supervisor_that_fails_leaves_no_child(tmp_path: Path) -> None:
 def test_a_broker_does_not_outlive_a_killed_owner(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from sluiceway_gateway.embedded import KafkaServer\n"
+        "from sluiceway_gateway.dev.embedded import KafkaServer\n"
         "server = KafkaServer.start(Path(sys.argv[1]), heap_mb=256)\n"
         "print(server.pid, flush=True)\n"
         "sys.stdin.read()\n"

@@ -1,0 +1,1 @@
+"""The broker for development, and the demo."""
