@@ -20,7 +20,7 @@ GATEWAY_LAYERS = (
 )
 #: Modules of the layer `model`: pure, with the standard library alone.
 MODELS = {
-    *("model", "labels", "assignment", "topic", "change", "lag", "reader_progress"),
+    *("model", "labels", "assignment", "topic", "topic_config", "change", "lag", "reader_progress"),
     *("provisioning.reconcile_result", "status.problems", "ledger.batches"),
     "ledger.repairing",
 }

@@ -7,7 +7,7 @@ import click
 
 from processes import CLIENT, GATEWAY
 from sluiceway_gateway.cli.entry import sluiceway
-from sluiceway_gateway.provisioning.reconcile_result import Reason
+from sluiceway_gateway.core.kafka.model import Reason
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "operating.md").read_text()

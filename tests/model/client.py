@@ -31,14 +31,9 @@ from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.ledger.writer_batches import Block, WriterBatches
 from sluiceway_gateway.api.problems import problem_response
 from sluiceway_gateway.core.errors import SluicewayGatewayError
+from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.ledger.batches import CommitRequest
-from sluiceway_gateway.ledger.model import (
-    Batch,
-    Interval,
-    Manifest,
-    digest_of,
-    manifest_of,
-)
+from sluiceway_gateway.ledger.model import Batch, Manifest, digest_of, manifest_of
 from sluiceway_gateway.ledger.service import BatchInTopic, CommittedBatch
 from sluiceway_gateway.ledger.wire import BatchPost, LeaseBody, batch_json, commit_json
 

@@ -14,13 +14,13 @@ from sluiceway_gateway.core.errors import (
     NotFound,
     PositionMoved,
 )
+from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.ledger import batches, model, repairing
 from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
 from sluiceway_gateway.ledger.model import (
     AbortDecision,
     Batch,
     BatchState,
-    Interval,
     Ledger,
     Manifest,
     Owner,

@@ -31,6 +31,7 @@ from sluiceway.ledger.write_batch import BATCH_TRANSITIONS, WriteBatch
 from sluiceway.ledger.write_batch import BatchState as ClientBatchState
 from sluiceway.ledger.writer_batches import WriterBatches
 from sluiceway_gateway.core.errors import PositionMoved
+from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.endpoints.groups import model as groups
 from sluiceway_gateway.ledger import batches, model, repairing
 from sluiceway_gateway.ledger.batches import commit_batch, open_batch
@@ -312,7 +313,7 @@ def _() -> list[Patch]:
 
 @mutant("merged runs include the gaps between them")
 def _() -> list[Patch]:
-    def merge(runs: Any, added: Any = ()) -> tuple[model.Interval, ...]:
+    def merge(runs: Any, added: Any = ()) -> tuple[Interval, ...]:
         intervals = sorted((*runs, *added))
         return (model.Interval(intervals[0].first, intervals[-1].end),) if intervals else ()
 

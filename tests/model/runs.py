@@ -17,13 +17,14 @@ from sluiceway.api.endpoints import Endpoint
 from sluiceway.endpoint import stop_condition
 from sluiceway.endpoint.stop_condition import LostWriterPolicy
 from sluiceway.errors import CounterpartError
+from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.endpoints import model as endpoints
 from sluiceway_gateway.endpoints.groups import model as groups
 from sluiceway_gateway.endpoints.groups.model import GroupConfig, new_group
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Mode, Place, Role, State
 from sluiceway_gateway.ledger import model
 from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
-from sluiceway_gateway.ledger.model import BatchState, Interval, Settlement, digest_of
+from sluiceway_gateway.ledger.model import BatchState, Settlement, digest_of
 
 TIMEOUT_S = 10
 """The heartbeat timeout of writers."""

@@ -23,8 +23,9 @@ from tests.model.readers import (
 from tests.model.runs import JobRuns
 from tests.model.world import Log, Record, Steps, Violation, World, offsets, pause
 
+from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
-from sluiceway_gateway.ledger.model import Batch, Interval, Manifest, digest_of
+from sluiceway_gateway.ledger.model import Batch, Manifest, digest_of
 
 CALM_STEPS = 30_000
 """Steps within which everything must finish after the faults have ended."""

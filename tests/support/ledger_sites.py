@@ -9,8 +9,9 @@ import httpx
 from gateways import Rig, result
 from sluiceway.api.ledger import manifest_digest
 from sluiceway_gateway.channels.model import Phase, TopicRef
+from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.ledger import store
-from sluiceway_gateway.ledger.model import Interval, halt
+from sluiceway_gateway.ledger.model import halt
 from topics import Topics
 
 Intervals = Mapping[int, Sequence[tuple[int, int]]]

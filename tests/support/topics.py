@@ -9,8 +9,13 @@ from confluent_kafka.admin import OffsetSpec
 
 from sluiceway.api.models import Connection
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
-from sluiceway_gateway.core.kafka.model import NewMessage, Rejection
-from sluiceway_gateway.provisioning.topic import AlterConfig, CreateTopic, GrowPartitions
+from sluiceway_gateway.core.kafka.model import (
+    AlterConfig,
+    CreateTopic,
+    GrowPartitions,
+    NewMessage,
+    Rejection,
+)
 from waiting import until
 
 DEFINITION = {

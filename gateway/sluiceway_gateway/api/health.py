@@ -25,9 +25,9 @@ from sluiceway_gateway.core.errors import (
     WrongRevision,
 )
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import Reason, unavailable_reason
 from sluiceway_gateway.core.passes import ENDED
 from sluiceway_gateway.metrics import CONTENT_TYPE, Scrape
-from sluiceway_gateway.provisioning.reconcile_result import Reason, unavailable_reason
 from sluiceway_gateway.status.lag import Overview
 
 #: Timeout of a request to Kafka, before the search for the reason.

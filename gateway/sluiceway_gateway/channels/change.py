@@ -28,6 +28,7 @@ from sluiceway_gateway.channels.model import (
     may_become,
     topic_name,
 )
+from sluiceway_gateway.channels.topic_config import canonical, refusals
 from sluiceway_gateway.core.errors import (
     ChannelAdopted,
     ChannelDeleting,
@@ -39,7 +40,6 @@ from sluiceway_gateway.core.errors import (
     Violation,
 )
 from sluiceway_gateway.core.kafka.model import ObservedTopic
-from sluiceway_gateway.provisioning.topic import canonical, refusals
 
 
 class Unset(Enum):

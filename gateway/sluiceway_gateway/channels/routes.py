@@ -26,6 +26,7 @@ from sluiceway_gateway.api.route import Gateway, GatewayRoute, Services
 from sluiceway_gateway.channels.change import UNSET, Precondition, etag
 from sluiceway_gateway.channels.model import Channel, SchemaVersion
 from sluiceway_gateway.channels.service import ChangeContext, require_known
+from sluiceway_gateway.channels.topic_config import canonical, refusals
 from sluiceway_gateway.channels.wire import (
     ChannelBody,
     ChannelList,
@@ -39,7 +40,6 @@ from sluiceway_gateway.channels.wire import (
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.db.idempotency import StoredResponse
 from sluiceway_gateway.core.errors import ConfigNotAllowed, Violation
-from sluiceway_gateway.provisioning.topic import canonical, refusals
 from sluiceway_gateway.schemas.service import parse_schema
 
 router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=GatewayRoute)

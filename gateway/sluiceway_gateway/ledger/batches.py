@@ -19,11 +19,11 @@ from sluiceway_gateway.core.errors import (
     StaleBatch,
     UnknownPartition,
 )
+from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.ledger.model import (
     Batch,
     BatchState,
     Ending,
-    Interval,
     Ledger,
     Manifest,
     Owner,

@@ -20,12 +20,11 @@ from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.errors import KafkaUnavailable
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.client import log_unavailable
-from sluiceway_gateway.core.kafka.model import Watermarks
+from sluiceway_gateway.core.kafka.model import Interval, ReadMessage, Watermarks
 from sluiceway_gateway.core.kafka.window_reader import window_reader
 from sluiceway_gateway.core.passes import run_steps
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.model import (
-    Interval,
     Ledger,
     clear_low_ends,
     halt,
@@ -33,7 +32,6 @@ from sluiceway_gateway.ledger.model import (
     note_low_ends,
     reused_offsets,
 )
-from sluiceway_gateway.messages.model import ReadMessage
 
 _log = structlog.get_logger(__name__)
 

@@ -21,6 +21,7 @@ from sluiceway_gateway.core.errors import (
     InvalidManifest,
     LedgerHalted,
 )
+from sluiceway_gateway.core.kafka.model import Interval
 
 LEASE = timedelta(seconds=30)
 """Time after which a batch without renewal is aborted, unless its writer requests another one."""
@@ -353,13 +354,6 @@ def halt(ledger: Ledger, lost_from: Mapping[int, int]) -> Ledger:
         f"committed up to {ledger.visible_end[partition]}, and uses their offsets again."
     )
     return clear_low_ends(replace(ledger, halted=ledger.halted or reason, lost_from=lost), lost)
-
-
-class Interval(NamedTuple):
-    """The offsets `[first, end)`."""
-
-    first: int
-    end: int
 
 
 Manifest = Mapping[int, tuple[Interval, ...]]

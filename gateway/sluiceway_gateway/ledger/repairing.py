@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sluiceway_gateway.core.errors import BeyondWatermark, LedgerIntact, RepairChanged
+from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.ledger.model import (
     Batch,
     Ending,
-    Interval,
     Ledger,
     Owner,
     Runs,

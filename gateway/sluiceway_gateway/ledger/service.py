@@ -35,6 +35,7 @@ from sluiceway_gateway.core.errors import (
     UidMismatch,
 )
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.batches import (
@@ -51,7 +52,6 @@ from sluiceway_gateway.ledger.model import (
     AbortDecision,
     Batch,
     BatchState,
-    Interval,
     Ledger,
     Manifest,
     Owner,

@@ -24,7 +24,8 @@ from sluiceway_gateway.core.db.ledger_schema import (
 from sluiceway_gateway.core.db.schema import channels
 from sluiceway_gateway.core.db.statements import PreparedDml, by_dialect, upsert
 from sluiceway_gateway.core.errors import ConcurrentChange
-from sluiceway_gateway.ledger.model import Interval, Ledger, Runs, clip, snapshot_runs, without_runs
+from sluiceway_gateway.core.kafka.model import Interval
+from sluiceway_gateway.ledger.model import Ledger, Runs, clip, snapshot_runs, without_runs
 
 # The rows refer to the channel's row, so a deletion of the channel waits for the transaction, or
 # the transaction sees it.

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from sluiceway_gateway.core.errors import InvalidRequest
-from sluiceway_gateway.ledger.model import Interval
+from sluiceway_gateway.core.kafka.model import Interval, ReadMessage
 
 MAX_MESSAGES = 500
 """Maximum of a response."""
@@ -28,25 +28,6 @@ _ROUND_MESSAGES = 2_000
 _GAP = 1_000
 """Maximum gap between runs that are read together instead of separately."""
 _MAX_WINDOW = 100_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadMessage:
-    """A message from Kafka."""
-
-    partition: int
-    offset: int
-    timestamp_ms: int | None
-    timestamp_type: Literal["create", "append"] | None
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of key, value and headers."""
-        headers = sum(len(name) + len(value or b"") for name, value in self.headers)
-        return len(self.key or b"") + len(self.value or b"") + headers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,15 +13,14 @@ from sluiceway_gateway.channels.service import find_channel, require_usable
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.errors import ChannelNotReady, InvalidRequest, KafkaUnavailable
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
-from sluiceway_gateway.core.kafka.model import Watermarks
+from sluiceway_gateway.core.kafka.model import Interval, ReadMessage, Watermarks
 from sluiceway_gateway.core.kafka.window_reader import window_reader
 from sluiceway_gateway.ledger import store as ledger_store
-from sluiceway_gateway.ledger.model import Interval, visible_below
+from sluiceway_gateway.ledger.model import visible_below
 from sluiceway_gateway.messages.model import (
     MAX_READ_PARTITIONS,
     READ_S,
     PartitionView,
-    ReadMessage,
     ReadProgress,
     StartPoint,
     holds,

@@ -19,17 +19,10 @@ from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.db.failures import reason_of
 from sluiceway_gateway.core.errors import DatabaseUnavailable, InvalidRequest, SluicewayGatewayError
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
-from sluiceway_gateway.core.kafka.model import NewMessage, Rejection
+from sluiceway_gateway.core.kafka.model import Interval, NewMessage, Rejection
 from sluiceway_gateway.ledger import batch_store
 from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
-from sluiceway_gateway.ledger.model import (
-    LEASE,
-    Batch,
-    BatchState,
-    Interval,
-    digest_of,
-    merge_runs,
-)
+from sluiceway_gateway.ledger.model import LEASE, Batch, BatchState, digest_of, merge_runs
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.messages.model import no_partition
 from sluiceway_gateway.messages.reading import require_same_topic

@@ -3,43 +3,26 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import Literal
 
 from sluiceway_gateway.channels.change import followed
 from sluiceway_gateway.channels.model import Channel, Delivery, Phase, TopicRef, may_become
 from sluiceway_gateway.core.errors import AccessFailure, AccessProblem
-from sluiceway_gateway.core.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
-from sluiceway_gateway.provisioning.topic import AlterConfig, Plan, TopicMatch, topic_overrides
+from sluiceway_gateway.core.kafka.model import (
+    AlterConfig,
+    Cause,
+    DesiredTopic,
+    ObservedTopic,
+    Reason,
+    Rejection,
+    unavailable_reason,
+)
+from sluiceway_gateway.provisioning.topic import Plan, TopicMatch, topic_overrides
 
 #: Pause before the next check while a change is not visible yet.
 SOON_S = 1.0
 #: Longest pause between retries after a refusal.
 BACKOFF_MAX_S = 60.0
-
-
-class Reason(StrEnum):
-    """Reason of a condition; stable, part of the HTTP interface."""
-
-    PROVISIONING = "Provisioning"
-    TOPIC_CREATED = "TopicCreated"
-    TOPIC_ADOPTED = "TopicAdopted"
-    CLOSING = "Closing"
-    CLOSED = "Closed"
-    UP_TO_DATE = "UpToDate"
-    DRIFT_REVERTED = "DriftReverted"
-    PARTITIONS_EXCEED_SPEC = "PartitionsExceedSpec"
-    BROKER_UNAVAILABLE = "BrokerUnavailable"
-    KAFKA_CREDENTIALS_REFUSED = "KafkaCredentialsRefused"
-    KAFKA_CERTIFICATE_REFUSED = "KafkaCertificateRefused"
-    KAFKA_PROTOCOL_MISMATCH = "KafkaProtocolMismatch"
-    WRONG_KAFKA_CLUSTER = "WrongKafkaCluster"
-    INVALID_REPLICATION = "InvalidReplication"
-    CONFIG_REJECTED = "ConfigRejected"
-    KAFKA_REFUSED = "KafkaRefused"
-    TOPIC_MISSING = "TopicMissing"
-    TOPIC_RECREATED = "TopicRecreated"
-    DELETING = "Deleting"
 
 
 _REFUSED: Mapping[Cause, tuple[Reason, str]] = {
@@ -53,12 +36,6 @@ _REFUSED: Mapping[Cause, tuple[Reason, str]] = {
         "let the gateway's Kafka user create, alter, describe and delete this topic",
     ),
     Cause.UNAVAILABLE: (Reason.BROKER_UNAVAILABLE, "the gateway retries until Kafka accepts it"),
-}
-_ACCESS_REASONS: Mapping[AccessProblem, Reason] = {
-    AccessProblem.CREDENTIALS: Reason.KAFKA_CREDENTIALS_REFUSED,
-    AccessProblem.CERTIFICATE: Reason.KAFKA_CERTIFICATE_REFUSED,
-    AccessProblem.PROTOCOL: Reason.KAFKA_PROTOCOL_MISMATCH,
-    AccessProblem.CLUSTER: Reason.WRONG_KAFKA_CLUSTER,
 }
 #: Caused by another process, or by stale metadata of a broker; the next check resolves it.
 RACES = frozenset({Cause.TOPIC_EXISTS, Cause.TOPIC_ABSENT, Cause.INVALID_PARTITIONS})
@@ -156,11 +133,6 @@ def unreachable(
         )
     result = _not_synced(channel, reason, message, refusals, now)
     return replace(result, next_check_s=SOON_S, refusals=refusals)
-
-
-def unavailable_reason(failure: AccessFailure | None) -> Reason:
-    """Return the reason why Kafka is unusable."""
-    return Reason.BROKER_UNAVAILABLE if failure is None else _ACCESS_REASONS[failure.problem]
 
 
 def _has_changes(channel: Channel) -> bool:

@@ -18,7 +18,17 @@ from sluiceway_gateway.core.db.failures import reason_of
 from sluiceway_gateway.core.errors import DatabaseUnavailable, KafkaUnavailable
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.client import log_unavailable
-from sluiceway_gateway.core.kafka.model import Cause, DesiredTopic, ObservedTopic, Rejection
+from sluiceway_gateway.core.kafka.model import (
+    AlterConfig,
+    Cause,
+    CreateTopic,
+    DeleteTopic,
+    DesiredTopic,
+    GrowPartitions,
+    ObservedTopic,
+    Rejection,
+    unavailable_reason,
+)
 from sluiceway_gateway.core.passes import run_steps
 from sluiceway_gateway.provisioning.reconcile_result import (
     BACKOFF_MAX_S,
@@ -26,7 +36,6 @@ from sluiceway_gateway.provisioning.reconcile_result import (
     ReconcileResult,
     compute_status,
     desired_topic,
-    unavailable_reason,
     unfulfilled,
     unreachable,
 )
@@ -38,16 +47,7 @@ from sluiceway_gateway.provisioning.store import (
     record_observation,
     remove,
 )
-from sluiceway_gateway.provisioning.topic import (
-    Action,
-    AlterConfig,
-    CreateTopic,
-    DeleteTopic,
-    GrowPartitions,
-    Plan,
-    TopicMatch,
-    plan,
-)
+from sluiceway_gateway.provisioning.topic import Action, Plan, TopicMatch, plan
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluiceway_gateway.core.errors import InvalidManifest
+from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.ledger.model import (
-    Interval,
     clip,
     digest_of,
     first_overlap,

@@ -22,6 +22,7 @@ from sluiceway_gateway.core.errors import (
     StaleBatch,
     UnknownPartition,
 )
+from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.ledger.batches import (
     CommitDecision,
     CommitRequest,
@@ -37,7 +38,6 @@ from sluiceway_gateway.ledger.model import (
     Batch,
     BatchState,
     Ending,
-    Interval,
     Ledger,
     Manifest,
     Owner,

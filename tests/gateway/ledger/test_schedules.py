@@ -16,16 +16,10 @@ from ledger_sites import FEATURES, LedgerSite, ledger_site, written_topic
 from shared_kafka import SharedKafka
 from sluiceway_gateway.core.auth.service import LOOPBACK
 from sluiceway_gateway.core.errors import Conflict, SluicewayGatewayError
+from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
-from sluiceway_gateway.ledger.model import (
-    BatchState,
-    Interval,
-    Manifest,
-    digest_of,
-    merge_runs,
-    reap,
-)
+from sluiceway_gateway.ledger.model import BatchState, Manifest, digest_of, merge_runs, reap
 from sluiceway_gateway.ledger.pruning import LedgerPruner
 from sluiceway_gateway.ledger.reading import CommittedQuery, LedgerReads
 from sluiceway_gateway.ledger.service import Ledgers, save_aborted

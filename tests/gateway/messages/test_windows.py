@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.ledger.model import Interval
-from sluiceway_gateway.messages.model import (
-    PartitionView,
-    ReadMessage,
-    ReadProgress,
-    StartPoint,
-    shortened,
-)
+from sluiceway_gateway.core.kafka.model import Interval, ReadMessage
+from sluiceway_gateway.messages.model import PartitionView, ReadProgress, StartPoint, shortened
 from sluiceway_gateway.messages.wire import cursor_of, start_of_cursor
 
 

@@ -4,18 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.core.kafka.model import DesiredTopic, ObservedTopic
-from sluiceway_gateway.provisioning.reconciler import actions
-from sluiceway_gateway.provisioning.topic import (
-    PARTITIONS_AT_CREATION,
-    Action,
+from sluiceway_gateway.core.kafka.model import (
     AlterConfig,
     CreateTopic,
     DeleteTopic,
+    DesiredTopic,
     GrowPartitions,
-    TopicMatch,
-    plan,
+    ObservedTopic,
 )
+from sluiceway_gateway.provisioning.reconciler import actions
+from sluiceway_gateway.provisioning.topic import PARTITIONS_AT_CREATION, Action, TopicMatch, plan
 
 NAME = "sluiceway.flights-0123abcd"
 DEFAULT_REPLICATION = 3

@@ -11,11 +11,16 @@ from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Channel, ChannelSpec, Phase, TopicRef, may_become
 from sluiceway_gateway.core.errors import AccessFailure, AccessProblem
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
-from sluiceway_gateway.core.kafka.model import Cause, ObservedTopic, ObservedTopics, Rejection
+from sluiceway_gateway.core.kafka.model import (
+    Cause,
+    ObservedTopic,
+    ObservedTopics,
+    Rejection,
+    unavailable_reason,
+)
 from sluiceway_gateway.provisioning.reconcile_result import (
     compute_status,
     desired_topic,
-    unavailable_reason,
     unreachable,
 )
 from sluiceway_gateway.provisioning.topic import plan

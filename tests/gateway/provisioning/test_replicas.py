@@ -21,11 +21,10 @@ from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.db.leases import Leader
 from sluiceway_gateway.core.errors import DatabaseUnavailable
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
-from sluiceway_gateway.core.kafka.model import ObservedTopics
+from sluiceway_gateway.core.kafka.model import CreateTopic, ObservedTopics
 from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.loops import Loop, Loops
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
-from sluiceway_gateway.provisioning.topic import CreateTopic
 from topics import Topics
 
 

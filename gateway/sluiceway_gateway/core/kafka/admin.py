@@ -30,9 +30,12 @@ from sluiceway_gateway.core.errors import KafkaUnavailable
 from sluiceway_gateway.core.kafka.client import Client, accepted, outcomes, rejected, rejection
 from sluiceway_gateway.core.kafka.cluster_identity import ClusterIdentity
 from sluiceway_gateway.core.kafka.model import (
+    AlterConfig,
     Broker,
     Cause,
     Cluster,
+    CreateTopic,
+    GrowPartitions,
     NewMessage,
     ObservedTopic,
     ObservedTopics,
@@ -41,7 +44,6 @@ from sluiceway_gateway.core.kafka.model import (
     TopicMetadata,
     Watermarks,
 )
-from sluiceway_gateway.provisioning.topic import AlterConfig, CreateTopic, GrowPartitions
 
 _T = TypeVar("_T")
 

@@ -1,10 +1,11 @@
-"""Topics, brokers, watermarks and listeners as frozen values."""
+"""Topics and commands for them, messages, brokers, watermarks and listeners as frozen values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal, NamedTuple
 
-from sluiceway_gateway.core.errors import InvalidRequest, Violation
+from sluiceway_gateway.core.errors import AccessFailure, AccessProblem, InvalidRequest, Violation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,3 +156,105 @@ class Listeners:
                 f"{self.default!r}.",
                 (Violation(pointer="query:listener", message=f"expected one of {names}"),),
             ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateTopic:
+    """Create the topic; `replication` None takes the broker's default."""
+
+    name: str
+    partitions: int
+    replication: int | None
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowPartitions:
+    """Raise the number of partitions to `partitions` in total."""
+
+    name: str
+    partitions: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlterConfig:
+    """Set some overrides, and delete others so that the broker's defaults apply."""
+
+    name: str
+    set: Mapping[str, str]
+    delete: frozenset[str]
+
+    @property
+    def names(self) -> list[str]:
+        """The sorted names of all settings that change."""
+        return sorted({*self.set, *self.delete})
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteTopic:
+    """Delete the topic and its data."""
+
+    name: str
+
+
+class Interval(NamedTuple):
+    """The offsets `[first, end)`."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadMessage:
+    """A message from Kafka."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int | None
+    timestamp_type: Literal["create", "append"] | None
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of key, value and headers."""
+        headers = sum(len(name) + len(value or b"") for name, value in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + headers
+
+
+class Reason(StrEnum):
+    """Reason of a condition; stable, part of the HTTP interface."""
+
+    PROVISIONING = "Provisioning"
+    TOPIC_CREATED = "TopicCreated"
+    TOPIC_ADOPTED = "TopicAdopted"
+    CLOSING = "Closing"
+    CLOSED = "Closed"
+    UP_TO_DATE = "UpToDate"
+    DRIFT_REVERTED = "DriftReverted"
+    PARTITIONS_EXCEED_SPEC = "PartitionsExceedSpec"
+    BROKER_UNAVAILABLE = "BrokerUnavailable"
+    KAFKA_CREDENTIALS_REFUSED = "KafkaCredentialsRefused"
+    KAFKA_CERTIFICATE_REFUSED = "KafkaCertificateRefused"
+    KAFKA_PROTOCOL_MISMATCH = "KafkaProtocolMismatch"
+    WRONG_KAFKA_CLUSTER = "WrongKafkaCluster"
+    INVALID_REPLICATION = "InvalidReplication"
+    CONFIG_REJECTED = "ConfigRejected"
+    KAFKA_REFUSED = "KafkaRefused"
+    TOPIC_MISSING = "TopicMissing"
+    TOPIC_RECREATED = "TopicRecreated"
+    DELETING = "Deleting"
+
+
+_ACCESS_REASONS: Mapping[AccessProblem, Reason] = {
+    AccessProblem.CREDENTIALS: Reason.KAFKA_CREDENTIALS_REFUSED,
+    AccessProblem.CERTIFICATE: Reason.KAFKA_CERTIFICATE_REFUSED,
+    AccessProblem.PROTOCOL: Reason.KAFKA_PROTOCOL_MISMATCH,
+    AccessProblem.CLUSTER: Reason.WRONG_KAFKA_CLUSTER,
+}
+
+
+def unavailable_reason(failure: AccessFailure | None) -> Reason:
+    """Return the reason why Kafka is unusable."""
+    return Reason.BROKER_UNAVAILABLE if failure is None else _ACCESS_REASONS[failure.problem]

@@ -15,9 +15,8 @@ from confluent_kafka import (
 )
 
 from sluiceway_gateway.core.kafka.client import Client
+from sluiceway_gateway.core.kafka.model import Interval, ReadMessage
 from sluiceway_gateway.core.tracing import child_span
-from sluiceway_gateway.ledger.model import Interval
-from sluiceway_gateway.messages.model import ReadMessage
 
 _POLL_S = 0.1
 _GATHER_S = 0.001

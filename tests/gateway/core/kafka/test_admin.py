@@ -17,13 +17,15 @@ from shared_kafka import RACK, SharedKafka
 from sluiceway_gateway.core.errors import KafkaUnavailable
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.model import (
+    AlterConfig,
     Cause,
+    CreateTopic,
+    GrowPartitions,
     NewMessage,
     ObservedTopic,
     Rejection,
     Watermarks,
 )
-from sluiceway_gateway.provisioning.topic import AlterConfig, CreateTopic, GrowPartitions
 from waiting import until
 
 _numbers = itertools.count(1)

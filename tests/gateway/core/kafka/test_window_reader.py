@@ -10,9 +10,8 @@ from relay import Relay
 from shared_kafka import SharedKafka
 from sluiceway_gateway.core.errors import KafkaUnavailable
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import Interval, ReadMessage
 from sluiceway_gateway.core.kafka.window_reader import WindowReader, window_reader
-from sluiceway_gateway.ledger.model import Interval
-from sluiceway_gateway.messages.model import ReadMessage
 from topics import Topics
 
 

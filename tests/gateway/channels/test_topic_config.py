@@ -2,12 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.provisioning.topic import (
-    ALLOWED,
-    canonical,
-    refusals,
-    topic_overrides,
-)
+from sluiceway_gateway.channels.topic_config import ALLOWED, canonical, refusals
+from sluiceway_gateway.provisioning.topic import topic_overrides
 
 GOOD = {
     "cleanup.policy": ("delete, compact", "compact,delete"),
