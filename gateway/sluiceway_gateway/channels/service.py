@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sluiceway.schema import Schema
 from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.audited_fields import fields_of, given_fields
 from sluiceway_gateway.channels.change import (
     UNSET,
     Change,
@@ -17,7 +18,7 @@ from sluiceway_gateway.channels.create import Preflight, create
 from sluiceway_gateway.channels.labels import Selector
 from sluiceway_gateway.channels.model import Channel, Delivery, Phase, SchemaVersion, sources
 from sluiceway_gateway.core.audit import store as audit_store
-from sluiceway_gateway.core.audit.model import AuditedAction, AuditEntry, fields_of, given_fields
+from sluiceway_gateway.core.audit.model import AuditedAction, AuditEntry
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.clock import Clock, system_clock
 from sluiceway_gateway.core.db import idempotency

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.audited_fields import fields_of
 from sluiceway_gateway.channels.change import Change, changed
 from sluiceway_gateway.channels.model import Channel, Heartbeat
 from sluiceway_gateway.channels.service import require_channel, require_known, require_usable
 from sluiceway_gateway.core.audit import store as audit_store
-from sluiceway_gateway.core.audit.model import AuditedAction, fields_of
+from sluiceway_gateway.core.audit.model import AuditedAction
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.auth.ownership import Ownership
 from sluiceway_gateway.core.db.engine import WriteTransaction

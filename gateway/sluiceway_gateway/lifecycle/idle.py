@@ -13,10 +13,11 @@ from typing import Literal
 import structlog
 
 from sluiceway_gateway.channels import store as channels_store
+from sluiceway_gateway.channels.audited_fields import fields_of
 from sluiceway_gateway.channels.change import deleted
 from sluiceway_gateway.channels.model import Channel, Phase, sources
 from sluiceway_gateway.core.audit import store as audit_store
-from sluiceway_gateway.core.audit.model import AuditedAction, fields_of
+from sluiceway_gateway.core.audit.model import AuditedAction
 from sluiceway_gateway.core.clock import Clock, clocks_apart
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.db.failures import reason_of

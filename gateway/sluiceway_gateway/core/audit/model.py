@@ -1,11 +1,9 @@
 """Entries of the audit trail, with changed fields. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-
-from sluiceway_gateway.channels.model import Channel, ChannelSpec, Heartbeat, Retention
 
 Scalar = str | int | bool | None
 
@@ -78,42 +76,6 @@ def changes(old: Mapping[str, Scalar], new: Mapping[str, Scalar]) -> list[FieldC
         for name in dict.fromkeys((*old, *new))
         if old.get(name) != new.get(name)
     ]
-
-
-def fields_of(channel: Channel) -> dict[str, Scalar]:
-    """Return the spec, labels and phase of a channel by the names that requests use."""
-    return {
-        "phase": str(channel.phase),
-        **{f"labels.{key}": value for key, value in channel.labels.items()},
-        "schema_version": channel.schema_version,
-        **dict(_spec_fields(channel.spec)),
-        "topic": channel.topic.name if channel.adopted else None,
-        "keep_topic": channel.keep_topic,
-    }
-
-
-def _spec_fields(spec: ChannelSpec) -> Iterator[tuple[str, Scalar]]:
-    for name, value in vars(spec).items():
-        if isinstance(value, Retention | Heartbeat):
-            yield from ((f"{name}.{field}", scalar) for field, scalar in vars(value).items())
-        elif isinstance(value, Mapping):
-            yield from ((f"{name}.{key}", scalar) for key, scalar in value.items())
-        elif name != "schema":
-            yield name, str(value) if isinstance(value, StrEnum) else value
-
-
-_DEFAULTS = {**dict(_spec_fields(ChannelSpec(schema=""))), "keep_topic": False}
-_ALWAYS = {"format", "partitions"}
-
-
-def given_fields(channel: Channel) -> dict[str, Scalar]:
-    """Return the fields of a new channel that are not defaults, with format and partitions."""
-    return {
-        name: value
-        for name, value in fields_of(channel).items()
-        if name in _ALWAYS or value != _DEFAULTS.get(name)
-        if name != "phase"
-    }
 
 
 def _cut(value: Scalar) -> Scalar:

@@ -15,7 +15,6 @@ from sluiceway_gateway.core.audit.model import (
     Scalar,
     changes,
 )
-from sluiceway_gateway.core.auth.model import Principal
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.schema import audit_entries
 from sluiceway_gateway.core.db.statements import columns_of
@@ -47,12 +46,24 @@ class ChannelId(Protocol):
         """The channel's uid."""
 
 
+class Author(Protocol):
+    """The principal of an action."""
+
+    @property
+    def id(self) -> str:
+        """Id of the token, or another id without one."""
+
+    @property
+    def subject(self) -> str | None:
+        """Label of the token; None without one."""
+
+
 def add(
     tx: WriteTransaction,
     channel: ChannelId,
     action: AuditedAction,
     *,
-    by: Principal | None,
+    by: Author | None,
     at: datetime,
     target: str | None = None,
     reason: str | None = None,
