@@ -22,7 +22,7 @@ GATEWAY_LAYERS = (
 MODELS = {
     *("model", "labels", "assignment", "topic", "topic_config", "change", "lag", "reader_progress"),
     *("provisioning.reconcile_result", "status.problems", "ledger.batches"),
-    *("ledger.repairing", "channels.audited_fields"),
+    *("ledger.repairing", "channels.audited_fields", "names", "preconditions"),
 }
 #: Modules of the layer `api` outside of the package of that name.
 VIEWS = {"event_feed", "wire"}

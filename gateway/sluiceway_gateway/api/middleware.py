@@ -16,12 +16,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sluiceway.tracing import request_ids
 from sluiceway_gateway.api.auth import PRINCIPAL, authenticate
 from sluiceway_gateway.api.problems import problem_response, unrouted
-from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.core.auth.model import Principal
 from sluiceway_gateway.core.auth.ownership import Ownership
 from sluiceway_gateway.core.auth.service import Tokens
 from sluiceway_gateway.core.db.failures import cause_of
 from sluiceway_gateway.core.errors import SluicewayGatewayError
+from sluiceway_gateway.core.preconditions import Precondition
 from sluiceway_gateway.core.tracing import continued
 from sluiceway_gateway.metrics import Metrics
 

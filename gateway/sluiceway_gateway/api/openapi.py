@@ -13,8 +13,8 @@ from fastapi.responses import FileResponse, JSONResponse
 from starlette.routing import BaseRoute
 
 from sluiceway_gateway.api.auth import PUBLIC
+from sluiceway_gateway.api.models import INT64_MAX
 from sluiceway_gateway.api.openapi_examples import EXAMPLES, LINKS
-from sluiceway_gateway.api.params import INT64_MAX
 from sluiceway_gateway.api.problems import Problem, status_of
 from sluiceway_gateway.api.route import GatewayRoute
 from sluiceway_gateway.core.errors import (

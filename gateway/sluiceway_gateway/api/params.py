@@ -10,14 +10,12 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, Path, Query
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from sluiceway_gateway.channels.change import Precondition
-from sluiceway_gateway.channels.labels import Selector
-from sluiceway_gateway.channels.model import NAME_LENGTH, NAME_PATTERN, check_name
+from sluiceway_gateway.api.models import GroupName
 from sluiceway_gateway.core.auth.model import Principal, check_label
 from sluiceway_gateway.core.db.idempotency import Request
 from sluiceway_gateway.core.errors import InvalidRequest
-from sluiceway_gateway.endpoints.groups.model import check_group
-from sluiceway_gateway.endpoints.model import Place, Role
+from sluiceway_gateway.core.names import NAME_LENGTH, NAME_PATTERN, check_name
+from sluiceway_gateway.core.preconditions import Precondition
 
 Name = Annotated[
     str,
@@ -26,8 +24,7 @@ Name = Annotated[
     Field(json_schema_extra={"pattern": NAME_PATTERN, "minLength": 1, "maxLength": NAME_LENGTH}),
 ]
 
-_NO_CURSOR = "not a cursor of this list; use next_cursor of the previous page"
-INT64_MAX = 2**63 - 1
+NO_CURSOR = "not a cursor of this list; use next_cursor of the previous page"
 
 _TAGS = "Entity tags of responses, or *"
 
@@ -143,28 +140,8 @@ def name_before(cursor: str | None) -> str:
     except ValueError:
         name = ""
     if not name or cursor != cursor_after(name):
-        raise InvalidRequest.at("query:cursor", _NO_CURSOR)
+        raise InvalidRequest.at("query:cursor", NO_CURSOR)
     return name
-
-
-def cursor_after_place(place: Place) -> str:
-    """Return the cursor after this place."""
-    return encoded_cursor(f"e:{place.role}/{place.group}/{place.index}")
-
-
-def place_before(cursor: str | None) -> Place | None:
-    """Return the place before the cursor. Raises InvalidRequest for an invalid cursor."""
-    if cursor is None:
-        return None
-    try:
-        role, _, rest = decoded_cursor(cursor).removeprefix("e:").partition("/")
-        group, _, index = rest.rpartition("/")
-        place = Place(role=Role(role), group=group and check_group(group), index=int(index))
-    except ValueError:
-        place = None
-    if place is None or cursor != cursor_after_place(place) or place.index > INT64_MAX:
-        raise InvalidRequest.at("query:cursor", _NO_CURSOR)
-    return place
 
 
 def encoded_cursor(text: str) -> str:
@@ -178,11 +155,4 @@ def decoded_cursor(cursor: str) -> str:
     return base64.b64decode(padded, b"-_", validate=True).decode()
 
 
-def selector_of(text: str | None) -> Selector | None:
-    """Return the selector. Raises InvalidRequest for an invalid one."""
-    if text is None or not text.strip():
-        return None
-    try:
-        return Selector.parse(text)
-    except ValueError as error:
-        raise InvalidRequest.at("query:selector", str(error)) from None
+InGroup = Annotated[GroupName, Path(description="The group's name")]

@@ -7,7 +7,6 @@ A channel's status has the weak tag `W/"{uid8}.s…"` with all revisions, but wi
 last sample.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,7 +14,6 @@ from enum import Enum
 from typing import Any, Final
 
 from sluiceway_gateway.channels.model import (
-    MAX_PARTITIONS,
     Channel,
     ChannelSpec,
     Compatibility,
@@ -26,7 +24,6 @@ from sluiceway_gateway.channels.model import (
     SchemaVersion,
     TopicRef,
     may_become,
-    topic_name,
 )
 from sluiceway_gateway.channels.topic_config import canonical, refusals
 from sluiceway_gateway.core.errors import (
@@ -36,10 +33,10 @@ from sluiceway_gateway.core.errors import (
     ImmutableField,
     InvalidRequest,
     PartitionsShrink,
-    PreconditionFailed,
     Violation,
 )
 from sluiceway_gateway.core.kafka.model import ObservedTopic
+from sluiceway_gateway.core.names import MAX_PARTITIONS, topic_name
 
 
 class Unset(Enum):
@@ -343,9 +340,6 @@ def _number(config: Mapping[str, str], setting: str) -> int | None:
     return int(config[setting]) if setting in config else None
 
 
-_TAG = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
-
-
 def etag(channel: Channel) -> str:
     """Return the quoted tag of a channel."""
     return f'"{channel.uid[:8]}.{channel.generation}.{channel.revision}"'
@@ -362,55 +356,3 @@ def status_etag(
     """Return the quoted tag of a channel's status, without `W/`."""
     revisions = f"{generation}.{revision}.{endpoints_revision}.{samples_revision}"
     return f'"{uid[:8]}.s{revisions}"'
-
-
-@dataclass(frozen=True, kw_only=True)
-class Precondition:
-    """The tags of `If-Match` and `If-None-Match`; None without the header, ("*",) for any."""
-
-    if_match: tuple[str, ...] | None = None
-    if_none_match: tuple[str, ...] | None = None
-
-    @classmethod
-    def of(cls, *, if_match: str | None, if_none_match: str | None) -> "Precondition":
-        """Parse the headers; foreign tags never match."""
-        return cls(
-            if_match=None if if_match is None else _tags(if_match, weak=False),
-            if_none_match=None if if_none_match is None else _tags(if_none_match, weak=True),
-        )
-
-    def unchanged(self, channel: Channel) -> bool:
-        """Return whether `If-None-Match` names the channel's tag."""
-        return self.names(etag(channel))
-
-    def names(self, tag: str) -> bool:
-        """Return whether `If-None-Match` names this tag, which may be weak."""
-        named = self.if_none_match
-        return named is not None and ("*" in named or tag.removeprefix("W/") in named)
-
-    def check(self, channel: Channel | None) -> None:
-        """Raise PreconditionFailed unless `channel` (None: creation) may be changed."""
-        if self.if_match is not None and not self._matches(self.if_match, channel):
-            state = "does not exist" if channel is None else f"is at {etag(channel)}"
-            raise PreconditionFailed(
-                f"The channel {state}, which If-Match does not name; read it again."
-            )
-        if channel is not None and self.unchanged(channel):
-            raise PreconditionFailed(
-                "The channel exists already, which If-None-Match excludes; "
-                "leave the header out to change it."
-            )
-
-    @staticmethod
-    def _matches(named: tuple[str, ...], channel: Channel | None) -> bool:
-        if channel is None:
-            return False
-        own = etag(channel).rpartition(".")[0]
-        return "*" in named or any(tag.rpartition(".")[0] == own for tag in named)
-
-
-def _tags(header: str, *, weak: bool) -> tuple[str, ...]:
-    if header.strip() == "*":
-        return ("*",)
-    matches = _TAG.finditer(header)
-    return tuple(f'"{match[2]}"' for match in matches if weak or not match[1])

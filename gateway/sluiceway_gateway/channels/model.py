@@ -1,13 +1,11 @@
-"""Channel: spec, status, phase; rules for names."""
+"""Channel: spec, status, phase."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-MAX_PARTITIONS = 10_000
 #: Per channel, with the characters of all definitions; a connection contains all of them.
 MAX_SCHEMA_VERSIONS = 1_000
 MAX_SCHEMA_CHARACTERS = 16 * 1024 * 1024
@@ -229,58 +227,3 @@ class Channel:
     def max_message_bytes(self) -> int:
         """Maximum message size of the topic."""
         return int(self.spec.config.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))
-
-
-def topic_name(prefix: str, name: str, uid: str) -> str:
-    """Return the name of the channel's own topic."""
-    return f"{prefix}{name}-{uid[:_UID_LENGTH]}"
-
-
-def longest_name(prefix: str) -> int:
-    """Return the maximum length of the name of a channel with an owned topic."""
-    return NAME_LENGTH - len(prefix)
-
-
-NAME_PATTERN = r"^[a-zA-Z0-9._-]+$"
-TOPIC_LENGTH = 249
-_UID_LENGTH = 8
-NAME_LENGTH = TOPIC_LENGTH - 1 - _UID_LENGTH
-"""Maximum length of a name: the topic's name is the prefix, the name, `-` and a part of the uid."""
-RESERVED_PREFIX = "sluiceway."
-
-TOPIC_PATTERN = r"^[a-zA-Z0-9._-]{1,249}$"
-
-_TOPIC = re.compile(TOPIC_PATTERN.removesuffix("$") + r"\Z")
-_NAME = re.compile(NAME_PATTERN.removesuffix("$") + r"\Z")
-
-
-def check_name(name: str) -> str:
-    """Return a valid channel name; raises ValueError naming the broken rule."""
-    if not name:
-        raise ValueError("a channel's name cannot be empty")
-    if len(name) > NAME_LENGTH:
-        raise ValueError(
-            f"a channel's name has at most {NAME_LENGTH} characters, this one has {len(name)}"
-        )
-    if not _NAME.match(name) or name in (".", ".."):
-        raise ValueError(
-            "a channel's name consists of a-z, A-Z, 0-9, '.', '_' and '-', and is not '.' or '..': "
-            f"{name!r} is not one"
-        )
-    if name.startswith(RESERVED_PREFIX):
-        raise ValueError(
-            f"names that start with {RESERVED_PREFIX!r} are reserved: choose another name"
-        )
-    return name
-
-
-def check_topic(name: str) -> str:
-    """Return a topic name that may be adopted; raises ValueError naming the broken rule."""
-    if not _TOPIC.match(name) or name in (".", ".."):
-        raise ValueError(
-            "a topic's name has 1 to 249 characters of a-z, A-Z, 0-9, '.', '_' and '-': "
-            f"{name[:250]!r} is not one"
-        )
-    if name.startswith("__"):
-        raise ValueError(f"the topic {name!r} is one of Kafka's own: adopt another one")
-    return name

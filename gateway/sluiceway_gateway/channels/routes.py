@@ -10,6 +10,7 @@ from pydantic_core import to_json
 from sluiceway_gateway.api.auth import Anybody, Manager, Viewer
 from sluiceway_gateway.api.json import body_of, json_response, text_of
 from sluiceway_gateway.api.middleware import long_poll
+from sluiceway_gateway.api.models import Uid
 from sluiceway_gateway.api.params import (
     Conditions,
     Features,
@@ -19,11 +20,10 @@ from sluiceway_gateway.api.params import (
     cursor_after,
     name_before,
     request_of,
-    selector_of,
 )
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.route import Gateway, GatewayRoute, Services
-from sluiceway_gateway.channels.change import UNSET, Precondition, etag
+from sluiceway_gateway.channels.change import UNSET, etag
 from sluiceway_gateway.channels.model import Channel, SchemaVersion
 from sluiceway_gateway.channels.service import ChangeContext, require_known
 from sluiceway_gateway.channels.topic_config import canonical, refusals
@@ -34,12 +34,13 @@ from sluiceway_gateway.channels.wire import (
     ClosePost,
     Connection,
     ConnectionChannel,
-    Uid,
     channel_json,
+    selector_of,
 )
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.db.idempotency import StoredResponse
 from sluiceway_gateway.core.errors import ConfigNotAllowed, Violation
+from sluiceway_gateway.core.preconditions import Precondition
 from sluiceway_gateway.schemas.service import parse_schema
 
 router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=GatewayRoute)

@@ -9,9 +9,9 @@ from sluiceway_gateway.channels.audited_fields import fields_of, given_fields
 from sluiceway_gateway.channels.change import (
     UNSET,
     Change,
-    Precondition,
     changed,
     deleted,
+    etag,
     require_changeable,
 )
 from sluiceway_gateway.channels.create import Preflight, create
@@ -34,6 +34,7 @@ from sluiceway_gateway.core.errors import (
     UidMismatch,
 )
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.preconditions import Precondition
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.lifecycle.drain import bounds_for_deletion, require_unused
 from sluiceway_gateway.lifecycle.idle import UsageRecorder
@@ -196,7 +197,7 @@ class Channels:
                         "request again."
                     )
             channel = require_channel(name, channel, uid)
-            context.precondition.check(channel)
+            context.precondition.check(etag(channel))
             require_changeable(channel)
             version = None if schema is None else self._version(tx, channel, change, schema)
             following = changed(channel, change, version)
@@ -229,7 +230,7 @@ class Channels:
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = hold_channel(tx, name, uid)
-            context.precondition.check(channel)
+            context.precondition.check(etag(channel))
             if not (force or channel.phase is Phase.DELETING):
                 require_unused(
                     tx, channel, keeps_topic=keep_topic, bounds=bounds, if_empty=if_empty
@@ -247,7 +248,7 @@ class Channels:
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = hold_channel(tx, name, uid)
-            context.precondition.check(channel)
+            context.precondition.check(etag(channel))
             present = usage_of_channel(tx, channel)
             following = closing(channel, present, force=force, now=self._clock())
             if following is not channel:

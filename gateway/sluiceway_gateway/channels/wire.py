@@ -7,17 +7,15 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from sluiceway_gateway.api.json import body_of, time_json
-from sluiceway_gateway.api.params import INT64_MAX
+from sluiceway_gateway.api.models import INT64_MAX, RequestModel, Uid
 from sluiceway_gateway.channels.change import PLAIN, UNSET, Change, Unset
-from sluiceway_gateway.channels.labels import MAX_LABELS, check_labels
+from sluiceway_gateway.channels.labels import MAX_LABELS, Selector, check_labels
 from sluiceway_gateway.channels.model import (
     MAX_HEARTBEAT_MS,
     MAX_HEARTBEAT_TIMEOUT_MS,
     MAX_IDLE_MS,
-    MAX_PARTITIONS,
     MIN_HEARTBEAT_MS,
     MIN_IDLE_MS,
-    TOPIC_PATTERN,
     Channel,
     Compatibility,
     Condition,
@@ -27,20 +25,9 @@ from sluiceway_gateway.channels.model import (
     Phase,
     Retention,
     TopicRef,
-    check_topic,
 )
-
-Uid = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", examples=["0" * 32])]
-
-
-class RequestModel(BaseModel):
-    """Base of request models; refuses unknown fields and other types."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    def value_or_unset(self, field: str) -> Any:
-        """Return the field's value if the request has it, else UNSET."""
-        return getattr(self, field) if field in self.model_fields_set else UNSET
+from sluiceway_gateway.core.errors import InvalidRequest
+from sluiceway_gateway.core.names import MAX_PARTITIONS, TOPIC_PATTERN, check_topic
 
 
 class Metadata(BaseModel):
@@ -144,21 +131,29 @@ MAX_SETTINGS = 20
 Labels = Annotated[dict[str, str], Field(max_length=MAX_LABELS), AfterValidator(check_labels)]
 
 
-class MetadataPut(RequestModel):
+class _ChangeModel(RequestModel):
+    """Base of request models whose omitted fields keep their values or get defaults."""
+
+    def value_or_unset(self, field: str) -> Any:
+        """Return the field's value if the request has it, else UNSET."""
+        return getattr(self, field) if field in self.model_fields_set else UNSET
+
+
+class MetadataPut(_ChangeModel):
     """Identity of the channel, and its labels."""
 
     uid: Uid | None = Field(default=None, description="Refuse any other channel of this name")
     labels: Labels = Field(default_factory=dict, description="Replaces all labels")
 
 
-class RetentionPut(RequestModel):
+class RetentionPut(_ChangeModel):
     """Retention of records; null means the broker's default, -1 unlimited."""
 
     ms: int | None = Field(default=None, ge=-1, le=INT64_MAX)
     bytes: int | None = Field(default=None, ge=-1, le=INT64_MAX, description="Per partition")
 
 
-class HeartbeatPut(RequestModel):
+class HeartbeatPut(_ChangeModel):
     """Heartbeat interval of endpoints, and the timeout: at least three intervals."""
 
     interval_ms: int = Field(default=2_000, ge=MIN_HEARTBEAT_MS, le=MAX_HEARTBEAT_MS)
@@ -174,7 +169,7 @@ class TopicPut(RequestModel):
     )
 
 
-class SpecPut(RequestModel):
+class SpecPut(_ChangeModel):
     """Desired state; omitted fields keep their values or get defaults."""
 
     schema_: dict[str, Any] = Field(
@@ -302,3 +297,13 @@ class Connection(BaseModel):
     schemas: list[ConnectionSchema] = Field(description="All schemas of the records, oldest first")
     topic: ConnectionTopic
     kafka: KafkaProperties
+
+
+def selector_of(text: str | None) -> Selector | None:
+    """Return the selector. Raises InvalidRequest for an invalid one."""
+    if text is None or not text.strip():
+        return None
+    try:
+        return Selector.parse(text)
+    except ValueError as error:
+        raise InvalidRequest.at("query:selector", str(error)) from None

@@ -404,8 +404,8 @@ def _without(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str
 
 def document_schema() -> dict[str, Any]:
     """Return the JSON Schema of a document, generated from the model of the request."""
-    from sluiceway_gateway.channels.model import NAME_LENGTH, NAME_PATTERN
     from sluiceway_gateway.channels.wire import ChannelPut
+    from sluiceway_gateway.core.names import NAME_LENGTH, NAME_PATTERN
 
     schema = ChannelPut.model_json_schema(by_alias=True)
     metadata = schema["$defs"]["MetadataPut"]

@@ -21,6 +21,7 @@ from sluiceway_gateway.core.errors import (
     GroupSize,
     SluicewayGatewayError,
 )
+from sluiceway_gateway.core.names import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach_request import (
@@ -41,7 +42,6 @@ from sluiceway_gateway.endpoints.groups.model import Group, new_group, require_g
 from sluiceway_gateway.endpoints.groups.store import RoleGroup
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
-    MAX_GROUP_SIZE,
     Endpoint,
     Event,
     Mode,

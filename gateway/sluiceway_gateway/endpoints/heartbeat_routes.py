@@ -10,10 +10,10 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from sluiceway_gateway.api.auth import access
 from sluiceway_gateway.api.json import body_of, json_response
+from sluiceway_gateway.api.models import Count, Number, RequestModel, Uid
 from sluiceway_gateway.api.params import each_once
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.route import Gateway, GatewayRoute
-from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.core.auth.model import Principal
 from sluiceway_gateway.endpoints.heartbeats import (
     EndpointReport,
@@ -25,12 +25,10 @@ from sluiceway_gateway.endpoints.model import Attempt, State, TaskState, reached
 from sluiceway_gateway.endpoints.session_store import EndpointContext
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
-    Count,
     Counterpart,
     Counters,
     EndpointChannel,
     HealthWord,
-    Number,
     Positions,
     RoleWord,
     StateWord,

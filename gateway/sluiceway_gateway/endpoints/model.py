@@ -15,7 +15,6 @@ Reached = Mapping[int, tuple[int, int]]
 
 #: The group, in the database, of endpoints without a group. No request can name it.
 ANONYMOUS = ""
-MAX_GROUP_SIZE = 10_000
 
 
 class Role(StrEnum):

@@ -9,19 +9,12 @@ from starlette.concurrency import run_in_threadpool
 from sluiceway_gateway.api.auth import Manager, Viewer, access
 from sluiceway_gateway.api.json import body_of, json_response, text_of
 from sluiceway_gateway.api.middleware import long_poll
-from sluiceway_gateway.api.params import (
-    Conditions,
-    Features,
-    Name,
-    Wait,
-    cursor_after_place,
-    place_before,
-)
+from sluiceway_gateway.api.models import GroupName, Uid
+from sluiceway_gateway.api.params import Conditions, Features, Name, Wait
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.route import Gateway, GatewayRoute
 from sluiceway_gateway.channels.change import endpoints_etag
 from sluiceway_gateway.channels.routes import Listener, connection_text
-from sluiceway_gateway.channels.wire import Uid
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.model import (
@@ -45,9 +38,10 @@ from sluiceway_gateway.endpoints.wire import (
     EndpointDetailsBody,
     EndpointList,
     EventBody,
-    GroupName,
     RoleWord,
+    cursor_after_place,
     endpoint_json,
+    place_before,
 )
 
 router = APIRouter(

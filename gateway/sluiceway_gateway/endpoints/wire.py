@@ -6,35 +6,39 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from sluiceway_gateway.api.json import time_json
-from sluiceway_gateway.api.params import INT64_MAX
+from sluiceway_gateway.api.models import (
+    INT64_MAX,
+    Count,
+    Ends,
+    GroupName,
+    Number,
+    PartitionText,
+    RequestModel,
+    Uid,
+)
+from sluiceway_gateway.api.params import NO_CURSOR, decoded_cursor, encoded_cursor
 from sluiceway_gateway.channels.model import (
     MAX_HEARTBEAT_MS,
     MAX_HEARTBEAT_TIMEOUT_MS,
-    MAX_PARTITIONS,
     MIN_HEARTBEAT_MS,
     Channel,
     Heartbeat,
 )
-from sluiceway_gateway.channels.wire import Connection, RequestModel, Uid
-from sluiceway_gateway.endpoints.groups.model import GROUP_LENGTH, check_group, check_static_id
-from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE, Endpoint
+from sluiceway_gateway.channels.wire import Connection
+from sluiceway_gateway.core.errors import InvalidRequest
+from sluiceway_gateway.core.names import (
+    MAX_GROUP_SIZE,
+    MAX_PARTITIONS,
+    check_group,
+    check_static_id,
+)
+from sluiceway_gateway.endpoints.model import Endpoint, Place, Role
 
-GroupName = Annotated[
-    str, AfterValidator(check_group), Field(min_length=1, max_length=GROUP_LENGTH)
-]
-Count = Annotated[int, Field(ge=0, le=INT64_MAX)]
-Number = Annotated[int, Field(ge=1, le=INT64_MAX)]
-"""Of things that are numbered from 1: instances, generations, commits."""
 # Bounded so that no sum of them is infinite, which JSON does not have.
 Counter = Count | Annotated[float, Field(ge=0, le=INT64_MAX)]
 Counters = Annotated[
     dict[Annotated[str, Field(min_length=1, max_length=64)], Counter],
     Field(max_length=32, description="Counters by name"),
-]
-PartitionText = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")]
-Ends = Annotated[
-    dict[PartitionText, Count],
-    Field(max_length=100_000, description="By partition, the offset after the last record"),
 ]
 Title = Annotated[str, Field(min_length=1, max_length=200)]
 StaticId = Annotated[str, AfterValidator(check_static_id)]
@@ -310,3 +314,23 @@ def counterpart_json(endpoint: Endpoint) -> dict[str, Any]:
         "number": endpoint.number,
         "settled": endpoint.settled,
     }
+
+
+def cursor_after_place(place: Place) -> str:
+    """Return the cursor after this place."""
+    return encoded_cursor(f"e:{place.role}/{place.group}/{place.index}")
+
+
+def place_before(cursor: str | None) -> Place | None:
+    """Return the place before the cursor. Raises InvalidRequest for an invalid cursor."""
+    if cursor is None:
+        return None
+    try:
+        role, _, rest = decoded_cursor(cursor).removeprefix("e:").partition("/")
+        group, _, index = rest.rpartition("/")
+        place = Place(role=Role(role), group=group and check_group(group), index=int(index))
+    except ValueError:
+        place = None
+    if place is None or cursor != cursor_after_place(place) or place.index > INT64_MAX:
+        raise InvalidRequest.at("query:cursor", NO_CURSOR)
+    return place

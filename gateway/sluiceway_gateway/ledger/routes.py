@@ -10,23 +10,13 @@ from pydantic import BaseModel, Field
 from sluiceway_gateway.api.auth import Manager, Viewer, Writer
 from sluiceway_gateway.api.json import body_of, json_response
 from sluiceway_gateway.api.middleware import long_poll
-from sluiceway_gateway.api.params import (
-    INT64_MAX,
-    LABEL_TEXT,
-    Conditions,
-    Label,
-    Name,
-    Reason,
-    Time,
-    Wait,
-)
+from sluiceway_gateway.api.models import INT64_MAX, Count, PartitionText, RequestModel, Uid
+from sluiceway_gateway.api.params import LABEL_TEXT, Conditions, Label, Name, Reason, Time, Wait
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.route import Gateway, GatewayRoute
-from sluiceway_gateway.channels.change import Precondition
-from sluiceway_gateway.channels.model import MAX_PARTITIONS
-from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.core.errors import InvalidRequest
-from sluiceway_gateway.endpoints.wire import Count, PartitionText
+from sluiceway_gateway.core.names import MAX_PARTITIONS
+from sluiceway_gateway.core.preconditions import Precondition
 from sluiceway_gateway.ledger.batches import CommitRequest
 from sluiceway_gateway.ledger.reading import CommittedQuery
 from sluiceway_gateway.ledger.repairing import RepairRequest

@@ -8,11 +8,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.api.json import body_of
-from sluiceway_gateway.api.params import INT64_MAX, Time, each_once
-from sluiceway_gateway.channels.model import MAX_PARTITIONS
-from sluiceway_gateway.channels.wire import RequestModel, Uid
+from sluiceway_gateway.api.models import (
+    INT64_MAX,
+    Count,
+    GroupName,
+    PartitionText,
+    RequestModel,
+    Uid,
+)
+from sluiceway_gateway.api.params import Time, each_once
 from sluiceway_gateway.core.errors import InvalidManifest, InvalidRequest, Violation
-from sluiceway_gateway.endpoints.wire import Count, GroupName, PartitionText
+from sluiceway_gateway.core.names import MAX_PARTITIONS
 from sluiceway_gateway.ledger.batches import OpenRequest, PreviousCommit
 from sluiceway_gateway.ledger.model import LEASE, Batch, Manifest, manifest_of
 from sluiceway_gateway.ledger.reading import CommitList, VisibleOffsets

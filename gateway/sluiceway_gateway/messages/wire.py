@@ -9,10 +9,11 @@ from fastapi import Query
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.api.json import body_of, time_json
-from sluiceway_gateway.api.params import INT64_MAX, Time, decoded_cursor, encoded_cursor
-from sluiceway_gateway.channels.model import MAX_PARTITIONS, Format
-from sluiceway_gateway.channels.wire import RequestModel, Uid
+from sluiceway_gateway.api.models import INT64_MAX, RequestModel, Uid
+from sluiceway_gateway.api.params import Time, decoded_cursor, encoded_cursor
+from sluiceway_gateway.channels.model import Format
 from sluiceway_gateway.core.errors import InvalidRequest
+from sluiceway_gateway.core.names import MAX_PARTITIONS
 from sluiceway_gateway.ledger.wire import BatchText
 from sluiceway_gateway.messages.model import (
     MAX_MESSAGES,

@@ -6,23 +6,22 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.api.auth import Viewer, access, authenticate
 from sluiceway_gateway.api.json import body_of, json_response, text_of, time_json
 from sluiceway_gateway.api.middleware import unless_disconnected
-from sluiceway_gateway.api.params import IdempotencyKey, Name, Wait, each_once, request_of
+from sluiceway_gateway.api.models import Count, Ends, Number, RequestModel, Uid
+from sluiceway_gateway.api.params import IdempotencyKey, InGroup, Name, Wait, each_once, request_of
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.route import Gateway, GatewayRoute
-from sluiceway_gateway.channels.change import Precondition
-from sluiceway_gateway.channels.model import MAX_PARTITIONS
-from sluiceway_gateway.channels.wire import RequestModel, Uid
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.db.idempotency import StoredResponse
+from sluiceway_gateway.core.names import MAX_GROUP_SIZE, MAX_PARTITIONS
+from sluiceway_gateway.core.preconditions import Precondition
 from sluiceway_gateway.endpoints.groups.model import Group
-from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE
-from sluiceway_gateway.endpoints.wire import Count, Ends, GroupName, ModeWord, Number, PositionBody
+from sluiceway_gateway.endpoints.wire import ModeWord, PositionBody
 from sluiceway_gateway.offsets.model import AckResult, Bounds, Commit, Committed, Position
 from sluiceway_gateway.offsets.service import Advance, GroupReport, Reset
 
@@ -33,7 +32,6 @@ router = APIRouter(
 )
 
 INT32_MAX = 2**31 - 1
-InGroup = Annotated[GroupName, Path(description="The group's name")]
 MAX_METADATA = 4096
 Index = Annotated[int, Field(ge=0, lt=MAX_GROUP_SIZE)]
 TopicId = Annotated[str, Field(min_length=1, max_length=100)]

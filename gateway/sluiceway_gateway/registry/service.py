@@ -11,10 +11,11 @@ from typing import Final, Self
 
 from sluiceway.errors import SchemaError
 from sluiceway.schema import Schema
-from sluiceway_gateway.channels.model import TOPIC_PATTERN, Compatibility, SchemaVersion
+from sluiceway_gateway.channels.model import Compatibility, SchemaVersion
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.db.engine import Database, ReadTransaction
 from sluiceway_gateway.core.errors import RegistryError
+from sluiceway_gateway.core.names import TOPIC_PATTERN
 from sluiceway_gateway.schemas import store as schemas_store
 from sluiceway_gateway.schemas.service import differences
 from sluiceway_gateway.schemas.store import Subject

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sluiceway_gateway.api.auth import Viewer
 from sluiceway_gateway.api.json import body_of, json_response
-from sluiceway_gateway.api.params import INT64_MAX, Name
+from sluiceway_gateway.api.models import INT64_MAX
+from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.route import Gateway, GatewayRoute
 from sluiceway_gateway.core.audit.model import AuditedAction

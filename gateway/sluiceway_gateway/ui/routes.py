@@ -16,8 +16,8 @@ from fastapi.responses import JSONResponse
 from sluiceway import __version__
 from sluiceway_gateway.api.params import Conditions
 from sluiceway_gateway.api.route import GatewayRoute
-from sluiceway_gateway.channels.change import Precondition
 from sluiceway_gateway.core.errors import NotFound
+from sluiceway_gateway.core.preconditions import Precondition
 
 router = APIRouter(route_class=GatewayRoute)
 

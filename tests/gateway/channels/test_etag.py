@@ -3,9 +3,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sluiceway_gateway.channels.change import Change, Precondition, created, etag
+from sluiceway_gateway.channels.change import Change, created, etag
 from sluiceway_gateway.channels.model import SchemaVersion
 from sluiceway_gateway.core.errors import PreconditionFailed
+from sluiceway_gateway.core.preconditions import Precondition
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SCHEMA = SchemaVersion(id=7, version=1, fingerprint="f1", definition="s1", created_at=NOW)
@@ -34,10 +35,10 @@ def test_a_tag_names_uid_generation_and_revision() -> None:
 def test_if_match_compares_incarnation_and_generation(header: str, holds: bool) -> None:
     precondition = Precondition.of(if_match=header, if_none_match=None)
     if holds:
-        precondition.check(CHANNEL)
+        precondition.check(etag(CHANNEL))
     else:
         with pytest.raises(PreconditionFailed):
-            precondition.check(CHANNEL)
+            precondition.check(etag(CHANNEL))
     with pytest.raises(PreconditionFailed, match="does not exist"):
         precondition.check(None)
 
@@ -54,5 +55,5 @@ def test_if_match_compares_incarnation_and_generation(header: str, holds: bool) 
 )
 def test_if_none_match_compares_the_whole_tag(header: str, same: bool) -> None:
     precondition = Precondition.of(if_match=None, if_none_match=header)
-    assert precondition.unchanged(CHANNEL) is same
+    assert precondition.names(etag(CHANNEL)) is same
     precondition.check(None)

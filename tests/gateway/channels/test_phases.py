@@ -1,13 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.channels.model import (
-    TRANSITIONS,
-    Phase,
-    may_become,
-    sources,
-    topic_name,
-)
+from sluiceway_gateway.channels.model import TRANSITIONS, Phase, may_become, sources
+from sluiceway_gateway.core.names import topic_name
 
 PHASES = st.sampled_from(Phase)
 

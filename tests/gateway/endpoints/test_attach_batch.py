@@ -33,8 +33,9 @@ from sluiceway_gateway.core.errors import (
     UidMismatch,
     Unauthenticated,
 )
+from sluiceway_gateway.core.names import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
-from sluiceway_gateway.endpoints.model import ANONYMOUS, MAX_GROUP_SIZE, Mode, Role, State
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State
 from sluiceway_gateway.endpoints.service import AttachService, DetachSpec
 from sluiceway_gateway.offsets.model import Commit, Position
 

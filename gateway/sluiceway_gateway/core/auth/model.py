@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from sluiceway_gateway.channels.model import NAME_LENGTH
 from sluiceway_gateway.core.errors import Forbidden
+from sluiceway_gateway.core.names import NAME_LENGTH
 
 
 class Action(StrEnum):

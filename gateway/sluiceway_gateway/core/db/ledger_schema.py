@@ -17,7 +17,6 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from sluiceway_gateway.channels.model import MAX_PARTITIONS
 from sluiceway_gateway.core.db.types import (
     Document,
     OptionalDocument,
@@ -28,6 +27,7 @@ from sluiceway_gateway.core.db.types import (
     one_of,
     partial_index,
 )
+from sluiceway_gateway.core.names import MAX_PARTITIONS
 from sluiceway_gateway.ledger.model import BatchState, Ending
 
 ledgers = Table(

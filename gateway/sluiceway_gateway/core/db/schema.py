@@ -16,7 +16,6 @@ from sqlalchemy import (
 from sluiceway_gateway.channels.model import (
     MAX_HEARTBEAT_MS,
     MAX_HEARTBEAT_TIMEOUT_MS,
-    MAX_PARTITIONS,
     MIN_HEARTBEAT_MS,
     READABLE,
     Compatibility,
@@ -37,7 +36,8 @@ from sluiceway_gateway.core.db.types import (
     one_of,
     partial_index,
 )
-from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE, Health, Mode, Role, State, TaskState
+from sluiceway_gateway.core.names import MAX_GROUP_SIZE, MAX_PARTITIONS
+from sluiceway_gateway.endpoints.model import Health, Mode, Role, State, TaskState
 
 sessions = Table(
     "sessions",

@@ -1,6 +1,5 @@
-"""Groups: names, kinds and members of the endpoints of one logical reader or writer. Pure."""
+"""Groups: kinds and members of the endpoints of one logical reader or writer. Pure."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -9,29 +8,6 @@ from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.core.auth.model import Owned, OwnedKind
 from sluiceway_gateway.core.errors import GroupLargerThanPinned, GroupMode, GroupSize
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Place, Role
-
-GROUP_LENGTH = 249
-"""Maximum length of a group's name: at most 996 bytes, which fit into an index of PostgreSQL."""
-# UTF-8 has no surrogates.
-_REFUSED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-def check_group(name: str) -> str:
-    """Return a valid group name; raises ValueError naming the broken rule."""
-    return _checked(name, "a group's name")
-
-
-def check_static_id(name: str) -> str:
-    """Return a valid static id; raises ValueError naming the broken rule."""
-    return _checked(name, "a static id")
-
-
-def _checked(name: str, what: str) -> str:
-    if not 1 <= len(name) <= GROUP_LENGTH:
-        raise ValueError(f"{what} has 1 to {GROUP_LENGTH} characters, this one has {len(name)}")
-    if _REFUSED.search(name):
-        raise ValueError(f"{what} cannot contain control characters, as {name!r} does")
-    return name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,15 +5,15 @@ from pydantic import BaseModel, Field
 
 from sluiceway_gateway.api.auth import Manager, Viewer
 from sluiceway_gateway.api.json import json_response
-from sluiceway_gateway.api.params import LABEL_TEXT, Label, Name, Reason
+from sluiceway_gateway.api.models import Number, RequestModel, Uid
+from sluiceway_gateway.api.params import LABEL_TEXT, InGroup, Label, Name, Reason
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.route import Gateway, GatewayRoute
-from sluiceway_gateway.channels.wire import RequestModel, Uid
+from sluiceway_gateway.core.names import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.groups.service import SyncRequest
-from sluiceway_gateway.endpoints.model import MAX_GROUP_SIZE, Role
+from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.endpoints.routes import EndpointId
-from sluiceway_gateway.endpoints.wire import Number, PositionBody, RoleWord
-from sluiceway_gateway.offsets.routes import InGroup
+from sluiceway_gateway.endpoints.wire import PositionBody, RoleWord
 
 router = APIRouter(prefix="/v1/channels/{name}", tags=["endpoints"], route_class=GatewayRoute)
 

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway_gateway.core.errors import GroupMode, GroupSize
+from sluiceway_gateway.core.names import check_group
 from sluiceway_gateway.endpoints.groups.assignment import assigned_partitions, position_member
-from sluiceway_gateway.endpoints.groups.model import GroupConfig, check_group, new_group
+from sluiceway_gateway.endpoints.groups.model import GroupConfig, new_group
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Place, Role
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.channels.model import check_name
+from sluiceway_gateway.core.names import check_name
 
 
 @pytest.mark.parametrize("name", ["a", "0", "Flights", "a.B_c-d", "x" * 240, "-a", "_", "..."])
