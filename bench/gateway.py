@@ -22,10 +22,10 @@ from bench.service import Service, databases, running
 from sluiceway import Gateway
 from sluiceway.schema import Schema
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.model import MAX_SCHEMA_VERSIONS, SchemaVersion
 from sluiceway_gateway.core.db.revision import open_database
 from sluiceway_gateway.dev.embedded import KafkaServer
 from sluiceway_gateway.schemas import store as schemas_store
+from sluiceway_gateway.schemas.model import MAX_SCHEMA_VERSIONS, SchemaVersion
 
 CONNECTIONS = 8
 SECONDS = 3.0

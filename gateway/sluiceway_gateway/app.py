@@ -19,6 +19,7 @@ from sluiceway_gateway.api.middleware import Observation
 from sluiceway_gateway.api.openapi import DESCRIPTION, document
 from sluiceway_gateway.api.route import BoundedThreads, GatewayRoute, Services
 from sluiceway_gateway.channels import routes as channels_routes
+from sluiceway_gateway.channels import schema_routes
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.core.auth.ownership import Ownership
 from sluiceway_gateway.core.auth.service import Tokens
@@ -50,7 +51,6 @@ from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from sluiceway_gateway.registry import routes as registry_routes
 from sluiceway_gateway.registry.service import Registry
-from sluiceway_gateway.schemas import routes as schemas_routes
 from sluiceway_gateway.status import audit_routes
 from sluiceway_gateway.status import cluster_routes as kafka_routes
 from sluiceway_gateway.status import routes as status_routes
@@ -222,7 +222,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     app.state.parts = parts
     for part in (
         channels_routes,
-        schemas_routes,
+        schema_routes,
         endpoints_routes,
         heartbeat_routes,
         offsets_routes,

@@ -16,12 +16,9 @@ from typing import Any, Final
 from sluiceway_gateway.channels.model import (
     Channel,
     ChannelSpec,
-    Compatibility,
     Delivery,
-    Format,
     Phase,
     Retention,
-    SchemaVersion,
     TopicRef,
     may_become,
 )
@@ -37,6 +34,7 @@ from sluiceway_gateway.core.errors import (
 )
 from sluiceway_gateway.core.kafka.model import ObservedTopic
 from sluiceway_gateway.core.names import MAX_PARTITIONS, topic_name
+from sluiceway_gateway.schemas.model import Compatibility, Format, SchemaVersion
 
 
 class Unset(Enum):

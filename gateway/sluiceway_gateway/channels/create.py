@@ -7,7 +7,7 @@ from datetime import datetime
 from sluiceway.schema import Schema
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.change import UNSET, Change, adopting, created
-from sluiceway_gateway.channels.model import Channel, Compatibility, Format, SchemaVersion
+from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.core.db import idempotency
 from sluiceway_gateway.core.db.engine import Database, WriteTransaction
 from sluiceway_gateway.core.db.idempotency import Request
@@ -25,6 +25,7 @@ from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.model import ObservedTopic
 from sluiceway_gateway.core.names import TOPIC_LENGTH, longest_name
 from sluiceway_gateway.schemas import store as schemas_store
+from sluiceway_gateway.schemas.model import Compatibility, Format, SchemaVersion
 from sluiceway_gateway.schemas.service import schema_for, version_of
 from sluiceway_gateway.schemas.store import KeptTopic
 

@@ -6,9 +6,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-#: Per channel, with the characters of all definitions; a connection contains all of them.
-MAX_SCHEMA_VERSIONS = 1_000
-MAX_SCHEMA_CHARACTERS = 16 * 1024 * 1024
+from sluiceway_gateway.schemas.model import Compatibility, Format
+
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 MIN_HEARTBEAT_MS, MAX_HEARTBEAT_MS = 100, 60_000
 MAX_HEARTBEAT_TIMEOUT_MS = 3_600_000
@@ -59,28 +58,6 @@ def sources(following: Phase) -> frozenset[Phase]:
     return frozenset(phase for phase, targets in TRANSITIONS.items() if following in targets)
 
 
-class Format(StrEnum):
-    """Encoding of records in messages."""
-
-    AVRO = "avro"
-    ARROW = "arrow"
-    BYTES = "bytes"
-    """A message is one value, unchanged."""
-
-
-class Compatibility(StrEnum):
-    """Rule for a new version of a channel's schema and every kept version."""
-
-    NONE = "none"
-    """No rule."""
-    BACKWARD = "backward"
-    """The new version reads records of the old ones."""
-    FORWARD = "forward"
-    """The old versions read records of the new one."""
-    FULL = "full"
-    """Both."""
-
-
 class Delivery(StrEnum):
     """Guarantee for a channel's records; fixed at creation."""
 
@@ -88,22 +65,6 @@ class Delivery(StrEnum):
     """Readers see every record; after failures, some twice."""
     EXACTLY_ONCE = "exactly_once"
     """Readers see the records of committed batches, once."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchemaVersion:
-    """A current or former schema of a channel."""
-
-    id: int
-    """Global and permanent; messages carry it."""
-    version: int
-    """Number within the channel, from 1."""
-    fingerprint: str
-    """Of the canonical form, which is the schema's identity."""
-    definition: str
-    """Avro JSON, with aliases, documentation and other attributes."""
-    created_at: datetime
-    """Time at which the channel got it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from sluiceway_gateway.api.params import (
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.route import Gateway, GatewayRoute, Services
 from sluiceway_gateway.channels.change import UNSET, etag
-from sluiceway_gateway.channels.model import Channel, SchemaVersion
+from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import ChangeContext, require_known
 from sluiceway_gateway.channels.topic_config import canonical, refusals
 from sluiceway_gateway.channels.wire import (
@@ -41,6 +41,7 @@ from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.db.idempotency import StoredResponse
 from sluiceway_gateway.core.errors import ConfigNotAllowed, Violation
 from sluiceway_gateway.core.preconditions import Precondition
+from sluiceway_gateway.schemas.model import SchemaVersion
 from sluiceway_gateway.schemas.service import parse_schema
 
 router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=GatewayRoute)

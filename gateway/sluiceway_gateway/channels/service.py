@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from sluiceway.schema import Schema
+from sluiceway_gateway.channels import schema_store
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.audited_fields import fields_of, given_fields
 from sluiceway_gateway.channels.change import (
@@ -16,7 +17,7 @@ from sluiceway_gateway.channels.change import (
 )
 from sluiceway_gateway.channels.create import Preflight, create
 from sluiceway_gateway.channels.labels import Selector
-from sluiceway_gateway.channels.model import Channel, Delivery, Phase, SchemaVersion, sources
+from sluiceway_gateway.channels.model import Channel, Delivery, Phase, sources
 from sluiceway_gateway.core.audit import store as audit_store
 from sluiceway_gateway.core.audit.model import AuditedAction, AuditEntry
 from sluiceway_gateway.core.auth.model import Action, Principal
@@ -41,6 +42,7 @@ from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.lifecycle.model import closing
 from sluiceway_gateway.lifecycle.store import record_use, usage_of_channel
 from sluiceway_gateway.schemas import store as schemas_store
+from sluiceway_gateway.schemas.model import SchemaVersion
 from sluiceway_gateway.schemas.service import schema_for, version_of
 
 #: Feature of a client that commits batches and reads committed records only.
@@ -286,7 +288,7 @@ class Channels:
         everything = principal.may(Action.ADMIN)
         prefixes = None if everything else principal.prefixes(Action.VIEW)
         with self._database.read() as tx:
-            definition = schemas_store.find(tx, schema_id, prefixes=prefixes)
+            definition = schema_store.find(tx, schema_id, prefixes=prefixes)
         if definition is None:
             raise NotFound(f"No channel that this token may see has a schema {schema_id}.")
         return definition

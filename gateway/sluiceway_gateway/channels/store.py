@@ -11,10 +11,8 @@ from sluiceway_gateway.channels.labels import Selector
 from sluiceway_gateway.channels.model import (
     Channel,
     ChannelSpec,
-    Compatibility,
     Condition,
     Delivery,
-    Format,
     Heartbeat,
     Phase,
     Retention,
@@ -29,6 +27,7 @@ from sluiceway_gateway.core.db.statements import (
     matches,
     starts_with,
 )
+from sluiceway_gateway.schemas.model import Compatibility, Format
 
 #: Columns of a channel that was created or changed: the reconciler checks it first.
 DUE_AT_ONCE: Mapping[str, Any] = {"due_at": datetime(1970, 1, 1, tzinfo=UTC), "refusals": 0}

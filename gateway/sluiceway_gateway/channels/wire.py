@@ -17,10 +17,8 @@ from sluiceway_gateway.channels.model import (
     MIN_HEARTBEAT_MS,
     MIN_IDLE_MS,
     Channel,
-    Compatibility,
     Condition,
     Delivery,
-    Format,
     Heartbeat,
     Phase,
     Retention,
@@ -28,6 +26,7 @@ from sluiceway_gateway.channels.model import (
 )
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.core.names import MAX_PARTITIONS, TOPIC_PATTERN, check_topic
+from sluiceway_gateway.schemas.model import Compatibility, Format
 
 
 class Metadata(BaseModel):

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from sluiceway_gateway.channels.model import Channel, SchemaVersion
+from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.core.auth.model import Principal
 from sluiceway_gateway.core.errors import EndpointIdReused
 from sluiceway_gateway.endpoints.groups.model import GroupConfig
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Place, Role, SparkJob
 from sluiceway_gateway.offsets.model import Committed
+from sluiceway_gateway.schemas.model import SchemaVersion
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from sluiceway_gateway.channels.model import Channel, Delivery, SchemaVersion
+from sluiceway_gateway.channels.model import Channel, Delivery
 from sluiceway_gateway.channels.service import find_channel, require_usable
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.errors import ChannelNotReady, InvalidRequest, KafkaUnavailable
@@ -27,6 +27,7 @@ from sluiceway_gateway.messages.model import (
     no_partition,
 )
 from sluiceway_gateway.schemas import store as schemas_store
+from sluiceway_gateway.schemas.model import SchemaVersion
 
 if TYPE_CHECKING:
     from sluiceway_gateway.messages.records import MessageContent

@@ -16,9 +16,9 @@ from sluiceway.kafka.partitioner import partition_of
 from sluiceway.records import to_batches, to_records
 from sluiceway.records.json_values import json_value, records_from_json
 from sluiceway.schema import Schema
-from sluiceway_gateway.channels.model import Format, SchemaVersion
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.messages.model import MAX_RECORDS
+from sluiceway_gateway.schemas.model import Format, SchemaVersion
 
 __all__ = ["EncodedMessage", "MessageContent", "MessageDecoder", "encode", "partition_of"]
 

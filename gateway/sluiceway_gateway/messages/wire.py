@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field
 from sluiceway_gateway.api.json import body_of, time_json
 from sluiceway_gateway.api.models import INT64_MAX, RequestModel, Uid
 from sluiceway_gateway.api.params import Time, decoded_cursor, encoded_cursor
-from sluiceway_gateway.channels.model import Format
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.core.names import MAX_PARTITIONS
 from sluiceway_gateway.ledger.wire import BatchText
@@ -23,6 +22,7 @@ from sluiceway_gateway.messages.model import (
 )
 from sluiceway_gateway.messages.reading import MessagePage, ShownMessage
 from sluiceway_gateway.messages.writing import WriteRequest, WrittenMessages
+from sluiceway_gateway.schemas.model import Format
 
 MAX_WRITTEN = 100
 """Records in a request."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from sluiceway_gateway.channels.model import Channel, Delivery, SchemaVersion
+from sluiceway_gateway.channels.model import Channel, Delivery
 from sluiceway_gateway.channels.service import Channels, require_channel
 from sluiceway_gateway.core.audit import store as audit_store
 from sluiceway_gateway.core.audit.model import AuditedAction
@@ -26,6 +26,7 @@ from sluiceway_gateway.ledger.model import LEASE, Batch, BatchState, digest_of, 
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.messages.model import no_partition
 from sluiceway_gateway.messages.reading import require_same_topic
+from sluiceway_gateway.schemas.model import SchemaVersion
 
 _log = structlog.get_logger(__name__)
 

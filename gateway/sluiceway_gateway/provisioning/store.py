@@ -6,12 +6,12 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, delete, select
 
+from sluiceway_gateway.channels import schema_store
 from sluiceway_gateway.channels.model import Channel, Phase, may_become
 from sluiceway_gateway.channels.store import channel_of, in_phases, replace_row, selection
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.schema import channels
 from sluiceway_gateway.endpoints.change_store import rebalance_after_growth
-from sluiceway_gateway.schemas import store as schemas_store
 
 _DUE = (
     selection()
@@ -97,7 +97,7 @@ def remove(
 
     If the topic stays, the schemas of its records are kept.
     """
-    schemas_store.keep_for_topic(tx, uid, phases=from_phases)
+    schema_store.keep_for_topic(tx, uid, phases=from_phases)
     removed = tx.execute(delete(channels).where(channels.c.uid == uid, in_phases(from_phases)))
     return removed.rowcount == 1
 

@@ -11,14 +11,16 @@ from typing import Final, Self
 
 from sluiceway.errors import SchemaError
 from sluiceway.schema import Schema
-from sluiceway_gateway.channels.model import Compatibility, SchemaVersion
+from sluiceway_gateway.channels import schema_store
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.db.engine import Database, ReadTransaction
 from sluiceway_gateway.core.errors import RegistryError
 from sluiceway_gateway.core.names import TOPIC_PATTERN
+from sluiceway_gateway.registry import store as registry_store
+from sluiceway_gateway.registry.store import Subject
 from sluiceway_gateway.schemas import store as schemas_store
+from sluiceway_gateway.schemas.model import Compatibility, SchemaVersion
 from sluiceway_gateway.schemas.service import differences
-from sluiceway_gateway.schemas.store import Subject
 
 _SUFFIX: Final = "-value"
 KEY_SUFFIX: Final = "-key"
@@ -65,14 +67,14 @@ class Registry:
     def subjects(self, principal: Principal, *, prefix: str = "") -> list[str]:
         """Return the names of all subjects, in order."""
         with self._database.read() as tx:
-            subjects = schemas_store.subjects(tx, prefixes=principal.prefixes(Action.VIEW))
+            subjects = registry_store.subjects(tx, prefixes=principal.prefixes(Action.VIEW))
         names = {name for subject in subjects for name in _names(subject)}
         return sorted(name for name in names if name.startswith(prefix))
 
     def definition(self, schema_id: int, principal: Principal) -> str:
         """Return a schema by the id that messages carry. Raises RegistryError."""
         with self._database.read() as tx:
-            definition = schemas_store.find(tx, schema_id, prefixes=_visible(principal))
+            definition = schema_store.find(tx, schema_id, prefixes=_visible(principal))
         if definition is None:
             raise RegistryError(
                 f"No channel that this token may see has a schema with the id {schema_id}.",
@@ -83,13 +85,13 @@ class Registry:
     def max_id(self, principal: Principal) -> int:
         """Return the highest id of the schemas that the principal may see."""
         with self._database.read() as tx:
-            return schemas_store.max_id(tx, prefixes=_visible(principal))
+            return schema_store.max_id(tx, prefixes=_visible(principal))
 
     def uses(self, schema_id: int, principal: Principal) -> list[tuple[str, int]]:
         """Return the subjects and versions of a schema. Raises RegistryError."""
         self.definition(schema_id, principal)
         with self._database.read() as tx:
-            versions = schemas_store.subject_versions(
+            versions = registry_store.subject_versions(
                 tx, prefixes=principal.prefixes(Action.VIEW), schema_id=schema_id
             )
         return sorted(
@@ -101,7 +103,7 @@ class Registry:
     ) -> list[SubjectVersion]:
         """Return this part of all versions of all subjects, or of those that writers use."""
         with self._database.read() as tx:
-            versions = schemas_store.subject_versions(tx, prefixes=principal.prefixes(Action.VIEW))
+            versions = registry_store.subject_versions(tx, prefixes=principal.prefixes(Action.VIEW))
             every = {
                 (name, version, schema_id): (subject.channel_uid, version)
                 for subject, version, schema_id in versions
@@ -110,7 +112,7 @@ class Registry:
                 if name.startswith(prefix)
             }
             shown = sorted(every)[part]
-            texts = schemas_store.definitions(tx, {every[key] for key in shown})
+            texts = registry_store.definitions(tx, {every[key] for key in shown})
         return [
             SubjectVersion(subject=name, version=version, id=id_, schema=texts[every[key]])
             for key in shown
@@ -184,7 +186,9 @@ def _require(tx: ReadTransaction, subject: str, principal: Principal) -> Subject
     """Return the subject's channel; a channel's name has precedence over a topic's."""
     name = subject.removesuffix(_SUFFIX)
     if name != subject and _NAME.fullmatch(name):
-        candidates = schemas_store.subjects(tx, prefixes=principal.prefixes(Action.VIEW), name=name)
+        candidates = registry_store.subjects(
+            tx, prefixes=principal.prefixes(Action.VIEW), name=name
+        )
         if candidates:
             return min(candidates, key=lambda candidate: candidate.channel != name)
     if subject.endswith(KEY_SUFFIX):

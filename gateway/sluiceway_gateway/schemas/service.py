@@ -11,13 +11,6 @@ from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import incompatibilities
 from sluiceway.schema.schema import bytes_schema, holds_messages
 from sluiceway.schema.types import find_union
-from sluiceway_gateway.channels.model import (
-    MAX_SCHEMA_CHARACTERS,
-    MAX_SCHEMA_VERSIONS,
-    Compatibility,
-    Format,
-    SchemaVersion,
-)
 from sluiceway_gateway.core.db.engine import WriteTransaction
 from sluiceway_gateway.core.errors import (
     InvalidSchema,
@@ -26,6 +19,13 @@ from sluiceway_gateway.core.errors import (
     Violation,
 )
 from sluiceway_gateway.schemas import store as schemas_store
+from sluiceway_gateway.schemas.model import (
+    MAX_SCHEMA_CHARACTERS,
+    MAX_SCHEMA_VERSIONS,
+    Compatibility,
+    Format,
+    SchemaVersion,
+)
 
 _POINTER = "/spec/schema"
 _MAX_VIOLATIONS = 20

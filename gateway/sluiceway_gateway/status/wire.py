@@ -10,10 +10,11 @@ from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
 from sluiceway_gateway.api.json import JsonCache, body_of, list_of, text_of, time_json
-from sluiceway_gateway.channels.model import Channel, Delivery, Format, Phase
+from sluiceway_gateway.channels.model import Channel, Delivery, Phase
 from sluiceway_gateway.endpoints.groups.model import Group
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
+from sluiceway_gateway.schemas.model import Format
 from sluiceway_gateway.status.lag import GroupLag, lag_seconds, rounded
 from sluiceway_gateway.status.problems import MAX_PROBLEMS, CurrentProblem, Severity
 from sluiceway_gateway.status.reader_progress import ProgressState, offset_at, track_key, worst

@@ -7,15 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway_gateway.channels.change import UNSET, Change, adopting, changed, created, deleted
-from sluiceway_gateway.channels.model import (
-    Channel,
-    Compatibility,
-    Condition,
-    Format,
-    Phase,
-    SchemaVersion,
-    TopicRef,
-)
+from sluiceway_gateway.channels.model import Channel, Condition, Phase, TopicRef
 from sluiceway_gateway.core.errors import (
     ChannelDeleting,
     ChannelPinned,
@@ -25,6 +17,7 @@ from sluiceway_gateway.core.errors import (
     PartitionsShrink,
 )
 from sluiceway_gateway.core.kafka.model import ObservedTopic
+from sluiceway_gateway.schemas.model import Compatibility, Format, SchemaVersion
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=5)

@@ -14,17 +14,15 @@ from sluiceway_gateway.channels.labels import Selector
 from sluiceway_gateway.channels.model import (
     Channel,
     ChannelSpec,
-    Compatibility,
-    Format,
     Phase,
     Retention,
-    SchemaVersion,
     TopicRef,
     sources,
 )
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.provisioning.store import record_observation, remove
 from sluiceway_gateway.schemas import store as schemas_store
+from sluiceway_gateway.schemas.model import Compatibility, Format, SchemaVersion
 
 NOW = datetime(2030, 1, 1, 1, 2, 3, 456789, tzinfo=UTC)
 

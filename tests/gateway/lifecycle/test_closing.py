@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluiceway_gateway.channels.change import Change, created
-from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion
+from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.core.errors import Conflict
 from sluiceway_gateway.core.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.model import (
@@ -21,6 +21,7 @@ from sluiceway_gateway.lifecycle.model import (
     drained,
     unread,
 )
+from sluiceway_gateway.schemas.model import SchemaVersion
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=5)

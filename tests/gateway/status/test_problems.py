@@ -7,8 +7,9 @@ from typing import Literal
 import pytest
 
 from sluiceway_gateway.channels.change import Change, created
-from sluiceway_gateway.channels.model import Channel, Phase, SchemaVersion
+from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.endpoints.model import Health, Mode, Place, Role, State
+from sluiceway_gateway.schemas.model import SchemaVersion
 from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, OpenBatch, Sample
 from sluiceway_gateway.status.problems import (
     FAILURE_AGE,

@@ -18,9 +18,7 @@ from sluiceway_gateway.channels.model import (
     MAX_HEARTBEAT_TIMEOUT_MS,
     MIN_HEARTBEAT_MS,
     READABLE,
-    Compatibility,
     Delivery,
-    Format,
     Phase,
 )
 from sluiceway_gateway.core.audit.model import AuditedAction
@@ -38,6 +36,7 @@ from sluiceway_gateway.core.db.types import (
 )
 from sluiceway_gateway.core.names import MAX_GROUP_SIZE, MAX_PARTITIONS
 from sluiceway_gateway.endpoints.model import Health, Mode, Role, State, TaskState
+from sluiceway_gateway.schemas.model import Compatibility, Format
 
 sessions = Table(
     "sessions",

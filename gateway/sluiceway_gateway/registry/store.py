@@ -1,0 +1,90 @@
+"""Subjects of the registry: channels with their schemas, as SQL."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, bindparam, func, or_, select, tuple_
+
+from sluiceway_gateway.core.db.engine import ReadTransaction
+from sluiceway_gateway.core.db.schema import channel_schemas, channels, schemas
+from sluiceway_gateway.core.db.statements import columns_of, starts_with
+from sluiceway_gateway.schemas.model import Compatibility, Format
+
+_DEFINITIONS = (
+    select(
+        channel_schemas.c.channel_uid,
+        channel_schemas.c.version,
+        func.coalesce(channel_schemas.c.annotated, schemas.c.definition).label("definition"),
+    )
+    .join(schemas, schemas.c.id == channel_schemas.c.schema_id)
+    .where(
+        tuple_(channel_schemas.c.channel_uid, channel_schemas.c.version).in_(
+            bindparam("versions", expanding=True)
+        )
+    )
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A channel whose messages carry the ids of schemas; `version` is the current one."""
+
+    channel_uid: str
+    channel: str
+    topic: str
+    version: int
+    compatibility: Compatibility
+
+
+_WITH_IDS = select(
+    channels.c.uid.label("channel_uid"),
+    channels.c.name.label("channel"),
+    channels.c.topic_name.label("topic"),
+    channels.c.schema_version.label("version"),
+    channels.c.compatibility,
+).where(channels.c.format == str(Format.AVRO))
+
+
+def subjects(
+    tx: ReadTransaction, *, prefixes: Collection[str], name: str | None = None
+) -> list[Subject]:
+    """Return the subjects of channels whose names start with one of `prefixes`.
+
+    With a `name`, only those of the channel and of the topic of that name.
+    """
+    statement = _WITH_IDS.where(starts_with(channels.c.name, prefixes))
+    if name is not None:
+        statement = statement.where(or_(channels.c.name == name, channels.c.topic_name == name))
+    return [_subject_of(row) for row in tx.execute(statement)]
+
+
+def subject_versions(
+    tx: ReadTransaction, *, prefixes: Collection[str], schema_id: int | None = None
+) -> list[tuple[Subject, int, int]]:
+    """Return the versions of all subjects, or those with one schema.
+
+    Each is a subject, the number of the version, and the id of its schema.
+    """
+    of = channel_schemas.c
+    statement = (
+        _WITH_IDS.add_columns(of.version.label("of_schema"), of.schema_id.label("schema_id"))
+        .join(channel_schemas, of.channel_uid == channels.c.uid)
+        .where(starts_with(channels.c.name, prefixes))
+    )
+    if schema_id is not None:
+        statement = statement.where(of.schema_id == schema_id)
+    return [(_subject_of(row), row.of_schema, row.schema_id) for row in tx.execute(statement)]
+
+
+def definitions(
+    tx: ReadTransaction, versions: Collection[tuple[str, int]]
+) -> dict[tuple[str, int], str]:
+    """Return the definitions of versions, by a channel's uid and the version's number."""
+    rows = tx.in_parts(_DEFINITIONS, versions=sorted(versions))
+    return {(row.channel_uid, row.version): row.definition for row in rows}
+
+
+def _subject_of(row: Row[Any]) -> Subject:
+    compatibility = Compatibility(row.compatibility)
+    return Subject(**columns_of(row, Subject) | {"compatibility": compatibility})
