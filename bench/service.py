@@ -12,8 +12,9 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from sluiceway_gateway.core.auth.service import Tokens
-from sluiceway_gateway.core.db.revision import migrate, open_database
+from sluiceway_gateway.core.db.revision import open_database
 from sluiceway_gateway.dev.embedded import free_ports
+from sluiceway_gateway.migration import migrate
 
 KEY = "bench-key-" + "0123456789abcdef" * 2
 COMMAND = "from sluiceway_gateway.cli import main; raise SystemExit(main())"

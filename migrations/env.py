@@ -8,8 +8,8 @@ from alembic import context
 from sqlalchemy import Connection
 
 from sluiceway_gateway.core.db.engine import Database
-from sluiceway_gateway.core.db.schema import metadata
 from sluiceway_gateway.core.settings import Settings
+from sluiceway_gateway.tables import metadata
 
 
 def run(connection: Connection) -> None:

@@ -84,9 +84,9 @@ def _layer(path: Path) -> str:
         return "errors"
     if package in {"cli", "demo", "up", "app"}:
         return "app"
-    if package in {"embedded", "loops", "db"}:
+    if package in {"embedded", "loops"}:
         return package
-    if package == "passes":
+    if package in {"db", "passes", "migration"} or name == "tables":
         return "db"
     if package in {"settings", "metrics", "logs"}:
         return "settings"

@@ -14,9 +14,9 @@ from browsers import Browser, record_lag
 from endpoints import report, site
 from gateways import SCHEMA, Rig
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.core.db.ledger_schema import ledger_repairs
-from sluiceway_gateway.core.db.schema import endpoints
 from sluiceway_gateway.endpoints.model import Mode
+from sluiceway_gateway.endpoints.tables import endpoints
+from sluiceway_gateway.ledger.tables import ledger_repairs
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import Sample, group_lag
 from sluiceway_gateway.status.reader_progress import ReaderProgress, offset_tracks, partitions_read

@@ -15,7 +15,7 @@ from gateways import SCHEMA, TOKEN_KEY, UNREACHABLE, Rig, serving
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.core.auth.model import Principal, Token
 from sluiceway_gateway.core.auth.service import Tokens
-from sluiceway_gateway.core.db.schema import tokens as stored
+from sluiceway_gateway.core.auth.tables import tokens as stored
 from sluiceway_gateway.core.settings import Settings
 from waiting import until
 

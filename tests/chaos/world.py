@@ -24,10 +24,10 @@ from tests.support.relay import Relay
 
 from sluiceway_gateway.core.db import leases
 from sluiceway_gateway.core.db.engine import Database
-from sluiceway_gateway.core.db.revision import migrate
 from sluiceway_gateway.core.errors import DatabaseUnavailable
 from sluiceway_gateway.core.settings import PREFIX
 from sluiceway_gateway.dev.embedded import BrokerStartFailed, KafkaServer
+from sluiceway_gateway.migration import migrate
 
 ROOT = Path(__file__).parents[2]
 GATEWAYS = 2

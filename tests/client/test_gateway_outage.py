@@ -30,8 +30,8 @@ from sluiceway.errors import (
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.microbatch import ChannelStreamReader
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.core.db.revision import migrate
 from sluiceway_gateway.core.settings import Settings
+from sluiceway_gateway.migration import migrate
 from topics import DEFINITION, readings
 from waiting import until
 

@@ -27,9 +27,9 @@ from sluiceway import Gateway
 from sluiceway.api.models import Heartbeat, Retention
 from sluiceway.errors import GatewayError
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.core.db.revision import migrate
 from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.dev.embedded import KafkaServer
+from sluiceway_gateway.migration import migrate
 
 SCHEMA = {
     "type": "record",

@@ -16,9 +16,9 @@ from shared_kafka import SharedKafka
 from sluiceway import Gateway
 from sluiceway.api.models import Retention
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.core.db.revision import migrate
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.settings import Settings
+from sluiceway_gateway.migration import migrate
 
 pytestmark = pytest.mark.long
 

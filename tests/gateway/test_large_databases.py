@@ -15,15 +15,16 @@ from databases import Postgres
 from gateways import UNREACHABLE, ManualClock
 from sluiceway_gateway.core.auth.service import LOOPBACK, Tokens
 from sluiceway_gateway.core.db.engine import Database, ReadTransaction
-from sluiceway_gateway.core.db.schema import endpoints, schemas
 from sluiceway_gateway.core.db.statements import KEYS_AT_ONCE, chunks
 from sluiceway_gateway.core.errors import DatabaseUnavailable
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.endpoints.liveness import LostEnds, Reaper
 from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.endpoints.store import find_all, on_sides
+from sluiceway_gateway.endpoints.tables import endpoints
 from sluiceway_gateway.lifecycle.idle import TtlReaper
 from sluiceway_gateway.offsets.mirror import Mirror
+from sluiceway_gateway.schemas.tables import schemas
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.sampler import IDLE_S, Sampler
 from sluiceway_gateway.status.service import Statuses

@@ -18,8 +18,8 @@ from gateways import Rig, running
 from sluiceway import __version__
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.core.db.engine import Database
-from sluiceway_gateway.core.db.schema import endpoints
 from sluiceway_gateway.endpoints.model import Mode
+from sluiceway_gateway.endpoints.tables import endpoints
 from sluiceway_gateway.provisioning.store import remove
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import Sample, group_lag, write_rate

@@ -22,8 +22,8 @@ from hypothesis.configuration import storage_directory
 from gateways import serving
 from shared_kafka import SharedKafka
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.core.db.revision import migrate
 from sluiceway_gateway.core.settings import Settings
+from sluiceway_gateway.migration import migrate
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
 SPECS = {

@@ -19,7 +19,8 @@ from processes import process
 from secured import PASSWORDS, SecuredGateway, SecuredKafka
 from shared_kafka import SharedKafka
 from sluiceway_gateway.core.auth.service import Tokens
-from sluiceway_gateway.core.db.revision import migrate, open_database
+from sluiceway_gateway.core.db.revision import open_database
+from sluiceway_gateway.migration import migrate
 
 TOKEN_KEY = "token-key-" + "0123456789abcdef" * 2
 

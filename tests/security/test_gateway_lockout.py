@@ -16,9 +16,9 @@ from gateways import serving
 from processes import restored_logging
 from secured import PASSWORDS, SecuredKafka
 from sluiceway_gateway.app import create_app
-from sluiceway_gateway.core.db.revision import migrate
 from sluiceway_gateway.core.logs import configure_logs
 from sluiceway_gateway.core.settings import Settings
+from sluiceway_gateway.migration import migrate
 from waiting import until
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}

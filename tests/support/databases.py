@@ -19,7 +19,7 @@ from faults import suspended
 from processes import start_postgres
 from relay import Relay
 from sluiceway_gateway.core.db.engine import Database, WriteTransaction
-from sluiceway_gateway.core.db.revision import migrate
+from sluiceway_gateway.migration import migrate
 from waiting import until
 
 _USED = "SELECT FROM pg_stat_activity WHERE datname = %s"

@@ -22,8 +22,8 @@ import pytest
 
 from processes import process
 from relay import reserve_port
-from sluiceway_gateway.core.db.revision import migrate
 from sluiceway_gateway.dev.embedded import KafkaServer
+from sluiceway_gateway.migration import migrate
 from waiting import until
 
 

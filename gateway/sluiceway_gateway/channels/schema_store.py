@@ -6,9 +6,10 @@ from sqlalchemy import ColumnElement, exists, func, select, true
 
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.channels.store import in_phases
+from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.schema import channel_schemas, channels, kept_schemas, schemas
 from sluiceway_gateway.core.db.statements import by_dialect, starts_with
+from sluiceway_gateway.schemas.tables import channel_schemas, kept_schemas, schemas
 
 
 def find(tx: ReadTransaction, schema_id: int, *, prefixes: Collection[str] | None) -> str | None:

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, func, not_, or_, select, update
 
-from sluiceway_gateway.channels.labels import Selector
+from sluiceway_gateway.channels.labels import Requirement, Selector
 from sluiceway_gateway.channels.model import (
     Channel,
     ChannelSpec,
@@ -18,16 +18,11 @@ from sluiceway_gateway.channels.model import (
     Retention,
     TopicRef,
 )
+from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.schema import channel_schemas, channels, schemas
-from sluiceway_gateway.core.db.statements import (
-    PreparedSelect,
-    by_dialect,
-    columns_of,
-    matches,
-    starts_with,
-)
+from sluiceway_gateway.core.db.statements import PreparedSelect, by_dialect, columns_of, starts_with
 from sluiceway_gateway.schemas.model import Compatibility, Format
+from sluiceway_gateway.schemas.tables import channel_schemas, schemas
 
 #: Columns of a channel that was created or changed: the reconciler checks it first.
 DUE_AT_ONCE: Mapping[str, Any] = {"due_at": datetime(1970, 1, 1, tzinfo=UTC), "refusals": 0}
@@ -286,3 +281,19 @@ def count_by_phase(tx: ReadTransaction) -> dict[Phase, int]:
     for row in tx.execute(statement):
         counts[Phase(row.phase)] = row.number
     return counts
+
+
+def matches(labels: ColumnElement[object], selector: Selector) -> list[ColumnElement[bool]]:
+    """Return the conditions of a selector on a JSON column of labels."""
+    return [_matches(labels, requirement) for requirement in selector.requirements]
+
+
+def _matches(labels: ColumnElement[object], requirement: Requirement) -> ColumnElement[bool]:
+    value: ColumnElement[str] = labels[requirement.key].as_string()
+    if requirement.operator == "exists":
+        return value.is_not(None)
+    if requirement.operator == "absent":
+        return value.is_(None)
+    if requirement.operator == "in":
+        return value.in_(requirement.values)
+    return or_(value.is_(None), not_(value.in_(requirement.values)))

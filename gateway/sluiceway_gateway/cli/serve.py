@@ -21,10 +21,10 @@ import uvicorn
 from sluiceway.tracing import configure as configure_tracing
 from sluiceway_gateway.cli.entry import waiting_for
 from sluiceway_gateway.core.auth.service import Tokens, check_bind
-from sluiceway_gateway.core.db.revision import migrate as migrate_database
 from sluiceway_gateway.core.db.revision import open_database
 from sluiceway_gateway.core.logs import configure_logs
 from sluiceway_gateway.core.settings import Settings, unknown_variables
+from sluiceway_gateway.migration import migrate as migrate_database
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -13,10 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from sluiceway_gateway.cli.entry import waiting_for
 from sluiceway_gateway.cli.serve import Interrupted, bind, check, interruptible, run_server, url
-from sluiceway_gateway.core.db.revision import migrate as migrate_database
 from sluiceway_gateway.core.logs import configure_logs
 from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.dev.embedded import KafkaServer, find_java
+from sluiceway_gateway.migration import migrate as migrate_database
 
 
 @click.command()

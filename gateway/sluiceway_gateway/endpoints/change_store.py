@@ -8,7 +8,6 @@ from typing import Any
 from sqlalchemy import CursorResult, bindparam, select
 
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.schema import endpoint_events
 from sluiceway_gateway.core.db.statements import columns_of
 from sluiceway_gateway.endpoints.groups import store as groups_store
 from sluiceway_gateway.endpoints.model import Endpoint, Event, Health, Role, State, event
@@ -19,6 +18,7 @@ from sluiceway_gateway.endpoints.store import (
     revise,
     save,
 )
+from sluiceway_gateway.endpoints.tables import endpoint_events
 
 #: Fields that counterparts and lists of endpoints show.
 _VISIBLE = ("state", "health", "payload", "lost_at", "superseded")

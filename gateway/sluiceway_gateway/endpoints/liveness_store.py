@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 from sqlalchemy import and_, bindparam, case, exists, func, select, update
 
+from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.schema import channels, endpoint_groups, endpoints, sessions
 from sluiceway_gateway.endpoints.groups.store import of_its_group
 from sluiceway_gateway.endpoints.model import Health, Role, State
 from sluiceway_gateway.endpoints.store import INTERVAL_MS, TIMEOUT_MS
+from sluiceway_gateway.endpoints.tables import endpoint_groups, endpoints, sessions
 
 
 class SessionBeat(NamedTuple):

@@ -12,9 +12,9 @@ from sluiceway_gateway.core.audit import store as audit_store
 from sluiceway_gateway.core.clock import Clock
 from sluiceway_gateway.core.db import idempotency
 from sluiceway_gateway.core.db.engine import Database, WriteTransaction
-from sluiceway_gateway.core.db.schema import endpoint_events, endpoints, sessions
 from sluiceway_gateway.core.passes import run_steps
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Role, State
+from sluiceway_gateway.endpoints.tables import endpoint_events, endpoints, sessions
 
 _PAUSE_S = 600.0
 

@@ -19,20 +19,15 @@ from sqlalchemy import (
 )
 
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.auth.model import Principal
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.schema import (
-    channels,
-    endpoint_groups,
-    endpoint_tasks,
-    endpoints,
-    sessions,
-)
 from sluiceway_gateway.core.db.statements import PreparedDml, PreparedSelect, by_dialect, upsert
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.endpoints.groups.store import of_its_group
 from sluiceway_gateway.endpoints.model import OPEN, Attempt, Endpoint, TaskState, reached_of
 from sluiceway_gateway.endpoints.store import INTERVAL_MS, MAY_RETURN, TIMEOUT_MS, endpoint_of
+from sluiceway_gateway.endpoints.tables import endpoint_groups, endpoint_tasks, endpoints, sessions
 
 MAX_BEATS_AHEAD = 1_000_000_000
 """Maximum gap between the numbers of two heartbeats: years of heartbeats."""

@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import Row, and_, bindparam, case, exists, null, or_, select, tuple_, update
 
 from sluiceway_gateway.channels.model import Heartbeat
+from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.schema import channels, endpoints
 from sluiceway_gateway.core.db.statements import PreparedDml, PreparedSelect, chunks
 from sluiceway_gateway.core.db.types import Document, OptionalDocument
 from sluiceway_gateway.core.errors import ConcurrentChange
@@ -28,6 +28,7 @@ from sluiceway_gateway.endpoints.model import (
     merged_ends,
     offsets_of,
 )
+from sluiceway_gateway.endpoints.tables import endpoints
 
 # For statuses of thousands of rows: a dict is ten times as fast as a call of the enum.
 _ROLES = {str(role): role for role in Role}

@@ -24,10 +24,10 @@ from sqlalchemy import (
 )
 
 from sluiceway_gateway.channels.model import Delivery
+from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.ledger_schema import batch_owners, batches, manifest_slices
-from sluiceway_gateway.core.db.schema import channels, endpoints
 from sluiceway_gateway.core.db.statements import columns_of, upsert
+from sluiceway_gateway.endpoints.tables import endpoints
 from sluiceway_gateway.ledger.model import (
     Batch,
     BatchState,
@@ -39,6 +39,7 @@ from sluiceway_gateway.ledger.model import (
     settlement,
 )
 from sluiceway_gateway.ledger.store import numbers_of, require_held
+from sluiceway_gateway.ledger.tables import batch_owners, batches, manifest_slices
 
 _IS_OPEN = batches.c.state == str(BatchState.OPEN)
 _OWNER = select(batch_owners).where(

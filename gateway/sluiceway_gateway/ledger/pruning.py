@@ -13,18 +13,18 @@ from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, u
 
 from sluiceway_gateway.core.clock import Clock
 from sluiceway_gateway.core.db.engine import Database, ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.ledger_schema import (
+from sluiceway_gateway.core.passes import run_steps
+from sluiceway_gateway.endpoints.model import State
+from sluiceway_gateway.endpoints.tables import endpoints
+from sluiceway_gateway.ledger import store
+from sluiceway_gateway.ledger.model import BatchState
+from sluiceway_gateway.ledger.tables import (
     batch_owners,
     batch_runs,
     batches,
     ledger_snapshots,
     ledgers,
 )
-from sluiceway_gateway.core.db.schema import endpoints
-from sluiceway_gateway.core.passes import run_steps
-from sluiceway_gateway.endpoints.model import State
-from sluiceway_gateway.ledger import store
-from sluiceway_gateway.ledger.model import BatchState
 
 #: Maximum channels per pass.
 _CHANNELS = 20

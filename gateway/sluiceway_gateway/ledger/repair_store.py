@@ -7,12 +7,12 @@ from typing import Any
 from sqlalchemy import Row, bindparam, select, update
 
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.ledger_schema import ledger_partitions, ledger_repairs, ledgers
 from sluiceway_gateway.core.db.statements import columns_of
 from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.ledger.model import Ledger
 from sluiceway_gateway.ledger.repairing import LostRecords, Repair
 from sluiceway_gateway.ledger.store import keep_snapshots, require_held
+from sluiceway_gateway.ledger.tables import ledger_partitions, ledger_repairs, ledgers
 
 AFTER_ALL = 2**62
 """Above the numbers of all commits and repairs."""

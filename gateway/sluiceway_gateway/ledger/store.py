@@ -13,19 +13,19 @@ from sqlalchemy import Row, bindparam, delete, func, or_, select, update
 
 from sluiceway_gateway.channels.model import READABLE, Channel, TopicRef
 from sluiceway_gateway.channels.store import in_phases
+from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.ledger_schema import (
+from sluiceway_gateway.core.db.statements import PreparedDml, by_dialect, upsert
+from sluiceway_gateway.core.errors import ConcurrentChange
+from sluiceway_gateway.core.kafka.model import Interval
+from sluiceway_gateway.ledger.model import Ledger, Runs, clip, snapshot_runs, without_runs
+from sluiceway_gateway.ledger.tables import (
     batch_runs,
     ledger_partitions,
     ledger_snapshots,
     ledgers,
     visible_runs,
 )
-from sluiceway_gateway.core.db.schema import channels
-from sluiceway_gateway.core.db.statements import PreparedDml, by_dialect, upsert
-from sluiceway_gateway.core.errors import ConcurrentChange
-from sluiceway_gateway.core.kafka.model import Interval
-from sluiceway_gateway.ledger.model import Ledger, Runs, clip, snapshot_runs, without_runs
 
 # The rows refer to the channel's row, so a deletion of the channel waits for the transaction, or
 # the transaction sees it.

@@ -10,14 +10,15 @@ from sqlalchemy import Row, bindparam, exists, func, or_, select, update
 
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.channels.store import channel_of, in_phases, selection
+from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.ledger_schema import batches, visible_runs
-from sluiceway_gateway.core.db.schema import channels, endpoints, positions
 from sluiceway_gateway.endpoints.groups import store as groups_store
 from sluiceway_gateway.endpoints.groups.model import Group
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, outcome
 from sluiceway_gateway.endpoints.store import LIVES
+from sluiceway_gateway.endpoints.tables import endpoints, positions
 from sluiceway_gateway.ledger.model import BatchState
+from sluiceway_gateway.ledger.tables import batches, visible_runs
 from sluiceway_gateway.lifecycle.model import SHARED, ChannelUsage, GroupUsage
 
 # In other phases, the channel's owner has to act.

@@ -8,15 +8,9 @@ from sqlalchemy import Row, bindparam, delete, select, tuple_, update
 
 from sluiceway_gateway.channels.model import READABLE
 from sluiceway_gateway.channels.store import in_phases
+from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.auth.model import Owned, Principal
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.schema import (
-    channels,
-    endpoint_groups,
-    endpoints,
-    positions,
-    sessions,
-)
 from sluiceway_gateway.core.db.statements import (
     KEYS_AT_ONCE,
     CachedSelect,
@@ -32,6 +26,7 @@ from sluiceway_gateway.endpoints.groups.model import Group
 from sluiceway_gateway.endpoints.groups.store import GroupKey, group_of, of_its_group
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role
 from sluiceway_gateway.endpoints.store import live_members
+from sluiceway_gateway.endpoints.tables import endpoint_groups, endpoints, positions, sessions
 from sluiceway_gateway.offsets.model import (
     CommitContext,
     CommitResult,

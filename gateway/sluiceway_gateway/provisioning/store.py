@@ -9,8 +9,8 @@ from sqlalchemy import bindparam, delete, select
 from sluiceway_gateway.channels import schema_store
 from sluiceway_gateway.channels.model import Channel, Phase, may_become
 from sluiceway_gateway.channels.store import channel_of, in_phases, replace_row, selection
+from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.schema import channels
 from sluiceway_gateway.endpoints.change_store import rebalance_after_growth
 
 _DUE = (

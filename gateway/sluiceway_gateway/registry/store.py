@@ -6,10 +6,11 @@ from typing import Any
 
 from sqlalchemy import Row, bindparam, func, or_, select, tuple_
 
+from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction
-from sluiceway_gateway.core.db.schema import channel_schemas, channels, schemas
 from sluiceway_gateway.core.db.statements import columns_of, starts_with
 from sluiceway_gateway.schemas.model import Compatibility, Format
+from sluiceway_gateway.schemas.tables import channel_schemas, schemas
 
 _DEFINITIONS = (
     select(

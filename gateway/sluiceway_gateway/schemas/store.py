@@ -16,9 +16,9 @@ from sqlalchemy import (
 )
 
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.schema import channel_schemas, kept_schemas, schemas
 from sluiceway_gateway.core.db.statements import by_dialect, columns_of
 from sluiceway_gateway.schemas.model import Format, SchemaVersion
+from sluiceway_gateway.schemas.tables import channel_schemas, kept_schemas, schemas
 
 _VERSIONS = (
     select(

@@ -27,12 +27,13 @@ from sqlalchemy import (
 
 from sluiceway_gateway.channels.model import READABLE, Delivery
 from sluiceway_gateway.channels.store import hold_channels, in_phases
+from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.schema import channels, endpoints, positions, samples
 from sluiceway_gateway.core.db.statements import CachedSelect, columns_of
 from sluiceway_gateway.endpoints.groups import store as groups_store
 from sluiceway_gateway.endpoints.model import Mode, Role, has_failed, outcome
 from sluiceway_gateway.endpoints.store import LIVES, share_of
+from sluiceway_gateway.endpoints.tables import endpoints, positions
 from sluiceway_gateway.status.lag import (
     GroupLag,
     GroupSummary,
@@ -54,6 +55,7 @@ from sluiceway_gateway.status.reader_progress import (
     ProgressState,
     ReaderProgress,
 )
+from sluiceway_gateway.status.tables import samples
 
 _CURRENT = ~endpoints.c.superseded
 # Built once, because the leading replica executes them all the time.

@@ -30,15 +30,8 @@ from sluiceway_gateway.channels.store import (
     selection,
     tag_of,
 )
+from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction
-from sluiceway_gateway.core.db.ledger_schema import visible_runs
-from sluiceway_gateway.core.db.schema import (
-    channels,
-    endpoint_groups,
-    endpoints,
-    positions,
-    samples,
-)
 from sluiceway_gateway.core.db.statements import CachedSelect, starts_with
 from sluiceway_gateway.endpoints.groups.model import Group
 from sluiceway_gateway.endpoints.groups.store import group_of
@@ -54,9 +47,11 @@ from sluiceway_gateway.endpoints.model import (
 )
 from sluiceway_gateway.endpoints.session_store import beats_of_sessions, latest_beats
 from sluiceway_gateway.endpoints.store import HAS_FAILED, endpoint_of
+from sluiceway_gateway.endpoints.tables import endpoint_groups, endpoints, positions
 from sluiceway_gateway.ledger import batch_store
 from sluiceway_gateway.ledger import store as ledgers_store
 from sluiceway_gateway.ledger.model import Batch, Ledger
+from sluiceway_gateway.ledger.tables import visible_runs
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import (
     FAILED,
@@ -84,6 +79,7 @@ from sluiceway_gateway.status.sample_store import (
     ledger_of,
     reader_progress_of,
 )
+from sluiceway_gateway.status.tables import samples
 
 _PLACE = (endpoints.c.role, endpoints.c.group_name, endpoints.c.member_index)
 # Without `reached`: positions come from the last sample.

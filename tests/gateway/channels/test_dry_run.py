@@ -5,7 +5,8 @@ from sqlalchemy import select
 
 from gateways import SCHEMA, Rig, code
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.core.db.schema import requests, schemas
+from sluiceway_gateway.core.db.tables import requests
+from sluiceway_gateway.schemas.tables import schemas
 
 PATH = "/v1/channels/flights"
 DRY = {"dry_run": "true"}

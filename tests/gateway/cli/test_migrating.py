@@ -10,6 +10,7 @@ from sqlalchemy import make_url, text
 
 from databases import Postgres
 from processes import Process, Sluiceway, process
+from sluiceway_gateway import migration
 from sluiceway_gateway.core.db import revision
 from sluiceway_gateway.core.db.engine import Database
 from waiting import until
@@ -26,7 +27,7 @@ def locked(database: Database) -> Iterator[Callable[[Process], bool]]:
                 yield lambda process: path in open_files(process)
                 return
             lock = text("SELECT pg_advisory_xact_lock(:lock)")
-            connection.execute(lock.bindparams(lock=revision.ADVISORY_LOCK))
+            connection.execute(lock.bindparams(lock=migration.ADVISORY_LOCK))
             waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
             before = connection.execute(waiting).scalar_one()
             yield lambda _process: connection.execute(waiting).scalar_one() == before + 2

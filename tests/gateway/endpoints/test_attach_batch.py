@@ -20,7 +20,6 @@ from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.core.auth.model import OwnershipMode, Principal
 from sluiceway_gateway.core.auth.ownership import Ownership
 from sluiceway_gateway.core.auth.service import LOOPBACK, Tokens
-from sluiceway_gateway.core.db.schema import endpoint_events, endpoint_groups, endpoints
 from sluiceway_gateway.core.errors import (
     ChannelNotFound,
     DatabaseUnavailable,
@@ -37,6 +36,7 @@ from sluiceway_gateway.core.names import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State
 from sluiceway_gateway.endpoints.service import AttachService, DetachSpec
+from sluiceway_gateway.endpoints.tables import endpoint_events, endpoint_groups, endpoints
 from sluiceway_gateway.offsets.model import Commit, Position
 
 KEY = SecretStr("k" * 40)

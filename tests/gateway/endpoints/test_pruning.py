@@ -11,7 +11,6 @@ from sqlalchemy import func, select
 from endpoints import Services
 from gateways import TOPIC_ID
 from sluiceway_gateway.core.auth.service import LOOPBACK
-from sluiceway_gateway.core.db import schema
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.errors import EndpointNotFound
 from sluiceway_gateway.endpoints import session_store
@@ -22,6 +21,7 @@ from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
 from sluiceway_gateway.endpoints.pruning import PruneCounts, Pruner
 from sluiceway_gateway.endpoints.service import DetachSpec
 from sluiceway_gateway.offsets.model import Commit, Position
+from sluiceway_gateway.tables import metadata
 
 DAYS = 30
 
@@ -81,7 +81,7 @@ class Past:
 
     def rows(self, table: str) -> int:
         with self.database.read() as tx:
-            count = select(func.count()).select_from(schema.metadata.tables[table])
+            count = select(func.count()).select_from(metadata.tables[table])
             return int(tx.execute(count).scalar_one())
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import update
 from endpoints import Site, fresh_id, report, site
 from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.core.db.schema import endpoints
+from sluiceway_gateway.endpoints.tables import endpoints
 
 
 @pytest.fixture

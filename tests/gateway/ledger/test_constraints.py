@@ -11,11 +11,11 @@ from sqlalchemy.exc import IntegrityError
 from endpoints import Services
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.core.db.engine import Database
-from sluiceway_gateway.core.db.ledger_schema import batches, ledger_partitions, visible_runs
 from sluiceway_gateway.core.errors import ConcurrentChange
 from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.model import Batch, BatchState, Ending, Ledger, Owner
+from sluiceway_gateway.ledger.tables import batches, ledger_partitions, visible_runs
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 BATCH = Batch(

@@ -8,8 +8,9 @@ from sqlalchemy import func, select, text
 
 from gateways import code
 from ledger_sites import LedgerSite
-from sluiceway_gateway.core.db import revision, schema
+from sluiceway_gateway.core.db import revision
 from sluiceway_gateway.ledger.pruning import LedgerPruneCounts, LedgerPruner
+from sluiceway_gateway.tables import metadata
 
 DAYS = 30
 
@@ -30,7 +31,7 @@ def later(ledger: LedgerSite) -> None:
 
 def rows(ledger: LedgerSite, table: str) -> int:
     with ledger.rig.database.read() as tx:
-        count = select(func.count()).select_from(schema.metadata.tables[table])
+        count = select(func.count()).select_from(metadata.tables[table])
         return int(tx.execute(count).scalar_one())
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import update
 
 from endpoints import Site
 from ledger_sites import FEATURES, LedgerSite
-from sluiceway_gateway.core.db.schema import endpoints
+from sluiceway_gateway.endpoints.tables import endpoints
 from sluiceway_gateway.ledger.pruning import LedgerPruner
 
 RUN = {0: [(0, 5)]}

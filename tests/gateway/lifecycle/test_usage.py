@@ -7,7 +7,7 @@ import pytest
 
 from endpoints import Site
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.core.db.schema import endpoints
+from sluiceway_gateway.endpoints.tables import endpoints
 from sluiceway_gateway.lifecycle.model import SHARED, ChannelUsage
 from sluiceway_gateway.lifecycle.store import usage_of_channel
 from sluiceway_gateway.status.sample_store import page_with_readers, reader_snapshots

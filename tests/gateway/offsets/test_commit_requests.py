@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from endpoints import Site, fresh_id, site
 from gateways import TOPIC_ID, Rig
-from sluiceway_gateway.core.db.schema import positions
+from sluiceway_gateway.endpoints.tables import positions
 
 JSON = {"Content-Type": "application/json"}
 

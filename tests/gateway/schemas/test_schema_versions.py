@@ -11,7 +11,7 @@ from gateways import SCHEMA, Rig, code
 from sluiceway.schema import Schema
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.core.db import schema as tables
+from sluiceway_gateway.schemas import tables
 from sluiceway_gateway.schemas.model import MAX_SCHEMA_CHARACTERS, MAX_SCHEMA_VERSIONS
 
 PATH = "/v1/channels/flights"

@@ -13,8 +13,8 @@ from shared_kafka import RACK, SharedKafka
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.core.auth.service import Tokens
 from sluiceway_gateway.core.db.engine import Database
-from sluiceway_gateway.core.db.revision import migrate
 from sluiceway_gateway.core.settings import Settings
+from sluiceway_gateway.migration import migrate
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
 TOKEN_KEY = "0123456789abcdef" * 2

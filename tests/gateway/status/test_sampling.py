@@ -15,9 +15,9 @@ from endpoints import Site, report, site
 from gateways import UNREACHABLE, Rig
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.core.db.schema import endpoints
 from sluiceway_gateway.core.errors import KafkaUnavailable
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.endpoints.tables import endpoints
 from sluiceway_gateway.provisioning.store import due, remove
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.reader_progress import WINDOW

@@ -14,7 +14,7 @@ from endpoints import Site, report, site
 from gateways import Rig, code
 from sluiceway_gateway.api.json import ResponseCache
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.core.db.schema import endpoints
+from sluiceway_gateway.endpoints.tables import endpoints
 from sluiceway_gateway.status import sample_store
 from sluiceway_gateway.status.lag import GroupLag, Sample
 from sluiceway_gateway.status.reader_progress import OffsetTrack, ProgressState
@@ -469,7 +469,7 @@ def test_reading_a_status_leaves_no_trace(flights: Site) -> None:
     sampled(flights)
 
     def everything() -> list[Any]:
-        from sluiceway_gateway.core.db.schema import metadata
+        from sluiceway_gateway.tables import metadata
 
         with flights.rig.database.read() as tx:
             return [tx.execute(table.select()).all() for table in metadata.sorted_tables]

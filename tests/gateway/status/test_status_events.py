@@ -21,13 +21,13 @@ from sluiceway_gateway.app import create_app
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.core.auth.service import LOOPBACK
 from sluiceway_gateway.core.db.engine import Database
-from sluiceway_gateway.core.db.schema import metadata
 from sluiceway_gateway.core.errors import DatabaseUnavailable
 from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.provisioning.store import remove
 from sluiceway_gateway.status.event_feed import StatusFeed
 from sluiceway_gateway.status.service import FeedUpdate, Statuses
+from sluiceway_gateway.tables import metadata
 from waiting import until
 
 PATH = "/v1/channels/flights/status"

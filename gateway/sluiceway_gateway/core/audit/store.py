@@ -15,8 +15,8 @@ from sluiceway_gateway.core.audit.model import (
     Scalar,
     changes,
 )
+from sluiceway_gateway.core.audit.tables import audit_entries
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.schema import audit_entries
 from sluiceway_gateway.core.db.statements import columns_of
 
 MAX_ENTRIES = 1_000

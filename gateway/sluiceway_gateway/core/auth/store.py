@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Row, bindparam, func, select, update
 
 from sluiceway_gateway.core.auth.model import Scope, Token
+from sluiceway_gateway.core.auth.tables import tokens
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.schema import tokens
 from sluiceway_gateway.core.db.statements import CachedSelect
 
 _MOST_KEPT = 10_000

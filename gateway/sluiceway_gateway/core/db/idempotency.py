@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import delete, select, tuple_, update
 
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.schema import requests
 from sluiceway_gateway.core.db.statements import by_dialect
+from sluiceway_gateway.core.db.tables import requests
 from sluiceway_gateway.core.errors import IdempotencyKeyReused
 
 REMEMBERED_FOR = timedelta(hours=24)

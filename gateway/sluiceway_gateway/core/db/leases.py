@@ -14,8 +14,8 @@ from sqlalchemy import BigInteger, RowMapping, bindparam, or_, select, update
 
 from sluiceway_gateway.core.db.engine import Database, ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.failures import reason_of
-from sluiceway_gateway.core.db.schema import leases
 from sluiceway_gateway.core.db.statements import by_dialect
+from sluiceway_gateway.core.db.tables import leases
 from sluiceway_gateway.core.errors import DatabaseUnavailable
 
 _log = structlog.get_logger(__name__)

@@ -12,11 +12,9 @@ from dataclasses import fields
 from itertools import chain
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Dialect, Table, and_, false, func, not_, or_, true
+from sqlalchemy import ColumnElement, Connection, Dialect, Table, and_, false, func, or_, true
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import Delete, Insert, Select, Update
-
-from sluiceway_gateway.channels.labels import Requirement, Selector
 
 #: Keys per statement. PostgreSQL allows 65,535 parameters, SQLite 32,766.
 KEYS_AT_ONCE = 500
@@ -44,22 +42,6 @@ def starts_with(column: ColumnElement[str], prefixes: Iterable[str]) -> ColumnEl
         for prefix in prefixes
     )
     return or_(false(), *ranges)
-
-
-def matches(labels: ColumnElement[object], selector: Selector) -> list[ColumnElement[bool]]:
-    """Return the conditions of a selector on a JSON column of labels."""
-    return [_matches(labels, requirement) for requirement in selector.requirements]
-
-
-def _matches(labels: ColumnElement[object], requirement: Requirement) -> ColumnElement[bool]:
-    value: ColumnElement[str] = labels[requirement.key].as_string()
-    if requirement.operator == "exists":
-        return value.is_not(None)
-    if requirement.operator == "absent":
-        return value.is_(None)
-    if requirement.operator == "in":
-        return value.in_(requirement.values)
-    return or_(value.is_(None), not_(value.in_(requirement.values)))
 
 
 def by_dialect(build: Callable[[Any], Any]) -> Mapping[str, Any]:

@@ -5,8 +5,8 @@ from datetime import datetime
 from sqlalchemy import select
 
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.schema import kafka_cluster
 from sluiceway_gateway.core.db.statements import by_dialect
+from sluiceway_gateway.core.kafka.tables import kafka_cluster
 
 _SELECT = select(kafka_cluster.c.cluster_id)
 _INSERT = by_dialect(lambda insert: insert(kafka_cluster).on_conflict_do_nothing())

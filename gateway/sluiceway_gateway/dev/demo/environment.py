@@ -21,11 +21,11 @@ import uvicorn
 
 from sluiceway import install_command
 from sluiceway_gateway.cli.serve import bound_socket, server_config
-from sluiceway_gateway.core.db.revision import migrate
 from sluiceway_gateway.core.logs import configure_logs
 from sluiceway_gateway.core.settings import PREFIX, Settings
 from sluiceway_gateway.dev.embedded import KafkaServer, OnProgress, supervisor
 from sluiceway_gateway.dev.up import with_broker
+from sluiceway_gateway.migration import migrate
 
 _START_TIMEOUT_S = 30.0
 _STOP_TIMEOUT_S = 30.0

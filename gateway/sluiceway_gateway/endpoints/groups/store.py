@@ -10,10 +10,10 @@ from sluiceway_gateway.core.audit import store as audit_store
 from sluiceway_gateway.core.audit.model import AuditedAction
 from sluiceway_gateway.core.auth.model import Principal
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.schema import endpoint_groups, endpoints, finished_places
 from sluiceway_gateway.core.db.statements import PreparedSelect, columns_of, upsert
 from sluiceway_gateway.endpoints.groups.model import Group, finished_after
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
+from sluiceway_gateway.endpoints.tables import endpoint_groups, endpoints, finished_places
 
 RoleGroup = tuple[str, Role, str]
 """A channel's uid, a role and the name of a group."""

@@ -5,10 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import bindparam, select
 
 from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction
-from sluiceway_gateway.core.db.schema import channels, endpoints
 from sluiceway_gateway.core.db.statements import chunks, starts_with
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Role, SparkJob, State
+from sluiceway_gateway.endpoints.tables import endpoints
 from sluiceway_gateway.status.graph.model import (
     MAX_CHANNELS,
     MAX_ENDPOINTS,

@@ -13,7 +13,6 @@ from typing import Any
 from sqlalchemy import bindparam, select
 
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.schema import lag_history
 from sluiceway_gateway.core.db.statements import upsert
 from sluiceway_gateway.status.lag_history.model import (
     FINEST,
@@ -23,6 +22,7 @@ from sluiceway_gateway.status.lag_history.model import (
     Resolution,
     merged,
 )
+from sluiceway_gateway.status.tables import lag_history
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from ledger_sites import LedgerSite
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.core.audit.model import MAX_FIELDS
 from sluiceway_gateway.core.audit.store import MAX_ENTRIES
-from sluiceway_gateway.core.db.schema import audit_entries
+from sluiceway_gateway.core.audit.tables import audit_entries
 from sluiceway_gateway.endpoints.pruning import Pruner
 from sluiceway_gateway.provisioning.store import remove
 

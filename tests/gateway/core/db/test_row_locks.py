@@ -16,16 +16,17 @@ from endpoints import Services
 from gateways import UNREACHABLE
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.auth.service import LOOPBACK
 from sluiceway_gateway.core.clock import system_clock
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.db.idempotency import StoredResponse
-from sluiceway_gateway.core.db.schema import channels, endpoints
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Mode, Role, State
+from sluiceway_gateway.endpoints.tables import endpoints
 from sluiceway_gateway.offsets.service import Reset
 from sluiceway_gateway.provisioning.reconciler import Reconciler
 from sluiceway_gateway.schemas import store as schemas_store

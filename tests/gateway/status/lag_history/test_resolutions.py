@@ -9,11 +9,11 @@ from sqlalchemy import func, select
 from endpoints import Site, site
 from gateways import Rig
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.core.db.schema import lag_history
 from sluiceway_gateway.provisioning.store import remove
 from sluiceway_gateway.status.lag_history import store
 from sluiceway_gateway.status.lag_history.model import FINEST, RESOLUTIONS, GroupPoint, HistoryPoint
 from sluiceway_gateway.status.lag_history.store import PointWrite
+from sluiceway_gateway.status.tables import lag_history
 
 
 class Recorder:

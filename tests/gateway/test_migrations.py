@@ -14,16 +14,17 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, event, inspect, text
 
 from databases import Databases, Postgres
+from sluiceway_gateway import migration
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.core.audit import store as audit_store
 from sluiceway_gateway.core.audit.model import AuditedAction
 from sluiceway_gateway.core.db import revision
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.db.failures import cause_of
-from sluiceway_gateway.core.db.revision import migrate
-from sluiceway_gateway.core.db.schema import metadata
 from sluiceway_gateway.core.errors import DatabaseUnavailable, WrongRevision
 from sluiceway_gateway.core.kafka import cluster_store
+from sluiceway_gateway.migration import migrate
+from sluiceway_gateway.tables import metadata
 
 LATER = '''
 """Add a column; on SQLite by copying the table, as a change of a CHECK needs."""
@@ -142,8 +143,8 @@ def test_a_database_of_a_newer_version_is_refused(database: Database, database_u
 
 
 def test_times_are_loaded_aware_and_in_utc(database: Database) -> None:
-    from sluiceway_gateway.core.db.schema import schemas as table
     from sluiceway_gateway.schemas import store as schemas_store
+    from sluiceway_gateway.schemas.tables import schemas as table
 
     now = datetime(2030, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
     with database.write() as tx:
@@ -160,7 +161,7 @@ def test_a_migration_has_no_statement_timeout(postgres: Postgres) -> None:
 
     with opened(postgres.empty()) as database:
         event.listen(database.engine, "commit", committing)
-        revision.upgrade(database)
+        migration.upgrade(database)
     assert bounds == ["0", "0"]
 
 
@@ -199,7 +200,7 @@ def fill(connection: Connection) -> None:
 
 @pytest.mark.sample
 def test_an_upgrade_keeps_all_rows_and_references(old: Database) -> None:
-    assert revision.upgrade(old) == "9000"
+    assert migration.upgrade(old) == "9000"
     assert revision.current(old) == "9000"
     with old.read() as tx:
         assert tx.execute(text("SELECT id, definition, notes FROM schemas")).all() == [(7, "d", "")]
@@ -226,7 +227,7 @@ def test_an_upgrade_of_the_initial_revision_keeps_its_rows(empty_database_url: s
                     "VALUES (41, 'flights', 'u', '2030-01-01 00:00:00', 'ops', 'create', '[]', 0)"
                 )
             )
-        assert revision.upgrade(database) == revision.head()
+        assert migration.upgrade(database) == revision.head()
         with database.read() as tx:
             rows = tx.execute(text("SELECT name, holder, epoch, renewals FROM leases")).all()
             assert rows == [("reconcile", "a", 3, 7)]
@@ -236,7 +237,7 @@ def test_an_upgrade_of_the_initial_revision_keeps_its_rows(empty_database_url: s
 
 
 def test_the_previous_version_can_write_to_an_expanded_table(old: Database) -> None:
-    revision.upgrade(old)
+    migration.upgrade(old)
     now = datetime(2030, 1, 2, tzinfo=UTC)
     with writing(old) as connection:
         connection.execute(
@@ -252,11 +253,11 @@ def test_a_migration_waits_for_another_for_a_limited_time(old: Database) -> None
     with writing(old) as connection:
         if old.dialect == "postgresql":
             lock = text("SELECT pg_advisory_xact_lock(:lock)")
-            connection.execute(lock.bindparams(lock=revision.ADVISORY_LOCK))
+            connection.execute(lock.bindparams(lock=migration.ADVISORY_LOCK))
         with pytest.raises(DatabaseUnavailable, match="another migration is running"):
-            revision.upgrade(old, wait_s=0.2)
+            migration.upgrade(old, wait_s=0.2)
     assert revision.current(old) == NEWEST
-    assert revision.upgrade(old) == revision.head()
+    assert migration.upgrade(old) == revision.head()
 
 
 def test_a_migration_does_not_hold_up_requests_behind_a_long_transaction(old: Database) -> None:
@@ -264,12 +265,12 @@ def test_a_migration_does_not_hold_up_requests_behind_a_long_transaction(old: Da
         # Readers see the previous state, and block no one.
         with old.read() as tx:
             tx.execute(text("SELECT id FROM schemas"))
-            assert revision.upgrade(old, wait_s=0.2) == revision.head()
+            assert migration.upgrade(old, wait_s=0.2) == revision.head()
         return
     with old.read() as tx:
         tx.execute(text("SELECT id FROM schemas"))
         with pytest.raises(DatabaseUnavailable, match="a long transaction holds its t") as raised:
-            revision.upgrade(old, table_wait_s=0.1)
+            migration.upgrade(old, table_wait_s=0.1)
     # The command prints this message alone.
     assert str(raised.value).endswith("run `sluiceway migrate` again")
     assert cause_of(raised.value) is None
@@ -282,7 +283,7 @@ def test_an_older_revision_is_refused_with_the_command_to_run(old: Database) -> 
 
 
 def test_an_upgrade_leaves_no_settings_on_pooled_connections(old: Database) -> None:
-    revision.upgrade(old)
+    migration.upgrade(old)
     if old.dialect == "sqlite":
         with old.engine.connect() as connection:
             assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar_one() == 1
