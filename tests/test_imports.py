@@ -22,7 +22,8 @@ GATEWAY_LAYERS = (
 MODELS = {
     *("model", "labels", "assignment", "topic", "topic_config", "change", "lag", "reader_progress"),
     *("provisioning.reconcile_result", "status.problems", "ledger.batches"),
-    *("ledger.repairing", "channels.audited_fields", "names", "preconditions"),
+    *("ledger.repairing", "channels.audited_fields", "endpoints.positions"),
+    *("names", "preconditions"),
 }
 #: Modules of the layer `api` outside of the package of that name.
 VIEWS = {"event_feed", "wire"}

@@ -22,7 +22,7 @@ from sluiceway_gateway.core.errors import (
     SluicewayGatewayError,
 )
 from sluiceway_gateway.core.names import MAX_GROUP_SIZE
-from sluiceway_gateway.endpoints import session_store
+from sluiceway_gateway.endpoints import position_store, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach_request import (
     Attached,
@@ -52,8 +52,7 @@ from sluiceway_gateway.endpoints.model import (
     own_heartbeat,
     superseded,
 )
-from sluiceway_gateway.offsets import store as offsets_store
-from sluiceway_gateway.offsets.model import Committed, require_topic
+from sluiceway_gateway.endpoints.positions import Committed, require_topic
 from sluiceway_gateway.schemas import store as schemas_store
 
 StaticKey = tuple[str, str, str]
@@ -90,7 +89,7 @@ class _Candidate:
         return self.channel.uid, self.spec.group, self.spec.static_id or ""
 
     @property
-    def position_owner(self) -> offsets_store.Whose | None:
+    def position_owner(self) -> position_store.Whose | None:
         """The key of the positions it continues from; None without committed positions."""
         if self.place.role is not Role.READER or self.place.group == ANONYMOUS:
             return None
@@ -136,7 +135,7 @@ class AttachBatch:
     _locked: Mapping[str, Endpoint] = field(default_factory=dict)
     _reconfigured: list[tuple[Group, Group]] = field(default_factory=list)
     """Groups of readers before and after a change of size or mode."""
-    _stored: dict[offsets_store.Whose, Mapping[int, Committed]] = field(default_factory=dict)
+    _stored: dict[position_store.Whose, Mapping[int, Committed]] = field(default_factory=dict)
     _superseded: dict[str, tuple[Endpoint, Endpoint]] = field(default_factory=dict)
     _events: list[Event] = field(default_factory=list)
 
@@ -246,12 +245,12 @@ class AttachBatch:
         self._locked = endpoints_store.hold(self.tx, ids, wait=self.wait)
 
     def _read_positions(self, candidates: Sequence[_Candidate]) -> None:
-        wanted: dict[offsets_store.Whose, set[int]] = {}
+        wanted: dict[position_store.Whose, set[int]] = {}
         for candidate in candidates:
             if candidate.position_owner is not None:
                 wanted.setdefault(candidate.position_owner, set()).update(candidate.partitions)
         self._stored = {
-            owner: offsets_store.at(self.tx, owner, partitions)
+            owner: position_store.at(self.tx, owner, partitions)
             for owner, partitions in wanted.items()
         }
 

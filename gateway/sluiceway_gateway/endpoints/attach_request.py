@@ -7,7 +7,7 @@ from sluiceway_gateway.core.auth.model import Principal
 from sluiceway_gateway.core.errors import EndpointIdReused
 from sluiceway_gateway.endpoints.groups.model import GroupConfig
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Place, Role, SparkJob
-from sluiceway_gateway.offsets.model import Committed
+from sluiceway_gateway.endpoints.positions import Committed
 from sluiceway_gateway.schemas.model import SchemaVersion
 
 

@@ -13,6 +13,7 @@ from sluiceway_gateway.core.db.engine import Database, ReadTransaction, WriteTra
 from sluiceway_gateway.core.errors import Conflict, LedgerIntact
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.core.kafka.model import NewMessage, Rejection
+from sluiceway_gateway.endpoints.positions import require_topic
 from sluiceway_gateway.ledger import batch_store, repair_store, store
 from sluiceway_gateway.ledger.halting import LossCheck
 from sluiceway_gateway.ledger.model import Ledger, Owner, Runs, lowest_offsets
@@ -27,7 +28,6 @@ from sluiceway_gateway.ledger.repairing import (
     unfilled,
 )
 from sluiceway_gateway.ledger.service import require_ledger
-from sluiceway_gateway.offsets.model import require_topic
 
 
 @dataclass(eq=False, repr=False)

@@ -36,7 +36,9 @@ from sluiceway_gateway.core.errors import (
 )
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.model import Interval
+from sluiceway_gateway.endpoints import position_store
 from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.positions import Position, require_topic
 from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.batches import (
     CommitRequest,
@@ -65,7 +67,7 @@ from sluiceway_gateway.ledger.model import (
 )
 from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.offsets import store as offsets_store
-from sluiceway_gateway.offsets.model import Commit, Position, position_moved, require_topic
+from sluiceway_gateway.offsets.model import Commit, position_moved
 
 _log = structlog.get_logger(__name__)
 
@@ -601,7 +603,7 @@ class Ledgers:
         commit = change.commit
         held = endpoints_store.hold(tx, [commit.endpoint]).get(commit.endpoint)
         if held is not None:
-            stored = offsets_store.at(tx, offsets_store.whose(held), set(change.before))
+            stored = position_store.at(tx, position_store.whose(held), set(change.before))
             for partition, before in change.before.items():
                 at = stored.get(partition)
                 if (at and at.position.order) != (before and before.order):

@@ -19,11 +19,12 @@ from sluiceway_gateway.api.models import (
 from sluiceway_gateway.api.params import Time, each_once
 from sluiceway_gateway.core.errors import InvalidManifest, InvalidRequest, Violation
 from sluiceway_gateway.core.names import MAX_PARTITIONS
+from sluiceway_gateway.endpoints.positions import Position
 from sluiceway_gateway.ledger.batches import OpenRequest, PreviousCommit
 from sluiceway_gateway.ledger.model import LEASE, Batch, Manifest, manifest_of
 from sluiceway_gateway.ledger.reading import CommitList, VisibleOffsets
 from sluiceway_gateway.ledger.service import BatchInTopic, CommittedBatch, PositionChange
-from sluiceway_gateway.offsets.model import Commit, Position
+from sluiceway_gateway.offsets.model import Commit
 
 MAX_INTERVALS = 10_000
 """Intervals in one request; larger manifests are uploaded in slices."""

@@ -21,8 +21,9 @@ from sluiceway_gateway.core.db.idempotency import StoredResponse
 from sluiceway_gateway.core.names import MAX_GROUP_SIZE, MAX_PARTITIONS
 from sluiceway_gateway.core.preconditions import Precondition
 from sluiceway_gateway.endpoints.groups.model import Group
+from sluiceway_gateway.endpoints.positions import Committed, Position
 from sluiceway_gateway.endpoints.wire import ModeWord, PositionBody
-from sluiceway_gateway.offsets.model import AckResult, Bounds, Commit, Committed, Position
+from sluiceway_gateway.offsets.model import AckResult, Bounds, Commit
 from sluiceway_gateway.offsets.service import Advance, GroupReport, Reset
 
 router = APIRouter(

@@ -28,6 +28,7 @@ from sluiceway_gateway.core.errors import (
 )
 from sluiceway_gateway.core.passes import OnPass, PassRecord, unobserved
 from sluiceway_gateway.core.request_batcher import Batcher
+from sluiceway_gateway.endpoints import position_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import add_events, events_of_group
 from sluiceway_gateway.endpoints.groups import store as groups_store
@@ -35,6 +36,13 @@ from sluiceway_gateway.endpoints.groups.model import Group, GroupConfig, new_gro
 from sluiceway_gateway.endpoints.groups.service import require_group
 from sluiceway_gateway.endpoints.groups.store import GroupKey
 from sluiceway_gateway.endpoints.model import Endpoint, Event, Mode, Role, listed
+from sluiceway_gateway.endpoints.position_store import Whose
+from sluiceway_gateway.endpoints.positions import (
+    Committed,
+    Position,
+    require_generation,
+    require_topic,
+)
 from sluiceway_gateway.longpoll import Poller
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import (
@@ -42,17 +50,13 @@ from sluiceway_gateway.offsets.model import (
     Bounds,
     Commit,
     CommitResult,
-    Committed,
     CommittedOffsets,
     PendingCommit,
-    Position,
     ack_result,
     position_moved,
     require_forward,
-    require_generation,
-    require_topic,
 )
-from sluiceway_gateway.offsets.store import Whose, committed_offsets
+from sluiceway_gateway.offsets.store import committed_offsets
 
 RESETS_SHOWN = 20
 
@@ -233,9 +237,9 @@ class Offsets:
                 f"Members of the group {group!r} are reading: {listed(live)}. Reset after they "
                 "have closed, or with force, after which they cannot commit."
             )
-        before = offsets_store.of(tx, channel.uid, group, member=member)
+        before = position_store.of(tx, channel.uid, group, member=member)
         if reset.positions is None:
-            offsets_store.delete_positions(tx, channel.uid, group, member=member)
+            position_store.delete_positions(tx, channel.uid, group, member=member)
         else:
             whose = (channel.uid, group, -1 if member is None else member)
             _put(tx, whose, reset.positions, str(channel.topic.id), now)
@@ -306,7 +310,7 @@ class Offsets:
                 )
             stored = {
                 committed.position.partition: committed
-                for _, committed in offsets_store.of(tx, channel.uid, group, member=-1)
+                for _, committed in position_store.of(tx, channel.uid, group, member=-1)
             }
             moving = [
                 position
@@ -314,7 +318,7 @@ class Offsets:
                 if _moves(position, stored.get(position.partition), advance, current)
             ]
             _put(tx, (channel.uid, group, -1), moving, advance.topic_id, self._clock())
-            kept = offsets_store.of(tx, channel.uid, group, member=-1)
+            kept = position_store.of(tx, channel.uid, group, member=-1)
         named = {position.partition for position in advance.positions}
         return GroupReport(
             group=current,
@@ -324,7 +328,7 @@ class Offsets:
 
 
 def _report(tx: ReadTransaction, group: Group, *, member: int | None) -> GroupReport:
-    positions = offsets_store.of(tx, group.channel_uid, group.name, member=member)
+    positions = position_store.of(tx, group.channel_uid, group.name, member=member)
     resets = events_of_group(tx, group.channel_uid, group.name, limit=RESETS_SHOWN)
     return GroupReport(group=group, positions=tuple(positions), resets=tuple(resets))
 
@@ -379,7 +383,7 @@ def _put(
     updates = [
         Committed(position=position, topic_id=topic_id, committed_at=now) for position in positions
     ]
-    offsets_store.put(tx, [(whose, committed) for committed in updates])
+    position_store.put(tx, [(whose, committed) for committed in updates])
 
 
 def _group_of_advance(

@@ -1,156 +1,35 @@
-"""Storage of positions: commits, committed offsets for waits, offsets to mirror."""
+"""Storage of commits, committed offsets for waits, offsets to mirror."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, bindparam, delete, select, tuple_, update
+from sqlalchemy import Row, bindparam, select, tuple_, update
 
 from sluiceway_gateway.channels.model import READABLE
 from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.auth.model import Owned, Principal
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.statements import (
-    KEYS_AT_ONCE,
-    CachedSelect,
-    PreparedDml,
-    PreparedSelect,
-    upsert,
-)
+from sluiceway_gateway.core.db.statements import CachedSelect, PreparedDml
 from sluiceway_gateway.core.errors import EndpointNotFound, SluicewayGatewayError
 from sluiceway_gateway.endpoints import store as endpoint_store
 from sluiceway_gateway.endpoints.groups import store as groups_store
-from sluiceway_gateway.endpoints.groups.assignment import Member, position_member
+from sluiceway_gateway.endpoints.groups.assignment import Member
 from sluiceway_gateway.endpoints.groups.model import Group
 from sluiceway_gateway.endpoints.groups.store import GroupKey, group_of, of_its_group
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role
+from sluiceway_gateway.endpoints.position_store import Whose, put, stored_at, whose
+from sluiceway_gateway.endpoints.positions import Committed
 from sluiceway_gateway.endpoints.store import live_members
 from sluiceway_gateway.endpoints.tables import endpoint_groups, endpoints, positions, sessions
 from sluiceway_gateway.offsets.model import (
     CommitContext,
     CommitResult,
-    Committed,
     CommittedOffsets,
     PendingCommit,
-    Position,
     validate_commit,
 )
-
-_WHOSE = ("channel_uid", "group_name", "member_index")
-Whose = tuple[str, str, int]
-"""Owner of positions: a channel's uid, a group's name, a member's index (-1 in shared groups)."""
-
-_OF_GROUP = (
-    select(positions)
-    .where(
-        positions.c.channel_uid == bindparam("channel_uid"),
-        positions.c.group_name == bindparam("group"),
-    )
-    .order_by(positions.c.member_index, positions.c.partition)
-)
-_OF_MEMBER = _OF_GROUP.where(positions.c.member_index == bindparam("member"))
-_STORED = PreparedSelect(
-    select(positions).where(
-        tuple_(*(positions.c[name] for name in (*_WHOSE, "partition"))).in_(
-            bindparam("keys", expanding=True)
-        )
-    ),
-    keys="keys",
-)
-
-
-_PUT = upsert(positions, (*_WHOSE, "partition"))
-
-
-def whose(endpoint: Endpoint) -> Whose:
-    """Return the owner of the positions that the endpoint commits."""
-    member = position_member(endpoint.place, endpoint.mode)
-    return endpoint.channel_uid, endpoint.place.group, member
-
-
-def of(
-    tx: ReadTransaction, channel_uid: str, group: str, *, member: int | None
-) -> list[tuple[int, Committed]]:
-    """Return the positions of a group, or of one member, each with its member's index."""
-    whose = {"channel_uid": channel_uid, "group": group}
-    rows = (
-        tx.execute(_OF_GROUP, whose)
-        if member is None
-        else tx.execute(_OF_MEMBER, {**whose, "member": member})
-    )
-    return [(row.member_index, _committed_of(row)) for row in rows]
-
-
-def at(tx: ReadTransaction, whose: Whose, partitions: Collection[int]) -> Mapping[int, Committed]:
-    """Return the committed positions of these partitions, by partition."""
-    if len(partitions) <= KEYS_AT_ONCE:
-        return stored_at(tx, [(*whose, partition) for partition in partitions]).get(whose, {})
-    channel_uid, group, member = whose
-    stored = {
-        committed.position.partition: committed
-        for _, committed in of(tx, channel_uid, group, member=member)
-    }
-    return {
-        partition: committed for partition, committed in stored.items() if partition in partitions
-    }
-
-
-def stored_at(
-    tx: ReadTransaction, keys: Sequence[tuple[str, str, int, int]]
-) -> dict[Whose, dict[int, Committed]]:
-    """Return committed positions by owner and partition; each key is both."""
-    by_owner: dict[Whose, dict[int, Committed]] = {}
-    for row in tx.look_up(_STORED, keys):
-        own = by_owner.setdefault((row.channel_uid, row.group_name, row.member_index), {})
-        own[row.partition] = _committed_of(row)
-    return by_owner
-
-
-def put(tx: WriteTransaction, updates: Iterable[tuple[Whose, Committed]]) -> None:
-    """Store positions, whatever they were before."""
-    rows = [
-        dict(zip(_WHOSE, owner, strict=True))
-        | {
-            "partition": committed.position.partition,
-            "next_offset": committed.position.offset,
-            "record": committed.position.record,
-            "metadata": committed.position.metadata,
-            "topic_id": committed.topic_id,
-            "epoch": committed.epoch,
-            "number": committed.number,
-            "committed_at": committed.committed_at,
-        }
-        for owner, committed in updates
-    ]
-    tx.run_each(_PUT, rows)
-
-
-def delete_positions(
-    tx: WriteTransaction, channel_uid: str, group: str, *, member: int | None
-) -> None:
-    """Delete the positions of a group, or of one member."""
-    table = positions.c
-    statement = delete(positions).where(table.channel_uid == channel_uid, table.group_name == group)
-    if member is not None:
-        statement = statement.where(table.member_index == member)
-    tx.execute(statement)
-
-
-def _committed_of(row: Row[Any]) -> Committed:
-    return Committed(
-        position=Position(
-            partition=row.partition,
-            offset=row.next_offset,
-            record=row.record,
-            metadata=row.metadata,
-        ),
-        topic_id=row.topic_id,
-        epoch=row.epoch,
-        number=row.number,
-        committed_at=row.committed_at,
-    )
-
 
 # Frequent, so the statement is compiled once.
 _COUNT = PreparedDml(
@@ -310,7 +189,12 @@ def _others(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, tupl
 
 
 _OFFSETS = select(
-    *(positions.c[name] for name in (*_WHOSE, "partition", "topic_id", "next_offset"))
+    positions.c.channel_uid,
+    positions.c.group_name,
+    positions.c.member_index,
+    positions.c.partition,
+    positions.c.topic_id,
+    positions.c.next_offset,
 ).where(
     tuple_(positions.c.channel_uid, positions.c.group_name).in_(bindparam("keys", expanding=True))
 )

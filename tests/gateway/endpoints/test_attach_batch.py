@@ -35,9 +35,10 @@ from sluiceway_gateway.core.errors import (
 from sluiceway_gateway.core.names import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State
+from sluiceway_gateway.endpoints.positions import Position
 from sluiceway_gateway.endpoints.service import AttachService, DetachSpec
 from sluiceway_gateway.endpoints.tables import endpoint_events, endpoint_groups, endpoints
-from sluiceway_gateway.offsets.model import Commit, Position
+from sluiceway_gateway.offsets.model import Commit
 
 KEY = SecretStr("k" * 40)
 

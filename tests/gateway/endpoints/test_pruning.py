@@ -18,9 +18,10 @@ from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
+from sluiceway_gateway.endpoints.positions import Position
 from sluiceway_gateway.endpoints.pruning import PruneCounts, Pruner
 from sluiceway_gateway.endpoints.service import DetachSpec
-from sluiceway_gateway.offsets.model import Commit, Position
+from sluiceway_gateway.offsets.model import Commit
 from sluiceway_gateway.tables import metadata
 
 DAYS = 30

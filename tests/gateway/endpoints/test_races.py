@@ -20,7 +20,8 @@ from sluiceway_gateway.endpoints.attach_request import Attached, AttachSpec
 from sluiceway_gateway.endpoints.groups import store as groups_store
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Role, State
-from sluiceway_gateway.offsets.model import Commit, Position
+from sluiceway_gateway.endpoints.positions import Position
+from sluiceway_gateway.offsets.model import Commit
 from sluiceway_gateway.offsets.service import Reset
 
 THREADS = 8

@@ -43,8 +43,9 @@ from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.groups.service import MemberAssignment, SyncRequest
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Role, State
+from sluiceway_gateway.endpoints.positions import Position
 from sluiceway_gateway.endpoints.service import DetachSpec
-from sluiceway_gateway.offsets.model import Commit, Position
+from sluiceway_gateway.offsets.model import Commit
 from sluiceway_gateway.offsets.service import Reset
 from sluiceway_gateway.provisioning.store import remove
 

@@ -16,13 +16,8 @@ from sluiceway_gateway.core.errors import (
 )
 from sluiceway_gateway.endpoints.groups.model import GroupConfig, new_group
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Place, Role, State
-from sluiceway_gateway.offsets.model import (
-    Commit,
-    CommitContext,
-    Committed,
-    Position,
-    validate_commit,
-)
+from sluiceway_gateway.endpoints.positions import Committed, Position
+from sluiceway_gateway.offsets.model import Commit, CommitContext, validate_commit
 
 READER = replace(ENDPOINT, state=State.STARTED, commits=4)
 STORED = Committed(

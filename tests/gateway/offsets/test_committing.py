@@ -28,7 +28,8 @@ from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.groups import store as groups_store
 from sluiceway_gateway.endpoints.model import Endpoint, Role
-from sluiceway_gateway.offsets.model import Commit, CommitResult, Position
+from sluiceway_gateway.endpoints.positions import Position
+from sluiceway_gateway.offsets.model import Commit, CommitResult
 from sluiceway_gateway.offsets.service import Offsets
 
 KEY = SecretStr("k" * 40)

@@ -14,9 +14,9 @@ from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.core.errors import KafkaUnavailable
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
-from sluiceway_gateway.offsets import store as offsets_store
+from sluiceway_gateway.endpoints import position_store
+from sluiceway_gateway.endpoints.positions import Committed, Position
 from sluiceway_gateway.offsets.mirror import Mirror
-from sluiceway_gateway.offsets.model import Committed, Position
 from topics import Topics
 from waiting import until
 
@@ -52,7 +52,7 @@ class Site:
             for partition, offset, record in positions
         ]
         with self.rig.database.write() as tx:
-            offsets_store.put(tx, [(owner, each) for each in committed])
+            position_store.put(tx, [(owner, each) for each in committed])
 
     def kafka_offsets(self, group: str = "") -> dict[int, int]:
         """Return a group's offsets in Kafka, by partition."""
@@ -129,7 +129,7 @@ def test_positions_of_another_topic_are_not_mirrored(site: Site) -> None:
             topic_id="another",
             committed_at=site.rig.clock.now,
         )
-        offsets_store.put(tx, [((site.channel.uid, site.group, -1), place)])
+        position_store.put(tx, [((site.channel.uid, site.group, -1), place)])
     assert site.mirror().run_once().written == 0
 
 

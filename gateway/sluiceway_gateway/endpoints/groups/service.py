@@ -12,7 +12,7 @@ from sluiceway_gateway.core.auth.ownership import Ownership
 from sluiceway_gateway.core.clock import Clock, system_clock
 from sluiceway_gateway.core.db.engine import Database, ReadTransaction
 from sluiceway_gateway.core.errors import GroupNotFound, GroupSize, NoGroup
-from sluiceway_gateway.endpoints import session_store
+from sluiceway_gateway.endpoints import position_store, session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import save_changes
 from sluiceway_gateway.endpoints.groups import store as groups_store
@@ -27,9 +27,8 @@ from sluiceway_gateway.endpoints.groups.assignment import (
 )
 from sluiceway_gateway.endpoints.groups.model import Group, require_growable
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role, State, superseded
+from sluiceway_gateway.endpoints.positions import Committed, require_generation, require_topic
 from sluiceway_gateway.endpoints.service import hold_endpoint, require_endpoint
-from sluiceway_gateway.offsets import store as offsets_store
-from sluiceway_gateway.offsets.model import Committed, require_generation, require_topic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +253,7 @@ def _assignment(
     share = (is_taken and endpoint.share) or target_share(members, endpoint.id)
     parts = split(share, group.generation, others, total)
     wanted = set(parts.own)
-    stored = offsets_store.of(tx, channel.uid, group.name, member=-1) if wanted else []
+    stored = position_store.of(tx, channel.uid, group.name, member=-1) if wanted else []
     positions = tuple(
         committed for _, committed in stored if committed.position.partition in wanted
     )

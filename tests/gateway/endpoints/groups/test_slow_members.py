@@ -16,9 +16,10 @@ from sluiceway_gateway.endpoints.groups.service import MemberAssignment, SyncReq
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.liveness_store import stale_shares
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Role, State
+from sluiceway_gateway.endpoints.positions import Position
 from sluiceway_gateway.endpoints.pruning import Pruner
 from sluiceway_gateway.endpoints.service import DetachSpec
-from sluiceway_gateway.offsets.model import Commit, Position
+from sluiceway_gateway.offsets.model import Commit
 
 
 class Team:
