@@ -40,6 +40,8 @@ from sluiceway_gateway.ledger import routes as ledger_routes
 from sluiceway_gateway.ledger.reading import LedgerReads
 from sluiceway_gateway.ledger.repair_service import Repairs
 from sluiceway_gateway.ledger.service import Ledgers
+from sluiceway_gateway.lifecycle import routes as lifecycle_routes
+from sluiceway_gateway.lifecycle.service import Lifecycle
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.messages import routes as messages_routes
@@ -158,6 +160,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         settings=settings,
         tokens=tokens,
         channels=channels,
+        lifecycle=Lifecycle(database, kafka, channels, clock=clock),
         attach=attach,
         endpoints=Endpoints(database, kafka=kafka, notify=watch.notify, clock=clock),
         heartbeats=HeartbeatService(database, tokens, notify=watch.notify, clock=clock),
@@ -222,6 +225,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     app.state.parts = parts
     for part in (
         channels_routes,
+        lifecycle_routes,
         schema_routes,
         endpoints_routes,
         heartbeat_routes,

@@ -39,6 +39,7 @@ from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.ledger.reading import LedgerReads
 from sluiceway_gateway.ledger.repair_service import Repairs
 from sluiceway_gateway.ledger.service import Ledgers
+from sluiceway_gateway.lifecycle.service import Lifecycle
 from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.messages.reading import MessageReads
 from sluiceway_gateway.messages.writing import MessageWrites
@@ -85,6 +86,7 @@ class Services:
     settings: Settings
     tokens: Tokens
     channels: Channels
+    lifecycle: Lifecycle
     attach: AttachService
     endpoints: Endpoints
     heartbeats: HeartbeatService

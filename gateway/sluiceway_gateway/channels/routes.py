@@ -10,7 +10,6 @@ from pydantic_core import to_json
 from sluiceway_gateway.api.auth import Anybody, Manager, Viewer
 from sluiceway_gateway.api.json import body_of, json_response, text_of
 from sluiceway_gateway.api.middleware import long_poll
-from sluiceway_gateway.api.models import Uid
 from sluiceway_gateway.api.params import (
     Conditions,
     Features,
@@ -31,7 +30,6 @@ from sluiceway_gateway.channels.wire import (
     ChannelBody,
     ChannelList,
     ChannelPut,
-    ClosePost,
     Connection,
     ConnectionChannel,
     channel_json,
@@ -56,7 +54,8 @@ DryRun = Annotated[
 _ETAG = {"ETag": {"schema": {"type": "string"}, "description": "The state's entity tag"}}
 
 
-def _described(text: str) -> dict[str, Any]:
+def described(text: str) -> dict[str, Any]:
+    """Return the OpenAPI response that is a channel."""
     return {"description": text, "model": ChannelBody, "headers": _ETAG}
 
 
@@ -69,7 +68,7 @@ def _described(text: str) -> dict[str, Any]:
         409,
         412,
         413,
-        also={200: _described("It existed before"), 201: _described("It was created")},
+        also={200: described("It existed before"), 201: described("It was created")},
     ),
 )
 def create_channel(
@@ -93,8 +92,8 @@ def create_channel(
         principal.require_everywhere(Action.MANAGE, "Adopting a topic")
     change = body.change(config=_config(body))
     content = ("PUT", name, body.model_dump_json(exclude_unset=True, by_alias=True))
-    context = _context(principal, precondition, idempotency_key, content, dry_run=dry_run)
-    return _sent(gateway.channels.put(name, change, context, schema=schema, uid=body.metadata.uid))
+    context = change_context(principal, precondition, idempotency_key, content, dry_run=dry_run)
+    return sent(gateway.channels.put(name, change, context, schema=schema, uid=body.metadata.uid))
 
 
 @router.get(
@@ -102,7 +101,7 @@ def create_channel(
     summary="Read a channel",
     response_model=ChannelBody,
     responses=problems(
-        404, also={200: _described("The channel"), 304: {"description": "It has not changed"}}
+        404, also={200: described("The channel"), 304: {"description": "It has not changed"}}
     ),
 )
 async def get_channel(
@@ -122,7 +121,7 @@ async def get_channel(
         tag=etag,
         changed=gateway.watch.changed,
     )
-    return unchanged or _sent(_response(channel, 200))
+    return unchanged or sent(_response(channel, 200))
 
 
 @router.get(
@@ -153,73 +152,7 @@ def list_channels(
     return json_response({"items": items, "next_cursor": following})
 
 
-@router.post(
-    "/{name}/close",
-    summary="Close a channel",
-    response_model=ChannelBody,
-    responses=problems(404, 409, 412, 413, also={200: _described("It is closing or closed")}),
-)
-def close_channel(
-    name: Name,
-    body: ClosePost,
-    principal: Manager,
-    gateway: Gateway,
-    precondition: Conditions,
-    idempotency_key: IdempotencyKey = None,
-) -> Response:
-    """Close the channel to writers, for good; its records stay readable.
-
-    It is `closing` until every writer has ended or is lost and every group has committed all
-    records; the condition `Drained` names the rest. With `force` it is closed at once.
-    """
-    content = ("CLOSE", name, body.uid, body.force)
-    context = _context(principal, precondition, idempotency_key, content)
-    return _sent(gateway.channels.close(name, context, uid=body.uid, force=body.force))
-
-
-@router.delete(
-    "/{name}",
-    status_code=202,
-    summary="Delete a channel",
-    response_model=ChannelBody,
-    responses=problems(404, 409, 412, also={202: _described("It is being deleted")}),
-)
-def delete_channel(
-    name: Name,
-    uid: Annotated[Uid, Query(description="Refuse any other channel of this name")],
-    principal: Manager,
-    gateway: Gateway,
-    precondition: Conditions,
-    topic: Annotated[
-        Literal["delete", "keep"], Query(description="keep: the topic and its records stay")
-    ] = "delete",
-    force: Annotated[
-        bool, Query(description="Delete even with active endpoints or unread records")
-    ] = False,
-    if_empty: Annotated[
-        bool,
-        Query(description="409 `unread_data` if the topic to delete has any message, even read"),
-    ] = False,
-    dry_run: DryRun = False,
-    idempotency_key: IdempotencyKey = None,
-) -> Response:
-    """Delete the channel with its topic. It is deleted once GET returns 404.
-
-    An adopted topic always stays. Without `force`: 409 `endpoints_live` with active endpoints, and,
-    if the topic is deleted, 409 `unread_data` until all groups have committed all records, or 503
-    while Kafka is unavailable.
-    """
-    content = ("DELETE", name, uid, topic, force, if_empty)
-    context = _context(principal, precondition, idempotency_key, content, 202, dry_run=dry_run)
-    keeps = topic == "keep"
-    return _sent(
-        gateway.channels.delete(
-            name, context, uid=uid, keep_topic=keeps, force=force, if_empty=if_empty
-        )
-    )
-
-
-def _context(
+def change_context(
     by: Principal,
     precondition: Precondition,
     key: str | None,
@@ -264,7 +197,8 @@ def _response(channel: Channel, status: int, *, dry_run: bool = False) -> Stored
     return StoredResponse(status=status, headers=headers, body=text_of(channel_json(channel)))
 
 
-def _sent(response: StoredResponse) -> Response:
+def sent(response: StoredResponse) -> Response:
+    """Return the stored response as it is sent."""
     return Response(
         response.body,
         response.status,

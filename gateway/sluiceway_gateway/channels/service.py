@@ -7,17 +7,12 @@ from sluiceway.schema import Schema
 from sluiceway_gateway.channels import schema_store
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.audited_fields import fields_of, given_fields
-from sluiceway_gateway.channels.change import (
-    UNSET,
-    Change,
-    changed,
-    deleted,
-    etag,
-    require_changeable,
-)
+from sluiceway_gateway.channels.change import UNSET, Change, changed, etag, require_changeable
 from sluiceway_gateway.channels.create import Preflight, create
 from sluiceway_gateway.channels.labels import Selector
 from sluiceway_gateway.channels.model import Channel, Delivery, Phase, sources
+from sluiceway_gateway.channels.store import record_use
+from sluiceway_gateway.channels.usage import UsageRecorder
 from sluiceway_gateway.core.audit import store as audit_store
 from sluiceway_gateway.core.audit.model import AuditedAction, AuditEntry
 from sluiceway_gateway.core.auth.model import Action, Principal
@@ -36,11 +31,6 @@ from sluiceway_gateway.core.errors import (
 )
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.preconditions import Precondition
-from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.lifecycle.drain import bounds_for_deletion, require_unused
-from sluiceway_gateway.lifecycle.idle import UsageRecorder
-from sluiceway_gateway.lifecycle.model import closing
-from sluiceway_gateway.lifecycle.store import record_use, usage_of_channel
 from sluiceway_gateway.schemas import store as schemas_store
 from sluiceway_gateway.schemas.model import SchemaVersion
 from sluiceway_gateway.schemas.service import schema_for, version_of
@@ -205,60 +195,9 @@ class Channels:
             following = changed(channel, change, version)
             if following is not channel:
                 record_use(tx, channel.uid, self._clock())
-            return self._save(tx, channel, following, AuditedAction.UPDATE, by=context.by), False
+            return self.save(tx, channel, following, AuditedAction.UPDATE, by=context.by), False
 
-        return self._once(context, act)
-
-    def delete(
-        self,
-        name: str,
-        context: ChangeContext,
-        *,
-        uid: str,
-        keep_topic: bool,
-        force: bool,
-        if_empty: bool,
-    ) -> StoredResponse:
-        """Start deleting the channel; idempotent.
-
-        Without `force`, raises EndpointsLive and, if the topic is deleted too, UnreadData (with
-        `if_empty` for any record, read or not), or KafkaUnavailable if that cannot be determined.
-        """
-        bounds = None
-        if not (force or keep_topic):
-            bounds = bounds_for_deletion(
-                self._database, self._kafka, name, context.request, if_empty=if_empty
-            )
-
-        def act(tx: WriteTransaction) -> tuple[Channel, bool]:
-            channel = hold_channel(tx, name, uid)
-            context.precondition.check(etag(channel))
-            if not (force or channel.phase is Phase.DELETING):
-                require_unused(
-                    tx, channel, keeps_topic=keep_topic, bounds=bounds, if_empty=if_empty
-                )
-            following = deleted(channel, keep_topic=keep_topic, now=self._clock())
-            return self._save(tx, channel, following, AuditedAction.DELETE, by=context.by), False
-
-        return self._once(context, act)
-
-    def close(self, name: str, context: ChangeContext, *, uid: str, force: bool) -> StoredResponse:
-        """Close the channel to writers; idempotent.
-
-        Without `force`, it is `closing` until its writers have ended and all records are read.
-        """
-
-        def act(tx: WriteTransaction) -> tuple[Channel, bool]:
-            channel = hold_channel(tx, name, uid)
-            context.precondition.check(etag(channel))
-            present = usage_of_channel(tx, channel)
-            following = closing(channel, present, force=force, now=self._clock())
-            if following is not channel:
-                # Wakes readers that wait for further writers.
-                endpoints_store.revise(tx, [channel.uid])
-            return self._save(tx, channel, following, AuditedAction.CLOSE, by=context.by), False
-
-        return self._once(context, act)
+        return self.once(context, act)
 
     def get(self, name: str) -> Channel:
         """Return the channel; raises ChannelNotFound."""
@@ -326,7 +265,7 @@ class Channels:
                 )
         return entries[:limit], len(entries) > limit
 
-    def _once(
+    def once(
         self, context: ChangeContext, act: Callable[[WriteTransaction], tuple[Channel, bool]]
     ) -> StoredResponse:
         """Act and store the response in one transaction, or return the stored response."""
@@ -355,7 +294,7 @@ class Channels:
             schemas_store.assign(tx, channel_uid=channel.uid, version=version)
         return version
 
-    def _save(
+    def save(
         self,
         tx: WriteTransaction,
         was: Channel,
@@ -364,6 +303,7 @@ class Channels:
         *,
         by: Principal,
     ) -> Channel:
+        """Store the channel `was` as changed, with its audit entry. Raises ConcurrentChange."""
         if channel is was:
             return channel
         moves = channel.phase is not was.phase

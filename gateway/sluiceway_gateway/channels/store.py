@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, func, not_, or_, select, update
@@ -297,3 +297,17 @@ def _matches(labels: ColumnElement[object], requirement: Requirement) -> ColumnE
     if requirement.operator == "in":
         return value.in_(requirement.values)
     return or_(value.is_(None), not_(value.in_(requirement.values)))
+
+
+def record_use(
+    tx: WriteTransaction, uid: str, at: datetime, *, interval: timedelta = timedelta(0)
+) -> None:
+    """Save a use, unless a later one, or one at most `interval` earlier, is saved."""
+    tx.execute(
+        update(channels)
+        .where(
+            channels.c.uid == uid,
+            or_(channels.c.used_at.is_(None), channels.c.used_at < at - interval),
+        )
+        .values(used_at=at)
+    )

@@ -224,13 +224,6 @@ class SpecPut(_ChangeModel):
     )
 
 
-class ClosePost(RequestModel):
-    """The body of `POST /v1/channels/{name}/close`."""
-
-    uid: Uid = Field(description="Refuse any other channel of this name")
-    force: bool = Field(default=False, description="Close at once, even with active endpoints")
-
-
 class ChannelPut(RequestModel):
     """The body of `PUT /v1/channels/{name}`."""
 

@@ -14,6 +14,7 @@ import structlog
 
 from sluiceway_gateway.channels.model import Channel, Delivery, Phase
 from sluiceway_gateway.channels.service import find_channel, require_usable
+from sluiceway_gateway.channels.usage import UsageRecorder
 from sluiceway_gateway.core.audit import store as audit_store
 from sluiceway_gateway.core.audit.model import AuditedAction
 from sluiceway_gateway.core.auth.model import Action, Principal
@@ -65,7 +66,6 @@ from sluiceway_gateway.ledger.model import (
     require_instance,
     require_intact,
 )
-from sluiceway_gateway.lifecycle.idle import UsageRecorder
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Commit, position_moved
 

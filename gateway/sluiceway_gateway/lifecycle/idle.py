@@ -16,13 +16,14 @@ from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.audited_fields import fields_of
 from sluiceway_gateway.channels.change import deleted
 from sluiceway_gateway.channels.model import Channel, Phase, sources
+from sluiceway_gateway.channels.store import record_use
+from sluiceway_gateway.channels.usage import idle_ttl, use_interval
 from sluiceway_gateway.core.audit import store as audit_store
 from sluiceway_gateway.core.audit.model import AuditedAction
 from sluiceway_gateway.core.clock import Clock, clocks_apart
 from sluiceway_gateway.core.db.engine import Database
-from sluiceway_gateway.core.db.failures import reason_of
 from sluiceway_gateway.core.db.statements import chunks
-from sluiceway_gateway.core.errors import DatabaseUnavailable, KafkaUnavailable
+from sluiceway_gateway.core.errors import KafkaUnavailable
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin, require_watermarks
 from sluiceway_gateway.core.kafka.client import log_unavailable
 from sluiceway_gateway.core.passes import run_steps
@@ -30,7 +31,7 @@ from sluiceway_gateway.endpoints import store as endpoints_store
 from sluiceway_gateway.endpoints.change_store import add_events
 from sluiceway_gateway.endpoints.model import Event
 from sluiceway_gateway.lifecycle.model import closed
-from sluiceway_gateway.lifecycle.store import LastUse, last_use, last_uses, record_use
+from sluiceway_gateway.lifecycle.store import LastUse, last_use, last_uses
 
 _log = structlog.get_logger(__name__)
 
@@ -42,7 +43,6 @@ _BATCH_SIZE = 500
 #: Type of the condition.
 _IDLE = "Idle"
 _LONGEST_WATCH = timedelta(hours=1)
-_LONGEST_USE_INTERVAL = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,49 +215,9 @@ class TtlReaper:
         )
 
 
-class UsageRecorder:
-    """Saves requests for a channel's connection as uses, several within a short time once."""
-
-    def __init__(self, database: Database, *, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
-        self._saved_until: dict[str, datetime] = {}
-        """By channel, the time until which further uses are not saved."""
-
-    def record(self, channel: Channel) -> None:
-        """Save a use of a channel with an idle TTL."""
-        if channel.spec.idle_ms is None:
-            return
-        now, interval = self._clock(), use_interval(channel)
-        until = self._saved_until.get(channel.uid)
-        # A later end means that the clock was set back.
-        if until is not None and now < until <= now + interval:
-            return
-        try:
-            with self._database.write() as tx:
-                record_use(tx, channel.uid, now, interval=interval)
-        except DatabaseUnavailable as error:
-            # The request succeeds anyway: later uses of its client are recorded.
-            _log.warning("a use is not saved", channel=channel.name, **reason_of(error))
-            return
-        recent = {uid: until for uid, until in self._saved_until.items() if until > now}
-        self._saved_until = recent | {channel.uid: now + interval}
-
-
-def idle_ttl(channel: Channel) -> timedelta:
-    """Return the time without use after which the channel is closed."""
-    assert channel.spec.idle_ms is not None  # noqa: S101 - the callers check it
-    return timedelta(milliseconds=channel.spec.idle_ms)
-
-
 def watch_period(channel: Channel) -> timedelta:
     """Return the time for which the topic must not grow before the channel is closed or deleted."""
     return min(idle_ttl(channel) / 10, _LONGEST_WATCH)
-
-
-def use_interval(channel: Channel) -> timedelta:
-    """Return the time in which several uses are saved once."""
-    return min(idle_ttl(channel) / 10, _LONGEST_USE_INTERVAL)
 
 
 def is_quiet(channel: Channel, *, used_at: datetime, now: datetime) -> bool:

@@ -3,15 +3,15 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, exists, func, or_, select, update
+from sqlalchemy import Row, bindparam, exists, func, select
 
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.channels.store import channel_of, in_phases, selection
 from sluiceway_gateway.channels.tables import channels
-from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.engine import ReadTransaction
 from sluiceway_gateway.endpoints.groups import store as groups_store
 from sluiceway_gateway.endpoints.groups.model import Group
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, outcome
@@ -183,20 +183,6 @@ def last_use(tx: ReadTransaction, uid: str) -> LastUse | None:
     """Return a channel with an idle TTL; None if it has none, or is gone."""
     row = tx.execute(_ONE, {"uid": uid}).one_or_none()
     return None if row is None else _last_use_of(row)
-
-
-def record_use(
-    tx: WriteTransaction, uid: str, at: datetime, *, interval: timedelta = timedelta(0)
-) -> None:
-    """Save a use, unless a later one, or one at most `interval` earlier, is saved."""
-    tx.execute(
-        update(channels)
-        .where(
-            channels.c.uid == uid,
-            or_(channels.c.used_at.is_(None), channels.c.used_at < at - interval),
-        )
-        .values(used_at=at)
-    )
 
 
 def _last_use_of(row: Any) -> LastUse:

@@ -7,10 +7,10 @@ import pytest
 
 from endpoints import Site, report, site
 from gateways import UNREACHABLE, Rig, code
-from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.drain import Drainer
+from sluiceway_gateway.lifecycle.service import Lifecycle
 
 
 @pytest.fixture
@@ -151,12 +151,10 @@ def test_a_writer_during_the_check_of_a_deletion_refuses_it(flights: Site) -> No
 
     rig = flights.rig
     rig.replace(
-        channels=Channels(
+        lifecycle=Lifecycle(
             rig.database,
             Mock(watermarks=watermarks),
-            topic_prefix="",
-            kafka_timeout_s=1.0,
-            wake=lambda: None,
+            rig.app.state.parts.channels,
             clock=rig.clock,
         )
     )

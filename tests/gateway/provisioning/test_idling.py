@@ -10,6 +10,8 @@ from confluent_kafka import Producer
 
 from reconciler_rig import Rig
 from sluiceway_gateway.channels.model import Channel, Phase
+from sluiceway_gateway.channels.store import record_use
+from sluiceway_gateway.channels.usage import UsageRecorder
 from sluiceway_gateway.core.audit import store as audit_store
 from sluiceway_gateway.core.auth.model import OwnershipMode
 from sluiceway_gateway.core.auth.ownership import Ownership
@@ -19,8 +21,7 @@ from sluiceway_gateway.endpoints.attach_request import AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.change_store import events_of_group
 from sluiceway_gateway.endpoints.model import Role, State
 from sluiceway_gateway.endpoints.service import AttachService, DetachSpec, Endpoints
-from sluiceway_gateway.lifecycle.idle import IdleCounts, TtlReaper, UsageRecorder
-from sluiceway_gateway.lifecycle.store import record_use
+from sluiceway_gateway.lifecycle.idle import IdleCounts, TtlReaper
 from topics import Topics
 
 IDLE_S = 600
