@@ -29,7 +29,7 @@ MODELS = {
 VIEWS = {"event_feed", "wire"}
 #: Routes and JSON that take values of a store's rows; their statements stay in the store.
 ROWS_IN_HTTP = {
-    ("endpoints/heartbeat_routes.py", "endpoints.session_store"),
+    ("sessions/routes.py", "endpoints.session_store"),
     ("status/event_feed.py", "channels.store"),
     ("status/event_feed.py", "status.store"),
     ("status/routes.py", "status.store"),

@@ -30,12 +30,12 @@ from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.client import check_client_properties
 from sluiceway_gateway.core.kafka.cluster_identity import ClusterIdentity
 from sluiceway_gateway.core.settings import Settings
-from sluiceway_gateway.endpoints import heartbeat_routes
 from sluiceway_gateway.endpoints import routes as endpoints_routes
 from sluiceway_gateway.endpoints.groups import routes as groups_routes
 from sluiceway_gateway.endpoints.groups.service import GroupService
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import AttachService, Endpoints
+from sluiceway_gateway.ledger import batch_store
 from sluiceway_gateway.ledger import routes as ledger_routes
 from sluiceway_gateway.ledger.reading import LedgerReads
 from sluiceway_gateway.ledger.repair_service import Repairs
@@ -53,6 +53,7 @@ from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from sluiceway_gateway.registry import routes as registry_routes
 from sluiceway_gateway.registry.service import Registry
+from sluiceway_gateway.sessions import routes as sessions_routes
 from sluiceway_gateway.status import audit_routes
 from sluiceway_gateway.status import cluster_routes as kafka_routes
 from sluiceway_gateway.status import routes as status_routes
@@ -162,8 +163,16 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         channels=channels,
         lifecycle=Lifecycle(database, kafka, channels, clock=clock),
         attach=attach,
-        endpoints=Endpoints(database, kafka=kafka, notify=watch.notify, clock=clock),
-        heartbeats=HeartbeatService(database, tokens, notify=watch.notify, clock=clock),
+        endpoints=Endpoints(
+            database,
+            kafka=kafka,
+            settlements=batch_store.settlements,
+            notify=watch.notify,
+            clock=clock,
+        ),
+        heartbeats=HeartbeatService(
+            database, tokens, settlements=batch_store.settlements, notify=watch.notify, clock=clock
+        ),
         offsets=offsets,
         acknowledgements=acknowledgements,
         ledgers=ledgers,
@@ -228,7 +237,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         lifecycle_routes,
         schema_routes,
         endpoints_routes,
-        heartbeat_routes,
+        sessions_routes,
         offsets_routes,
         ledger_routes,
         messages_routes,

@@ -20,6 +20,7 @@ from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.liveness import Reaper
 from sluiceway_gateway.endpoints.model import Endpoint, Mode, Place, Role
 from sluiceway_gateway.endpoints.service import AttachService, Endpoints
+from sluiceway_gateway.ledger import batch_store
 from sluiceway_gateway.offsets.service import Offsets
 
 
@@ -157,8 +158,14 @@ class Services:
         self.attachment = AttachService(
             database, tokens, ownership=ownership, wake=lambda: None, **common
         )
-        self.endpoints = Endpoints(database, kafka=KafkaAdmin(UNREACHABLE, timeout_s=0.1), **common)
-        self.beats = HeartbeatService(database, tokens, **common)
+        settlements = batch_store.settlements
+        self.endpoints = Endpoints(
+            database,
+            kafka=KafkaAdmin(UNREACHABLE, timeout_s=0.1),
+            settlements=settlements,
+            **common,
+        )
+        self.beats = HeartbeatService(database, tokens, settlements=settlements, **common)
         self.offsets = Offsets(database, tokens, ownership=ownership, clock=clock)
         self.groups = GroupService(database, ownership, notify=lambda: None)
         self.reaper = Reaper(database=database, monotonic=lambda: self.now_s, clock=clock)

@@ -35,7 +35,12 @@ from sluiceway_gateway.endpoints.model import (
     representative,
     returned,
 )
-from sluiceway_gateway.endpoints.service import DetachSpec, detach_endpoint, with_settlements
+from sluiceway_gateway.endpoints.service import (
+    DetachSpec,
+    Settlements,
+    detach_endpoint,
+    with_settlements,
+)
 from sluiceway_gateway.endpoints.session_store import EndpointContext, Opening
 
 _RECOVERED = "its session sends heartbeats again"
@@ -128,6 +133,7 @@ class HeartbeatService:
 
     database: Database
     tokens: Tokens
+    settlements: Settlements
     notify: Callable[[], None]
     clock: Clock = system_clock
 
@@ -160,6 +166,7 @@ class HeartbeatService:
                 tasks=by_endpoint,
                 principal=principal,
                 now=self.clock(),
+                settlements=self.settlements,
             )
             result = heartbeat.run(number, keeps=keeps, client=client)
         if heartbeat.is_visible:
@@ -198,6 +205,7 @@ class _Heartbeat:
     """By endpoint."""
     principal: Principal
     now: datetime
+    settlements: Settlements
     is_visible: bool = False
     """Whether it changed more than counters."""
     _counts: bool = False
@@ -261,7 +269,7 @@ class _Heartbeat:
             beat=newest,
             replies=replies,
             sides={
-                side: with_settlements(tx, counterparts)
+                side: with_settlements(tx, counterparts, self.settlements)
                 for side, counterparts in endpoints_store.on_sides(tx, sides).items()
             },
             tasks=tasks,

@@ -1,7 +1,7 @@
 """Use cases of endpoints: attach, read, detach, dismiss."""
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -50,7 +50,6 @@ from sluiceway_gateway.endpoints.model import (
     returned,
     superseded,
 )
-from sluiceway_gateway.ledger import batch_store
 
 _EVENTS_SHOWN = 100
 
@@ -92,6 +91,10 @@ class EndpointDetails:
     events: tuple[Event, ...]
 
 
+Settlements = Callable[[ReadTransaction, Collection[str]], Mapping[str, str]]
+"""Returns the settlements of writers of exactly-once channels, by endpoint id."""
+
+
 @dataclass(eq=False, repr=False)
 class Endpoints:
     """The endpoints of one database.
@@ -101,6 +104,7 @@ class Endpoints:
 
     database: Database
     kafka: KafkaAdmin
+    settlements: Settlements
     notify: Callable[[], None]
     clock: Clock = system_clock
 
@@ -214,7 +218,7 @@ class Endpoints:
             endpoints = endpoints_store.page(
                 tx, channel.uid, role=role, group=group, after=after, limit=limit + 1
             )
-            endpoints = with_settlements(tx, endpoints)
+            endpoints = with_settlements(tx, endpoints, self.settlements)
         return EndpointPage(
             channel=channel,
             revision=revision,
@@ -239,7 +243,9 @@ class Endpoints:
         )
 
 
-def with_settlements(tx: ReadTransaction, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+def with_settlements(
+    tx: ReadTransaction, endpoints: Sequence[Endpoint], settlements: Settlements
+) -> list[Endpoint]:
     """Return the endpoints, the failed and lost writers of exactly-once channels with theirs.
 
     Those of Spark's queries have none, because their batches have the run's id.
@@ -254,7 +260,7 @@ def with_settlements(tx: ReadTransaction, endpoints: Sequence[Endpoint]) -> list
     }
     if not ids:
         return list(endpoints)
-    settled = batch_store.settlements(tx, ids)
+    settled = settlements(tx, ids)
     return [
         replace(endpoint, settled=settled[endpoint.id]) if endpoint.id in settled else endpoint
         for endpoint in endpoints

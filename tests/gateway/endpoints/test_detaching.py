@@ -10,6 +10,7 @@ from gateways import code
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.core.kafka.model import Watermarks
 from sluiceway_gateway.endpoints.service import Endpoints
+from sluiceway_gateway.ledger import batch_store
 from waiting import until
 
 
@@ -217,7 +218,11 @@ def test_a_writer_that_returns_during_its_dismissal_keeps_its_later_records(
     rig = flights.rig
     rig.replace(
         endpoints=Endpoints(
-            rig.database, kafka=Mock(watermarks=watermarks), notify=lambda: None, clock=rig.clock
+            rig.database,
+            kafka=Mock(watermarks=watermarks),
+            settlements=batch_store.settlements,
+            notify=lambda: None,
+            clock=rig.clock,
         )
     )
     path, params = f"{flights.path}/endpoints/{failed['id']}", {"uid": flights.uid}
@@ -237,7 +242,11 @@ def test_a_writer_is_dismissed_while_other_endpoints_change(flights: Site) -> No
     rig = flights.rig
     rig.replace(
         endpoints=Endpoints(
-            rig.database, kafka=Mock(watermarks=watermarks), notify=lambda: None, clock=rig.clock
+            rig.database,
+            kafka=Mock(watermarks=watermarks),
+            settlements=batch_store.settlements,
+            notify=lambda: None,
+            clock=rig.clock,
         )
     )
     path, params = f"{flights.path}/endpoints/{failed['id']}", {"uid": flights.uid}

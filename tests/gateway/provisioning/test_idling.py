@@ -21,6 +21,7 @@ from sluiceway_gateway.endpoints.attach_request import AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.change_store import events_of_group
 from sluiceway_gateway.endpoints.model import Role, State
 from sluiceway_gateway.endpoints.service import AttachService, DetachSpec, Endpoints
+from sluiceway_gateway.ledger import batch_store
 from sluiceway_gateway.lifecycle.idle import IdleCounts, TtlReaper
 from topics import Topics
 
@@ -153,7 +154,11 @@ def attach(leader: LeadingReplica) -> Callable[[], object]:
     attached = service.submit(request).result(30)
     service.close()
     detach = DetachSpec(epoch=attached.endpoint.epoch, state=State.CLOSED)
-    return lambda: Endpoints(kafka=leader.rig.kafka, **options).detach(  # type: ignore[arg-type]
+    return lambda: Endpoints(
+        kafka=leader.rig.kafka,
+        settlements=batch_store.settlements,
+        **options,  # type: ignore[arg-type]
+    ).detach(
         leader.channel.name,
         spec.id,
         detach,

@@ -1,0 +1,1 @@
+"""Heartbeats of clients' sessions over HTTP: above the ledger, whose leases they renew."""
