@@ -68,7 +68,7 @@ _REPEATED = {
         "tests/gateway/core/kafka/test_cluster_identity.py",
         "tests/gateway/status/lag_history/test_resolutions.py",
         "tests/gateway/ledger/test_pruning.py",
-        "tests/gateway/test_metrics.py",
+        "tests/gateway/status/test_metrics.py",
         "tests/gateway/endpoints/test_pruning.py",
         "tests/gateway/endpoints/test_reaping.py",
         "tests/gateway/ledger/test_repairs.py",

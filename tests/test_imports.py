@@ -89,7 +89,7 @@ def _layer(path: Path) -> str:
         return package
     if package in {"db", "passes", "migration"} or name == "tables":
         return "db"
-    if package in {"settings", "metrics", "logs"}:
+    if package in {"settings", "telemetry", "logs"}:
         return "settings"
     if name in MODELS or ".".join(parts) in MODELS:
         return "model"

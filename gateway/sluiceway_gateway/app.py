@@ -21,6 +21,7 @@ from sluiceway_gateway.api.route import BoundedThreads, GatewayRoute, Services
 from sluiceway_gateway.channels import routes as channels_routes
 from sluiceway_gateway.channels import schema_routes
 from sluiceway_gateway.channels.service import Channels
+from sluiceway_gateway.channels.watch import Watch
 from sluiceway_gateway.core.auth.ownership import Ownership
 from sluiceway_gateway.core.auth.service import Tokens
 from sluiceway_gateway.core.clock import Clock, system_clock
@@ -30,6 +31,7 @@ from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.client import check_client_properties
 from sluiceway_gateway.core.kafka.cluster_identity import ClusterIdentity
 from sluiceway_gateway.core.settings import Settings
+from sluiceway_gateway.core.telemetry import Metrics
 from sluiceway_gateway.endpoints import routes as endpoints_routes
 from sluiceway_gateway.endpoints.groups import routes as groups_routes
 from sluiceway_gateway.endpoints.groups.service import GroupService
@@ -42,19 +44,17 @@ from sluiceway_gateway.ledger.repair_service import Repairs
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.lifecycle import routes as lifecycle_routes
 from sluiceway_gateway.lifecycle.service import Lifecycle
-from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.messages import routes as messages_routes
 from sluiceway_gateway.messages.reading import MessageReads
 from sluiceway_gateway.messages.writing import MessageWrites
-from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets import routes as offsets_routes
 from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from sluiceway_gateway.registry import routes as registry_routes
 from sluiceway_gateway.registry.service import Registry
 from sluiceway_gateway.sessions import routes as sessions_routes
-from sluiceway_gateway.status import audit_routes
+from sluiceway_gateway.status import audit_routes, metrics_routes
 from sluiceway_gateway.status import cluster_routes as kafka_routes
 from sluiceway_gateway.status import routes as status_routes
 from sluiceway_gateway.status.event_feed import StatusFeed
@@ -250,6 +250,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         registry_routes,
         kafka_routes,
         health,
+        metrics_routes,
         openapi,
         ui_routes,
     ):

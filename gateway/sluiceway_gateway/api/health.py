@@ -1,23 +1,17 @@
-"""Liveness, readiness and metrics."""
+"""Liveness and readiness."""
 
 import asyncio
 from collections.abc import Callable
 from functools import partial
 
-import structlog
 from anyio import move_on_after, to_thread
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
-from starlette.concurrency import run_in_threadpool
 
-from sluiceway_gateway.api.auth import Scraper
-from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.route import Gateway, GatewayRoute, Services
-from sluiceway_gateway.core.auth.model import Action
 from sluiceway_gateway.core.db import revision
 from sluiceway_gateway.core.db.engine import Database
-from sluiceway_gateway.core.db.failures import reason_of
 from sluiceway_gateway.core.errors import (
     DatabaseUnavailable,
     KafkaUnavailable,
@@ -27,18 +21,11 @@ from sluiceway_gateway.core.errors import (
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.model import Reason, unavailable_reason
 from sluiceway_gateway.core.passes import ENDED
-from sluiceway_gateway.metrics import CONTENT_TYPE, Scrape
-from sluiceway_gateway.status.lag import Overview
 
 #: Timeout of a request to Kafka, before the search for the reason.
 _TIMEOUT_S = 2.0
 #: Time of a check. Probes time out after 5 s, and would not show the reason.
 _RESPONSE_S = 4.0
-#: Time for which metrics show the result of a request to Kafka. The leading replica sends one a
-#: minute.
-_KAFKA_WITHIN_S = 120.0
-
-_log = structlog.get_logger(__name__)
 
 router = APIRouter(route_class=GatewayRoute)
 
@@ -124,43 +111,3 @@ def _kafka_failure(kafka: KafkaAdmin) -> str | None:
     except KafkaUnavailable as error:
         return str(unavailable_reason(error.access_failure))
     return None
-
-
-@router.get(
-    "/metrics",
-    tags=["health"],
-    summary="Metrics for Prometheus",
-    response_class=Response,
-    responses=problems(
-        also={
-            200: {"description": "Text", "content": {"text/plain": {"schema": {"type": "string"}}}}
-        }
-    ),
-)
-async def metrics(scraper: Scraper, gateway: Gateway) -> Response:
-    """Return all metrics, of the channels that the token may see.
-
-    Sends nothing to Kafka, and reads the database once; without the database, returns the metrics
-    that need none.
-    """
-    text = await run_in_threadpool(_metrics, gateway, scraper.prefixes(Action.VIEW))
-    return Response(text, media_type=CONTENT_TYPE)
-
-
-def _metrics(gateway: Services, prefixes: tuple[str, ...]) -> bytes:
-    overview: Overview | None = None
-    try:
-        overview = gateway.statuses.overview(
-            prefixes=prefixes, max_groups=gateway.settings.metrics_groups
-        )
-    except DatabaseUnavailable as error:
-        # `sluiceway_database_up` is 0 then.
-        _log.warning("metrics without channels", **reason_of(error))
-    return gateway.metrics.render(
-        Scrape(
-            overview=overview,
-            waiting=gateway.watch.waiting,
-            leads=gateway.leads(),
-            kafka_answers=gateway.kafka.answered(_KAFKA_WITHIN_S),
-        )
-    )

@@ -22,8 +22,8 @@ from sluiceway_gateway.core.auth.service import Tokens
 from sluiceway_gateway.core.db.failures import cause_of
 from sluiceway_gateway.core.errors import SluicewayGatewayError
 from sluiceway_gateway.core.preconditions import Precondition
+from sluiceway_gateway.core.telemetry import Metrics
 from sluiceway_gateway.core.tracing import continued
-from sluiceway_gateway.metrics import Metrics
 
 _log = structlog.stdlib.get_logger("sluiceway_gateway.http")
 _lines = logging.getLogger("sluiceway_gateway.http")

@@ -20,6 +20,7 @@ from sluiceway_gateway.api.auth import PUBLIC, Access
 from sluiceway_gateway.api.json import NO_BODY, JsonCache, ResponseCache, loads
 from sluiceway_gateway.api.problems import malformed
 from sluiceway_gateway.channels.service import Channels
+from sluiceway_gateway.channels.watch import Watch
 from sluiceway_gateway.core.auth.service import Tokens
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.errors import (
@@ -33,6 +34,7 @@ from sluiceway_gateway.core.errors import (
 )
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.settings import Settings
+from sluiceway_gateway.core.telemetry import Metrics
 from sluiceway_gateway.endpoints.groups.service import GroupService
 from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import AttachService, Endpoints
@@ -40,10 +42,8 @@ from sluiceway_gateway.ledger.reading import LedgerReads
 from sluiceway_gateway.ledger.repair_service import Repairs
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.lifecycle.service import Lifecycle
-from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.messages.reading import MessageReads
 from sluiceway_gateway.messages.writing import MessageWrites
-from sluiceway_gateway.metrics import Metrics
 from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
 from sluiceway_gateway.registry.service import Registry
 from sluiceway_gateway.status.event_feed import StatusFeed

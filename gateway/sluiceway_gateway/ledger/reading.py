@@ -7,12 +7,12 @@ from datetime import datetime
 from sluiceway_gateway.core.db.engine import Database, ReadTransaction
 from sluiceway_gateway.core.errors import SnapshotNotFound
 from sluiceway_gateway.core.kafka.model import Interval
+from sluiceway_gateway.core.longpoll import Poller
 from sluiceway_gateway.core.passes import OnPass, PassRecord, unobserved
 from sluiceway_gateway.ledger import batch_store, repair_store, store
 from sluiceway_gateway.ledger.model import Batch, Ledger, slice_runs
 from sluiceway_gateway.ledger.repairing import Repair
 from sluiceway_gateway.ledger.service import require_ledger
-from sluiceway_gateway.longpoll import Poller
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ from sluiceway_gateway.core.errors import (
     NotAssigned,
     SluicewayGatewayError,
 )
+from sluiceway_gateway.core.longpoll import Poller
 from sluiceway_gateway.core.passes import OnPass, PassRecord, unobserved
 from sluiceway_gateway.core.request_batcher import Batcher
 from sluiceway_gateway.endpoints import position_store
@@ -43,7 +44,6 @@ from sluiceway_gateway.endpoints.positions import (
     require_generation,
     require_topic,
 )
-from sluiceway_gateway.longpoll import Poller
 from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import (
     AckResult,

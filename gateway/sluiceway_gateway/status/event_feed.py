@@ -17,11 +17,11 @@ from pydantic_core import to_json
 from sluiceway_gateway.api.json import JsonCache, time_json
 from sluiceway_gateway.channels.change import status_etag
 from sluiceway_gateway.channels.store import Tag
+from sluiceway_gateway.channels.watch import Watch
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.clock import Clock
 from sluiceway_gateway.core.db.statements import chunks
 from sluiceway_gateway.core.passes import OnPass, PassRecord, run_steps, unobserved
-from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.status.service import FeedUpdate, Statuses
 from sluiceway_gateway.status.store import StatusReport
 from sluiceway_gateway.status.wire import status_body, status_rest, summary_json

@@ -19,8 +19,8 @@ from sluiceway_gateway.api.middleware import long_poll
 from sluiceway_gateway.api.params import Conditions, Name, Wait, cursor_after, name_before
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.route import Gateway, GatewayRoute, Services
+from sluiceway_gateway.channels.watch import Watch
 from sluiceway_gateway.core.auth.model import Action, Principal
-from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.status.store import StatusVersion
 from sluiceway_gateway.status.wire import (
     StatusBody,

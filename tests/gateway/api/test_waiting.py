@@ -13,10 +13,11 @@ from structlog.testing import capture_logs
 from endpoints import Site
 from gateways import Rig, code, running
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.channels.watch import Watch
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.errors import DatabaseUnavailable
+from sluiceway_gateway.core.longpoll import Poller
 from sluiceway_gateway.core.passes import PassRecord
-from sluiceway_gateway.longpoll import Poller, Watch
 from sluiceway_gateway.provisioning.store import remove
 from waiting import until
 

@@ -19,11 +19,11 @@ from gateways import UNREACHABLE, Rig, code, running, serving
 from sluiceway_gateway.api.json import JsonCache
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.channels.watch import Watch
 from sluiceway_gateway.core.auth.service import LOOPBACK
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.errors import DatabaseUnavailable
 from sluiceway_gateway.core.settings import Settings
-from sluiceway_gateway.longpoll import Watch
 from sluiceway_gateway.provisioning.store import remove
 from sluiceway_gateway.status.event_feed import StatusFeed
 from sluiceway_gateway.status.service import FeedUpdate, Statuses

@@ -33,7 +33,7 @@ from sluiceway_gateway.status.sample_store import SampleWrite, StoredSample
 from waiting import until
 
 EVERY_S = 5.0
-OPERATING = Path(__file__).parents[2] / "docs/operating.md"
+OPERATING = Path(__file__).parents[3] / "docs/operating.md"
 
 
 def scraped(rig: Rig, headers: Mapping[str, str] | None = None) -> dict[str, Metric]:
