@@ -1,10 +1,13 @@
 """Layers: dependencies point one way, by all imports of every file."""
 
 import ast
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,20 +16,20 @@ ROOT = Path(__file__).parents[1]
 GATEWAY = ROOT / "gateway" / "sluiceway_gateway"
 CLIENT = ROOT / "client" / "sluiceway"
 
-#: The layers of the gateway, the lowest first. A module imports its own layer and those below.
-GATEWAY_LAYERS = (
+#: Kinds of modules of the gateway, by their names: a module imports its own kind and those before.
+GATEWAY_KINDS = (
     *("errors", "model", "db", "store", "kafka", "service", "settings", "api", "loops"),
     *("embedded", "app"),
 )
-#: Modules of the layer `model`: pure, with the standard library alone.
+#: Modules of the kind `model`: pure, with the standard library alone.
 MODELS = {
     *("model", "labels", "assignment", "topic", "topic_config", "change", "lag", "reader_progress"),
     *("provisioning.reconcile_result", "status.problems", "ledger.batches"),
     *("ledger.repairing", "channels.audited_fields", "endpoints.positions"),
     *("names", "preconditions"),
 }
-#: Modules of the layer `api` outside of the package of that name.
-VIEWS = {"event_feed", "wire"}
+#: Modules of the kind `api` outside of the package of that name.
+VIEWS = {"event_feed", "wire", "deps"}
 #: Routes and JSON that take values of a store's rows; their statements stay in the store.
 ROWS_IN_HTTP = {
     ("sessions/routes.py", "endpoints.session_store"),
@@ -76,8 +79,8 @@ def _modules(root: Path) -> list[Path]:
     return sorted(root.rglob("*.py"))
 
 
-def _layer(path: Path) -> str:
-    """Return the layer of a module of the gateway, by its file's name and its package."""
+def _kind(path: Path) -> str:
+    """Return the kind of a module of the gateway, by its file's name and its package."""
     parts = path.relative_to(GATEWAY).with_suffix("").parts
     package, *_ = parts = parts[1:] if parts[0] in {"core", "dev"} else parts
     name = parts[-1]
@@ -109,13 +112,13 @@ def _own_imports(path: Path, root: Path) -> Iterator[Path]:
             yield module
 
 
-def test_a_module_of_the_gateway_imports_its_own_layer_and_those_below() -> None:
+def test_a_module_of_the_gateway_imports_its_own_kind_and_those_before() -> None:
     wrong = [
         f"{path.relative_to(GATEWAY)} imports {other.relative_to(GATEWAY)}"
         for path in _modules(GATEWAY)
         for other in _own_imports(path, GATEWAY)
         if path.name != "__init__.py"
-        if GATEWAY_LAYERS.index(_layer(other)) > GATEWAY_LAYERS.index(_layer(path))
+        if GATEWAY_KINDS.index(_kind(other)) > GATEWAY_KINDS.index(_kind(path))
     ]
     assert wrong == []
 
@@ -142,11 +145,76 @@ def test_a_module_of_the_client_imports_its_own_layer_and_those_below() -> None:
     assert wrong == []
 
 
+def _package(module: str) -> str:
+    """Return the package of a module of the gateway: `channels`, or `core.db`; empty for none."""
+    _, *parts = module.removesuffix(".__init__").split(".")
+    return ".".join(parts[: 2 if parts[:1] == ["core"] else 1])
+
+
+def _imports_of_packages(root: Path) -> dict[str, dict[str, str]]:
+    """Return for each package below `root` what it imports, with one of the imports."""
+    packages: dict[str, dict[str, str]] = {}
+    for path in _modules(root):
+        module = ".".join((root.name, *path.relative_to(root).with_suffix("").parts))
+        imports = packages.setdefault(_package(module), {})
+        for name in _imports(path):
+            package = _package(name) if name.startswith(f"{root.name}.") else ""
+            if package not in {"", "core", _package(module)}:
+                imports.setdefault(package, f"{path.relative_to(root)} imports {name}")
+    return {name: imports for name, imports in packages.items() if name not in {"", "core"}}
+
+
+def _layers() -> list[list[str]]:
+    """Return the packages of the gateway by layer, as the documentation has them."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = re.search(r"packages of earlier lines:\n\n((?:    .+\n)+)", page)
+    assert table is not None
+    return [line.split() for line in table[1].splitlines()]
+
+
+def _upward(packages: dict[str, dict[str, str]]) -> list[str]:
+    layer_of = {name: number for number, layer in enumerate(_layers()) for name in layer}
+    assert sorted(layer_of) == sorted(packages)
+    return [
+        where
+        for name, imports in packages.items()
+        for package, where in imports.items()
+        if layer_of[package] >= layer_of[name]
+    ]
+
+
+def _circle(packages: dict[str, dict[str, str]]) -> list[str]:
+    """Return the packages of a circle, if there is one."""
+    try:
+        TopologicalSorter(packages).prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        return circle
+    return []
+
+
+def test_a_package_of_the_gateway_imports_packages_of_earlier_layers() -> None:
+    packages = _imports_of_packages(GATEWAY)
+    assert _upward(packages) == []
+    assert _circle(packages) == []
+
+
+def test_an_import_of_a_later_layer_is_noticed(tmp_path: Path) -> None:
+    files = shutil.ignore_patterns("static", "swagger_ui", "__pycache__")
+    root = shutil.copytree(GATEWAY, tmp_path / GATEWAY.name, ignore=files)
+    with (root / "core" / "names.py").open("a") as file:
+        file.write("from sluiceway_gateway.offsets import store\n")
+
+    packages = _imports_of_packages(root)
+    assert _upward(packages) == ["core/names.py imports sluiceway_gateway.offsets"]
+    assert {"core.names", "offsets"} <= {*_circle(packages)}
+
+
 def test_models_are_pure() -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in _modules(GATEWAY)
-        if _layer(path) == "model" and path.name != "__init__.py"
+        if _kind(path) == "model" and path.name != "__init__.py"
         for name in _imports(path)
         if name.split(".")[0] not in sys.stdlib_module_names | {"sluiceway_gateway"}
     ]
@@ -157,9 +225,9 @@ def test_routes_and_json_hold_no_sql() -> None:
     found = {
         (str(path.relative_to(GATEWAY)), ".".join(other.relative_to(GATEWAY).with_suffix("").parts))
         for path in _modules(GATEWAY)
-        if _layer(path) == "api"
+        if _kind(path) == "api"
         for other in _own_imports(path, GATEWAY)
-        if _layer(other) == "store"
+        if _kind(other) == "store"
     }
     assert found <= ROWS_IN_HTTP
 
@@ -169,7 +237,7 @@ def test_each_third_party_library_is_imported_in_one_place_of_the_gateway() -> N
         f"{path.relative_to(ROOT)} imports {name}"
         for path in _modules(GATEWAY)
         for name in _imports(path)
-        if _layer(path) not in ONLY_IN.get(name.split(".")[0], {_layer(path)})
+        if _kind(path) not in ONLY_IN.get(name.split(".")[0], {_kind(path)})
     ]
     assert wrong == []
 
@@ -189,7 +257,7 @@ def test_the_gateway_imports_only_the_schema_rules_of_the_client() -> None:
     wrong = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in _modules(GATEWAY)
-        if _layer(path) != "app"
+        if _kind(path) != "app"
         for name in _imports(path)
         if name.startswith("sluiceway.") and not name.startswith(SHARED)
         if not (path == GATEWAY / "messages" / "records.py" and name.startswith(RECORDS))

@@ -1,8 +1,8 @@
 """The application: assembles services, routes and loops."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 from anyio import CapacityLimiter
@@ -17,7 +17,7 @@ from sluiceway_gateway.api.auth import HEALTH
 from sluiceway_gateway.api.json import JsonCache, ResponseCache
 from sluiceway_gateway.api.middleware import Observation
 from sluiceway_gateway.api.openapi import DESCRIPTION, document
-from sluiceway_gateway.api.route import BoundedThreads, GatewayRoute, Services
+from sluiceway_gateway.api.route import GatewayRoute
 from sluiceway_gateway.channels import routes as channels_routes
 from sluiceway_gateway.channels import schema_routes
 from sluiceway_gateway.channels.service import Channels
@@ -47,6 +47,7 @@ from sluiceway_gateway.lifecycle.service import Lifecycle
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.messages import routes as messages_routes
 from sluiceway_gateway.messages.reading import MessageReads
+from sluiceway_gateway.messages.threads import BoundedThreads
 from sluiceway_gateway.messages.writing import MessageWrites
 from sluiceway_gateway.offsets import routes as offsets_routes
 from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
@@ -67,6 +68,41 @@ __all__ = ["create_app"]
 
 #: Paths that probes and scrapers request every few seconds.
 _UNTRACED = HEALTH | {"/metrics"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services:
+    """The services of one gateway."""
+
+    settings: Settings
+    tokens: Tokens
+    channels: Channels
+    lifecycle: Lifecycle
+    attach: AttachService
+    endpoints: Endpoints
+    heartbeats: HeartbeatService
+    offsets: Offsets
+    acknowledgements: Acknowledgements
+    ledgers: Ledgers
+    ledger_reads: LedgerReads
+    message_reads: MessageReads
+    message_writes: MessageWrites
+    message_threads: BoundedThreads
+    registry: Registry
+    repairs: Repairs
+    statuses: Statuses
+    feed: StatusFeed
+    rendered: ResponseCache
+    fragments: JsonCache
+    groups: GroupService
+    watch: Watch
+    metrics: Metrics
+    database: Database
+    """For its readiness; everything else goes through a service."""
+    kafka: KafkaAdmin
+    failing_loops: Callable[[], Mapping[str, str]]
+    leads: Callable[[], bool]
+    probe_threads: CapacityLimiter
 
 
 def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:

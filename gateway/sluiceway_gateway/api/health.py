@@ -1,15 +1,17 @@
 """Liveness and readiness."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Annotated
 
-from anyio import move_on_after, to_thread
+from anyio import CapacityLimiter, move_on_after, to_thread
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from sluiceway_gateway.api.route import Gateway, GatewayRoute, Services
+from sluiceway_gateway.api.deps import KafkaDep, part
+from sluiceway_gateway.api.route import GatewayRoute
 from sluiceway_gateway.core.db import revision
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.errors import (
@@ -28,6 +30,10 @@ _TIMEOUT_S = 2.0
 _RESPONSE_S = 4.0
 
 router = APIRouter(route_class=GatewayRoute)
+
+DatabaseDep = Annotated[Database, part("database")]
+FailingLoopsDep = Annotated[Callable[[], Mapping[str, str]], part("failing_loops")]
+ProbeThreadsDep = Annotated[CapacityLimiter, part("probe_threads")]
 
 
 class Live(BaseModel):
@@ -63,14 +69,22 @@ async def livez() -> Response:
     response_model=Ready,
     responses={503: {"description": "One does not, or a thread has ended", "model": Ready}},
 )
-async def readyz(gateway: Gateway) -> Response:
+async def readyz(
+    database: DatabaseDep,
+    kafka: KafkaDep,
+    probe_threads: ProbeThreadsDep,
+    failing_loops: FailingLoopsDep,
+) -> Response:
     """Check the database and Kafka, in a few threads for any number of requests."""
-    database, kafka = await asyncio.gather(
-        _in_time(gateway, partial(_database_failure, gateway.database), "DatabaseUnavailable"),
-        _in_time(gateway, partial(_kafka_failure, gateway.kafka), str(Reason.BROKER_UNAVAILABLE)),
+    checks = {
+        "database": (partial(_database_failure, database), "DatabaseUnavailable"),
+        "kafka": (partial(_kafka_failure, kafka), str(Reason.BROKER_UNAVAILABLE)),
+    }
+    failures = await asyncio.gather(
+        *(_in_time(probe_threads, check, silent) for check, silent in checks.values())
     )
-    whys = {"database": database, "kafka": kafka}
-    loops = dict(gateway.failing_loops())
+    whys = dict(zip(checks, failures, strict=True))
+    loops = dict(failing_loops())
     reasons = {part: why for part, why in whys.items() if why is not None}
     if ENDED in loops.values():
         reasons["threads"] = ENDED
@@ -82,12 +96,12 @@ async def readyz(gateway: Gateway) -> Response:
     return JSONResponse(body, 503 if reasons else 200)
 
 
-async def _in_time(gateway: Services, check: Callable[[], str | None], silent: str) -> str | None:
+async def _in_time(
+    threads: CapacityLimiter, check: Callable[[], str | None], silent: str
+) -> str | None:
     """Return the result of a check, or `silent` if it takes too long; it continues then."""
     with move_on_after(_RESPONSE_S):
-        return await to_thread.run_sync(
-            check, limiter=gateway.probe_threads, abandon_on_cancel=True
-        )
+        return await to_thread.run_sync(check, limiter=threads, abandon_on_cancel=True)
     return silent
 
 

@@ -1,126 +1,30 @@
-"""The services that endpoints get, and the route class that calls the endpoints.
+"""The route class that calls the endpoints.
 
 FastAPI parses an endpoint's signature once, for the OpenAPI document and its parameters.
 `GatewayRoute` serves requests by the parsed signature, with one handler for all routes.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
 from inspect import iscoroutinefunction
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
-from anyio import CapacityLimiter, to_thread
-from fastapi import Depends, Request, Response
+from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from sluiceway_gateway.api.auth import PUBLIC, Access
-from sluiceway_gateway.api.json import NO_BODY, JsonCache, ResponseCache, loads
+from sluiceway_gateway.api.json import NO_BODY, loads
 from sluiceway_gateway.api.problems import malformed
-from sluiceway_gateway.channels.service import Channels
-from sluiceway_gateway.channels.watch import Watch
-from sluiceway_gateway.core.auth.service import Tokens
-from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.errors import (
     BodyTooLarge,
     Forbidden,
     InvalidRequest,
     MalformedJson,
-    TooManyWaiters,
     UnsupportedMediaType,
     Violation,
 )
-from sluiceway_gateway.core.kafka.admin import KafkaAdmin
-from sluiceway_gateway.core.settings import Settings
-from sluiceway_gateway.core.telemetry import Metrics
-from sluiceway_gateway.endpoints.groups.service import GroupService
-from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
-from sluiceway_gateway.endpoints.service import AttachService, Endpoints
-from sluiceway_gateway.ledger.reading import LedgerReads
-from sluiceway_gateway.ledger.repair_service import Repairs
-from sluiceway_gateway.ledger.service import Ledgers
-from sluiceway_gateway.lifecycle.service import Lifecycle
-from sluiceway_gateway.messages.reading import MessageReads
-from sluiceway_gateway.messages.writing import MessageWrites
-from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
-from sluiceway_gateway.registry.service import Registry
-from sluiceway_gateway.status.event_feed import StatusFeed
-from sluiceway_gateway.status.service import Statuses
-
-_T = TypeVar("_T")
-
-
-class BoundedThreads:
-    """Separate threads for a few slow calls at a time; a few more wait, and others are refused."""
-
-    def __init__(self, what: str, *, running: int, waiting: int) -> None:
-        """Bound the calls of requests `what`, such as "for messages"."""
-        self._what = what
-        self._limiter = CapacityLimiter(running)
-        self._most = running + waiting
-        self._present = 0
-
-    async def run(self, call: Callable[[], _T]) -> _T:
-        """Return what the call returns, on the event loop. Raises TooManyWaiters.
-
-        A running call is not cancelled, even if nobody waits for it any more.
-        """
-        if self._present >= self._most:
-            raise TooManyWaiters(
-                f"Too many requests {self._what} run and wait at this gateway; send it again in "
-                "some seconds."
-            )
-        self._present += 1
-        try:
-            return await to_thread.run_sync(call, limiter=self._limiter)
-        finally:
-            self._present -= 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Services:
-    """The services of one gateway."""
-
-    settings: Settings
-    tokens: Tokens
-    channels: Channels
-    lifecycle: Lifecycle
-    attach: AttachService
-    endpoints: Endpoints
-    heartbeats: HeartbeatService
-    offsets: Offsets
-    acknowledgements: Acknowledgements
-    ledgers: Ledgers
-    ledger_reads: LedgerReads
-    message_reads: MessageReads
-    message_writes: MessageWrites
-    message_threads: BoundedThreads
-    registry: Registry
-    repairs: Repairs
-    statuses: Statuses
-    feed: StatusFeed
-    rendered: ResponseCache
-    fragments: JsonCache
-    groups: GroupService
-    watch: Watch
-    metrics: Metrics
-    database: Database
-    """For its readiness; everything else goes through a service."""
-    kafka: KafkaAdmin
-    failing_loops: Callable[[], Mapping[str, str]]
-    leads: Callable[[], bool]
-    probe_threads: CapacityLimiter
-
-
-def services_of(request: Request) -> Services:
-    """Return the services of the application that serves this request."""
-    services: Services = request.app.state.parts
-    return services
-
-
-Gateway = Annotated[Services, Depends(services_of)]
 
 
 class GatewayRoute(APIRoute):
@@ -168,14 +72,14 @@ class GatewayRoute(APIRoute):
 
     async def respond(self, request: Request) -> Response:
         """Return the endpoint's response, or raise the error to respond with."""
-        services = services_of(request)
+        parts = request.app.state.parts
         if self.access is not None:
-            await self.access.authorize(request, services.tokens)
+            await self.access.authorize(request, parts.tokens)
         elif self.path not in PUBLIC:
             raise Forbidden("This path is not accessible.")
         if self.strict_query and request.scope["query_string"]:
             _check_query(request, self._arguments.query_names)
-        limit_bytes = services.settings.max_body_bytes
+        limit_bytes = parts.settings.max_body_bytes
         _check_length(request, limit_bytes)
         body = (
             await _read_json(request, limit_bytes, self.media_types) if self._takes_body else None

@@ -6,9 +6,10 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.api.auth import Anybody
+from sluiceway_gateway.api.deps import TokensDep
 from sluiceway_gateway.api.json import json_response, time_json
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.route import GatewayRoute
 
 router = APIRouter(prefix="/v1", tags=["tokens"], route_class=GatewayRoute)
 
@@ -29,9 +30,9 @@ class TokenBody(BaseModel):
     response_description="The token",
     responses=problems(),
 )
-def get_token(principal: Anybody, gateway: Gateway) -> Response:
+def get_token(principal: Anybody, tokens: TokensDep) -> Response:
     """Return name, scopes and expiry of the token in use."""
-    token = gateway.tokens.of(principal)
+    token = tokens.of(principal)
     expires_at = None if token is None else token.expires_at
     body = {
         "id": None if token is None else token.id,

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic_core import to_json
 
 from sluiceway_gateway.api.auth import Anybody, Manager, Viewer
-from sluiceway_gateway.api.json import body_of, json_response, text_of
+from sluiceway_gateway.api.deps import RenderedDep, SettingsDep
+from sluiceway_gateway.api.json import ResponseCache, body_of, json_response, text_of
 from sluiceway_gateway.api.middleware import long_poll
 from sluiceway_gateway.api.params import (
     Conditions,
@@ -21,8 +22,9 @@ from sluiceway_gateway.api.params import (
     request_of,
 )
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import Gateway, GatewayRoute, Services
+from sluiceway_gateway.api.route import GatewayRoute
 from sluiceway_gateway.channels.change import UNSET, etag
+from sluiceway_gateway.channels.deps import ChannelsDep, WatchDep
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import ChangeContext, require_known
 from sluiceway_gateway.channels.topic_config import canonical, refusals
@@ -39,6 +41,7 @@ from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.db.idempotency import StoredResponse
 from sluiceway_gateway.core.errors import ConfigNotAllowed, Violation
 from sluiceway_gateway.core.preconditions import Precondition
+from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.schemas.model import SchemaVersion
 from sluiceway_gateway.schemas.service import parse_schema
 
@@ -75,7 +78,7 @@ def create_channel(
     name: Name,
     body: ChannelPut,
     principal: Manager,
-    gateway: Gateway,
+    channels: ChannelsDep,
     precondition: Conditions,
     dry_run: DryRun = False,
     idempotency_key: IdempotencyKey = None,
@@ -93,7 +96,7 @@ def create_channel(
     change = body.change(config=_config(body))
     content = ("PUT", name, body.model_dump_json(exclude_unset=True, by_alias=True))
     context = change_context(principal, precondition, idempotency_key, content, dry_run=dry_run)
-    return sent(gateway.channels.put(name, change, context, schema=schema, uid=body.metadata.uid))
+    return sent(channels.put(name, change, context, schema=schema, uid=body.metadata.uid))
 
 
 @router.get(
@@ -108,7 +111,8 @@ async def get_channel(
     name: Name,
     request: Request,
     _viewer: Viewer,
-    gateway: Gateway,
+    channels: ChannelsDep,
+    watch: WatchDep,
     precondition: Conditions,
     wait: Wait = 0,
 ) -> Response:
@@ -117,9 +121,9 @@ async def get_channel(
         request,
         precondition,
         wait,
-        read=lambda: gateway.channels.get(name),
+        read=lambda: channels.get(name),
         tag=etag,
-        changed=gateway.watch.changed,
+        changed=watch.changed,
     )
     return unchanged or sent(_response(channel, 200))
 
@@ -133,7 +137,7 @@ async def get_channel(
 )
 def list_channels(
     principal: Anybody,
-    gateway: Gateway,
+    channels: ChannelsDep,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=500)] = None,
     selector: Annotated[
@@ -141,7 +145,7 @@ def list_channels(
     ] = None,
 ) -> Response:
     """Return the channels that the token may see, ordered by name."""
-    page = gateway.channels.page(
+    page = channels.page(
         limit=limit,
         after=name_before(cursor),
         selector=selector_of(selector),
@@ -221,7 +225,9 @@ def get_connection(
     name: Name,
     access: Annotated[Literal["read", "write"], Query(description="The intended access")],
     principal: Viewer,
-    gateway: Gateway,
+    channels: ChannelsDep,
+    settings: SettingsDep,
+    rendered: RenderedDep,
     features: Features,
     listener: Listener = None,
 ) -> Response:
@@ -231,11 +237,11 @@ def get_connection(
     `client_outdated` for a client that does not know the channel's delivery.
     """
     principal.require(Action(access), name)
-    gateway.settings.listeners.reached_by(listener)
-    channel, versions = gateway.channels.connected(name, writes=access == "write")
+    settings.listeners.reached_by(listener)
+    channel, versions = channels.connected(name, writes=access == "write")
     require_known(channel, features)
     return Response(
-        connection_text(gateway, channel, versions, listener=listener),
+        connection_text(settings, rendered, channel, versions, listener=listener),
         # The properties may contain credentials.
         headers={"Cache-Control": "no-store"},
         media_type="application/json",
@@ -243,21 +249,26 @@ def get_connection(
 
 
 def connection_text(
-    gateway: Services, channel: Channel, versions: Sequence[SchemaVersion], *, listener: str | None
+    settings: Settings,
+    rendered: ResponseCache,
+    channel: Channel,
+    versions: Sequence[SchemaVersion],
+    *,
+    listener: str | None,
 ) -> str:
     """Return the JSON of a connection, cached per state of the channel.
 
     Raises InvalidRequest for an unknown listener.
     """
-    kafka = gateway.settings.listeners.reached_by(listener)
+    kafka = settings.listeners.reached_by(listener)
     topic = channel.topic
     tag = f"{etag(channel)}/{channel.schema_id}/{len(versions)}/{topic.id}/{topic.partitions}"
     key = f"connection/{channel.uid}/{listener}"
-    kept = gateway.rendered.get(key, tag)
+    kept = rendered.get(key, tag)
     if kept is None:
         connection = _connection_json(channel, versions, kafka)
         kept = to_json(connection)
-        gateway.rendered.put(key, tag, kept)
+        rendered.put(key, tag, kept)
     return kept.decode()
 
 

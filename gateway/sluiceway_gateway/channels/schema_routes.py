@@ -11,7 +11,8 @@ from sluiceway_gateway.api.auth import Anybody, Viewer
 from sluiceway_gateway.api.json import body_of, json_response
 from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.channels.deps import ChannelsDep
 
 router = APIRouter(prefix="/v1", tags=["schemas"], route_class=GatewayRoute)
 
@@ -45,11 +46,11 @@ class VersionList(BaseModel):
     response_description="All versions",
     responses=problems(404),
 )
-def list_schemas(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
+def list_schemas(name: Name, _viewer: Viewer, channels: ChannelsDep) -> Response:
     """Return all schemas of the channel's records; `status.schema` is the current one."""
     items = [
         body_of(VersionBody, version, definition=json.loads(version.definition))
-        for version in gateway.channels.versions(name)
+        for version in channels.versions(name)
     ]
     return json_response({"items": items})
 
@@ -61,7 +62,7 @@ def list_schemas(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
     response_description="The schema",
     responses=problems(404),
 )
-def get_schema(schema_id: SchemaId, principal: Anybody, gateway: Gateway) -> Response:
+def get_schema(schema_id: SchemaId, principal: Anybody, channels: ChannelsDep) -> Response:
     """Return a schema of a channel that the token may see."""
-    definition = gateway.channels.schema(schema_id, principal)
+    definition = channels.schema(schema_id, principal)
     return json_response({"id": schema_id, "definition": json.loads(definition)})

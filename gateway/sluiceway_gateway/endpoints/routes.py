@@ -7,13 +7,15 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.api.auth import Manager, Viewer, access
+from sluiceway_gateway.api.deps import RenderedDep, SettingsDep, part
 from sluiceway_gateway.api.json import body_of, json_response, text_of
 from sluiceway_gateway.api.middleware import long_poll
 from sluiceway_gateway.api.models import GroupName, Uid
 from sluiceway_gateway.api.params import Conditions, Features, Name, Wait
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.route import GatewayRoute
 from sluiceway_gateway.channels.change import endpoints_etag
+from sluiceway_gateway.channels.deps import WatchDep
 from sluiceway_gateway.channels.routes import Listener, connection_text
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
@@ -26,7 +28,7 @@ from sluiceway_gateway.endpoints.model import (
     offsets_of,
     reached_of,
 )
-from sluiceway_gateway.endpoints.service import DetachSpec
+from sluiceway_gateway.endpoints.service import AttachService, DetachSpec, Endpoints
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
     TAKES,
@@ -48,6 +50,9 @@ router = APIRouter(
     prefix="/v1/channels/{name}/endpoints", tags=["endpoints"], route_class=GatewayRoute
 )
 
+AttachDep = Annotated[AttachService, part("attach")]
+EndpointsDep = Annotated[Endpoints, part("endpoints")]
+
 EndpointId = Annotated[Uid, Path(description="The endpoint's id")]
 
 
@@ -64,7 +69,9 @@ async def attach_endpoint(
     name: Name,
     body: AttachPost,
     principal: Annotated[Principal, access(Action.VIEW, rechecked=True)],
-    gateway: Gateway,
+    attach: AttachDep,
+    settings: SettingsDep,
+    rendered: RenderedDep,
     features: Features,
     listener: Listener = None,
     user_agent: Annotated[str, Header(include_in_schema=False)] = "",
@@ -75,7 +82,7 @@ async def attach_endpoint(
     adds partitions: 409 `channel_not_ready` until they exist. Members of a dynamic group get an
     index, and have no partitions until they sync.
     """
-    gateway.settings.listeners.reached_by(listener)
+    settings.listeners.reached_by(listener)
     heartbeat = body.heartbeat or AttachHeartbeat()
     spec = AttachSpec(
         id=body.id,
@@ -94,9 +101,9 @@ async def attach_endpoint(
         spark=None if body.spark is None else SparkJob(**body.spark.model_dump()),
     )
     request = AttachRequest(channel=name, channel_uid=body.uid, spec=spec, principal=principal)
-    attached = await asyncio.wrap_future(gateway.attach.submit(request))
+    attached = await asyncio.wrap_future(attach.submit(request))
     channel = attached.channel
-    connection = connection_text(gateway, channel, attached.versions, listener=listener)
+    connection = connection_text(settings, rendered, channel, attached.versions, listener=listener)
     # The connection is the same for all members, and inserted as text.
     return Response(
         f'{text_of(_attached_json(attached))[:-1]},"connection":{connection}}}',
@@ -117,7 +124,8 @@ async def list_endpoints(
     name: Name,
     request: Request,
     _viewer: Viewer,
-    gateway: Gateway,
+    endpoints: EndpointsDep,
+    watch: WatchDep,
     precondition: Conditions,
     role: RoleWord | None = None,
     group: GroupName | None = None,
@@ -130,20 +138,19 @@ async def list_endpoints(
     Heartbeats that change only counters do not end a wait.
     """
     after = place_before(cursor)
-    service = gateway.endpoints
     _, unchanged = await long_poll(
         request,
         precondition,
         wait,
-        read=lambda: service.state(name),
+        read=lambda: endpoints.state(name),
         tag=lambda state: endpoints_etag(*state),
-        changed=gateway.watch.endpoints_changed,
+        changed=watch.endpoints_changed,
     )
     if unchanged:
         return unchanged
     wanted = role and Role(role)
     page = await run_in_threadpool(
-        service.page, name, role=wanted, group=group, after=after, limit=limit
+        endpoints.page, name, role=wanted, group=group, after=after, limit=limit
     )
     following = None if page.following is None else cursor_after_place(page.following)
     items = [endpoint_json(page.channel, endpoint) for endpoint in page.endpoints]
@@ -158,9 +165,9 @@ async def list_endpoints(
     response_description="The endpoint",
     responses=problems(404),
 )
-def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) -> Response:
+def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, endpoints: EndpointsDep) -> Response:
     """Return an endpoint, superseded or not, with its partitions and last events."""
-    details = gateway.endpoints.get(name, id)
+    details = endpoints.get(name, id)
     body = endpoint_json(details.channel, details.endpoint) | {
         "partitions": list(details.partitions),
         "events": [body_of(EventBody, event) for event in details.events],
@@ -176,7 +183,7 @@ def get_endpoint(name: Name, id: EndpointId, _viewer: Viewer, gateway: Gateway) 
     responses=problems(404, 409, 413),
 )
 def detach_endpoint(
-    name: Name, id: EndpointId, body: DetachPost, principal: Viewer, gateway: Gateway
+    name: Name, id: EndpointId, body: DetachPost, principal: Viewer, endpoints: EndpointsDep
 ) -> Response:
     """Close an endpoint for good, or fail it.
 
@@ -191,7 +198,7 @@ def detach_endpoint(
         reached=reached_of(body.positions),
         finished_through=body.finished_through,
     )
-    channel, endpoint = gateway.endpoints.detach(name, id, spec, uid=body.uid, principal=principal)
+    channel, endpoint = endpoints.detach(name, id, spec, uid=body.uid, principal=principal)
     return json_response(endpoint_json(channel, endpoint))
 
 
@@ -207,14 +214,14 @@ def dismiss_endpoint(
     id: EndpointId,
     uid: Annotated[Uid, Query(description="Of the channel")],
     principal: Manager,
-    gateway: Gateway,
+    endpoints: EndpointsDep,
 ) -> Response:
     """Remove an endpoint from its place, and fence it.
 
     For failed or lost endpoints without a successor. The records of a writer stay readable: for
     readers, it has finished at the current end of the channel.
     """
-    channel, endpoint = gateway.endpoints.dismiss(name, id, uid=uid, principal=principal)
+    channel, endpoint = endpoints.dismiss(name, id, uid=uid, principal=principal)
     return json_response(endpoint_json(channel, endpoint))
 
 

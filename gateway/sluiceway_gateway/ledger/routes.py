@@ -8,18 +8,21 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.api.auth import Manager, Viewer, Writer
+from sluiceway_gateway.api.deps import part
 from sluiceway_gateway.api.json import body_of, json_response
 from sluiceway_gateway.api.middleware import long_poll
 from sluiceway_gateway.api.models import INT64_MAX, Count, PartitionText, RequestModel, Uid
 from sluiceway_gateway.api.params import LABEL_TEXT, Conditions, Label, Name, Reason, Time, Wait
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.route import GatewayRoute
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.core.names import MAX_PARTITIONS
 from sluiceway_gateway.core.preconditions import Precondition
 from sluiceway_gateway.ledger.batches import CommitRequest
-from sluiceway_gateway.ledger.reading import CommittedQuery
+from sluiceway_gateway.ledger.reading import CommittedQuery, LedgerReads
+from sluiceway_gateway.ledger.repair_service import Repairs
 from sluiceway_gateway.ledger.repairing import RepairRequest
+from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.ledger.wire import (
     MAX_INTERVALS,
     MAX_SLICES,
@@ -53,6 +56,10 @@ MAX_STARTS = 5_000
 
 router = APIRouter(prefix="/v1/channels/{name}", tags=["ledger"], route_class=GatewayRoute)
 
+LedgerReadsDep = Annotated[LedgerReads, part("ledger_reads")]
+LedgersDep = Annotated[Ledgers, part("ledgers")]
+RepairsDep = Annotated[Repairs, part("repairs")]
+
 BatchId = Annotated[Uid, Path(description="The batch's id")]
 SliceNumber = Annotated[int, Path(ge=0, lt=MAX_SLICES, description="From 0")]
 OfChannel = Annotated[Uid, Query(description="Of the channel")]
@@ -83,13 +90,13 @@ def _starts_of(text: str | None) -> dict[int, int] | None:
     response_description="It is open, or its key is committed",
     responses=problems(404, 409, 413),
 )
-def open_batch(name: Name, body: BatchPost, writer: Writer, gateway: Gateway) -> Response:
+def open_batch(name: Name, body: BatchPost, writer: Writer, ledgers: LedgersDep) -> Response:
     """Return the batch of a key; repeats of an instance get the same batch.
 
     If the state is `committed`, write nothing. Write nothing before the response, and only to the
     partitions in `begin`.
     """
-    batch = gateway.ledgers.open(name, body.request(), uid=body.uid, principal=writer)
+    batch = ledgers.open(name, body.request(), uid=body.uid, principal=writer)
     return json_response(batch_json(batch))
 
 
@@ -101,11 +108,11 @@ def open_batch(name: Name, body: BatchPost, writer: Writer, gateway: Gateway) ->
     responses=problems(404, 409, 413),
 )
 def upload_slice(
-    name: Name, id: BatchId, slice: SliceNumber, body: SlicePut, writer: Writer, gateway: Gateway
+    name: Name, id: BatchId, slice: SliceNumber, body: SlicePut, writer: Writer, ledgers: LedgersDep
 ) -> Response:
     """Store a part of an open batch's manifest, until the commit with the digest of the whole."""
     manifest = checked_manifest(body.manifest)
-    batch = gateway.ledgers.upload(
+    batch = ledgers.upload(
         name, id, slice, manifest, uid=body.uid, instance=body.instance, principal=writer
     )
     return json_response(batch_json(batch))
@@ -119,7 +126,7 @@ def upload_slice(
     responses=problems(404, 409, 413),
 )
 def commit_batch(
-    name: Name, id: BatchId, body: CommitPost, writer: Writer, gateway: Gateway
+    name: Name, id: BatchId, body: CommitPost, writer: Writer, ledgers: LedgersDep
 ) -> Response:
     """Make the manifest's offsets visible, and commit a reader's positions with them, or neither.
 
@@ -127,7 +134,7 @@ def commit_batch(
     """
     change = None
     if body.positions is not None:
-        topic_id = body.positions.topic_id or gateway.ledgers.topic_id(name, uid=body.uid)
+        topic_id = body.positions.topic_id or ledgers.topic_id(name, uid=body.uid)
         change = position_change(name, body.uid, topic_id, body.positions)
     request = CommitRequest(
         batch=id,
@@ -137,7 +144,7 @@ def commit_batch(
         records=body.records,
         counts={int(partition): count for partition, count in body.counts.items()},
     )
-    committed = gateway.ledgers.commit(
+    committed = ledgers.commit(
         name, request, uid=body.uid, slices=body.slices, positions=change, principal=writer
     )
     return json_response(commit_json(committed))
@@ -151,10 +158,10 @@ def commit_batch(
     responses=problems(404, 409, 413),
 )
 def abort_batch(
-    name: Name, id: BatchId, body: AbortPost, writer: Writer, gateway: Gateway
+    name: Name, id: BatchId, body: AbortPost, writer: Writer, ledgers: LedgersDep
 ) -> Response:
     """End a batch; none of its records become visible. 409 `batch_committed` after its commit."""
-    batch = gateway.ledgers.abort(
+    batch = ledgers.abort(
         name, id, uid=body.uid, instance=body.instance, cause=body.cause, principal=writer
     )
     return json_response(batch_json(batch))
@@ -167,10 +174,10 @@ def abort_batch(
     response_description="The leases, with the ends of batches that are not open",
     responses=problems(404, 409, 413),
 )
-def renew_batches(name: Name, body: RenewPost, writer: Writer, gateway: Gateway) -> Response:
+def renew_batches(name: Name, body: RenewPost, writer: Writer, ledgers: LedgersDep) -> Response:
     """Renew the leases of open batches. The response has the state of batches that have ended."""
     instances = {batch.id: batch.instance for batch in body.batches}
-    batches = gateway.ledgers.renew(
+    batches = ledgers.renew(
         name, instances, uid=body.uid, lease=lease_of(body.lease_ms), principal=writer
     )
     return json_response({"batches": [body_of(LeaseBody, batch) for batch in batches]})
@@ -203,12 +210,12 @@ class BatchOwnerBody(BaseModel):
     responses=problems(404, 409, 413),
 )
 def transfer_batches(
-    name: Name, body: BatchOwnerPost, principal: Manager, gateway: Gateway
+    name: Name, body: BatchOwnerPost, principal: Manager, ledgers: LedgersDep
 ) -> Response:
     """Give all batches and keys of a writer to the tokens of a label, or to every label."""
     if (body.writer is None) == (body.key is None):
         raise InvalidRequest.at("/writer", "give either the writer or one of its keys")
-    owner = gateway.ledgers.transfer(
+    owner = ledgers.transfer(
         name,
         **body.model_dump(include={"uid", "writer", "key", "owner", "reason"}),
         principal=principal,
@@ -228,7 +235,7 @@ async def get_committed(
     uid: OfChannel,
     request: Request,
     _viewer: Viewer,
-    gateway: Gateway,
+    ledger_reads: LedgerReadsDep,
     precondition: Conditions,
     from_: Annotated[
         str | None,
@@ -268,14 +275,13 @@ async def get_committed(
         whole=snapshot is not None or snapshot_at is not None,
         known_number=known,
     )
-    reads = gateway.ledger_reads
     committed, unchanged = await long_poll(
         request,
         Precondition() if query.is_past else precondition,
         wait,
-        read=lambda: reads.committed(name, query, uid=uid),
+        read=lambda: ledger_reads.committed(name, query, uid=uid),
         tag=attrgetter("etag"),
-        changed=reads.changed,
+        changed=ledger_reads.changed,
     )
     if unchanged:
         return unchanged
@@ -292,13 +298,13 @@ async def get_committed(
 def list_commits(
     name: Name,
     _viewer: Viewer,
-    gateway: Gateway,
+    ledger_reads: LedgerReadsDep,
     uid: Annotated[Uid | None, Query(description="Of the channel")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[int | None, Query(ge=1, le=INT64_MAX, description="A number")] = None,
 ) -> Response:
     """Return ended batches (commits, aborts, reaped batches), repairs, and open batches."""
-    commits = gateway.ledger_reads.commits(name, uid=uid, before=before, limit=limit)
+    commits = ledger_reads.commits(name, uid=uid, before=before, limit=limit)
     return json_response(commits_json(commits))
 
 
@@ -329,12 +335,12 @@ class RepairPost(RequestModel):
     response_description="The plan",
     responses=problems(404, 409),
 )
-def plan_repair(name: Name, uid: OfChannel, _viewer: Viewer, gateway: Gateway) -> Response:
+def plan_repair(name: Name, uid: OfChannel, _viewer: Viewer, repairs: RepairsDep) -> Response:
     """Return the committed messages of a halted channel that Kafka has lost; changes nothing.
 
     409 `ledger_intact` for a channel that is not halted.
     """
-    plan = gateway.repairs.plan(name, uid=uid)
+    plan = repairs.plan(name, uid=uid)
     return json_response(body_of(RepairPlanBody, plan, open=open_json(plan.aborted)))
 
 
@@ -345,7 +351,9 @@ def plan_repair(name: Name, uid: OfChannel, _viewer: Viewer, gateway: Gateway) -
     response_description="It is repaired",
     responses=problems(404, 409, 413),
 )
-def repair_ledger(name: Name, body: RepairPost, principal: Manager, gateway: Gateway) -> Response:
+def repair_ledger(
+    name: Name, body: RepairPost, principal: Manager, repairs: RepairsDep
+) -> Response:
     """Give up the lost records of the plan, abort all open batches, and end the halt.
 
     Partitions are filled up to the committed end with messages that no reader sees, so that no
@@ -356,5 +364,5 @@ def repair_ledger(name: Name, body: RepairPost, principal: Manager, gateway: Gat
         reason=body.reason,
         by=principal.id,
     )
-    repair = gateway.repairs.repair(name, request, uid=body.uid, by=principal)
+    repair = repairs.repair(name, request, uid=body.uid, by=principal)
     return json_response(body_of(RepairBody, repair))

@@ -6,14 +6,18 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from sluiceway_gateway.api.auth import Manager
+from sluiceway_gateway.api.deps import part
 from sluiceway_gateway.api.models import RequestModel, Uid
 from sluiceway_gateway.api.params import Conditions, IdempotencyKey, Name
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.route import GatewayRoute
 from sluiceway_gateway.channels.routes import DryRun, change_context, described, sent
 from sluiceway_gateway.channels.wire import ChannelBody
+from sluiceway_gateway.lifecycle.service import Lifecycle
 
 router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=GatewayRoute)
+
+LifecycleDep = Annotated[Lifecycle, part("lifecycle")]
 
 
 class ClosePost(RequestModel):
@@ -33,7 +37,7 @@ def close_channel(
     name: Name,
     body: ClosePost,
     principal: Manager,
-    gateway: Gateway,
+    lifecycle: LifecycleDep,
     precondition: Conditions,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
@@ -44,7 +48,7 @@ def close_channel(
     """
     content = ("CLOSE", name, body.uid, body.force)
     context = change_context(principal, precondition, idempotency_key, content)
-    return sent(gateway.lifecycle.close(name, context, uid=body.uid, force=body.force))
+    return sent(lifecycle.close(name, context, uid=body.uid, force=body.force))
 
 
 @router.delete(
@@ -58,7 +62,7 @@ def delete_channel(
     name: Name,
     uid: Annotated[Uid, Query(description="Refuse any other channel of this name")],
     principal: Manager,
-    gateway: Gateway,
+    lifecycle: LifecycleDep,
     precondition: Conditions,
     topic: Annotated[
         Literal["delete", "keep"], Query(description="keep: the topic and its records stay")
@@ -85,7 +89,5 @@ def delete_channel(
     )
     keeps = topic == "keep"
     return sent(
-        gateway.lifecycle.delete(
-            name, context, uid=uid, keep_topic=keeps, force=force, if_empty=if_empty
-        )
+        lifecycle.delete(name, context, uid=uid, keep_topic=keeps, force=force, if_empty=if_empty)
     )

@@ -1,12 +1,17 @@
 """Routes of messages: read a few of a channel's, and write a few by hand."""
 
+from typing import Annotated
+
 from fastapi import APIRouter, Response
 
 from sluiceway_gateway.api.auth import Reader, Writer
+from sluiceway_gateway.api.deps import part
 from sluiceway_gateway.api.json import json_response
 from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.messages.reading import MessageReads
+from sluiceway_gateway.messages.threads import BoundedThreads
 from sluiceway_gateway.messages.wire import (
     Cursor,
     Limit,
@@ -22,10 +27,15 @@ from sluiceway_gateway.messages.wire import (
     start_point,
     written_json,
 )
+from sluiceway_gateway.messages.writing import MessageWrites
 
 router = APIRouter(
     prefix="/v1/channels/{name}/messages", tags=["messages"], route_class=GatewayRoute
 )
+
+MessageReadsDep = Annotated[MessageReads, part("message_reads")]
+MessageThreadsDep = Annotated[BoundedThreads, part("message_threads")]
+MessageWritesDep = Annotated[MessageWrites, part("message_writes")]
 
 
 @router.get(
@@ -38,7 +48,8 @@ router = APIRouter(
 async def list_messages(
     name: Name,
     _reader: Reader,
-    gateway: Gateway,
+    message_reads: MessageReadsDep,
+    message_threads: MessageThreadsDep,
     partition: PartitionNumber = None,
     offset: Offset = None,
     since: Since = None,
@@ -56,11 +67,11 @@ async def list_messages(
     begin = start_point(partition=partition, offset=offset, since=since, start=start, cursor=cursor)
 
     def read() -> Response:
-        page = gateway.message_reads.read(name, begin, limit=limit, uncommitted=uncommitted)
+        page = message_reads.read(name, begin, limit=limit, uncommitted=uncommitted)
         # Records must not stay in caches, which do not check tokens.
         return json_response(page_json(page), headers={"Cache-Control": "no-store"})
 
-    return await gateway.message_threads.run(read)
+    return await message_threads.run(read)
 
 
 @router.post(
@@ -72,7 +83,11 @@ async def list_messages(
     responses=problems(404, 409, 413),
 )
 async def write_messages(
-    name: Name, body: MessagesPost, writer: Writer, gateway: Gateway
+    name: Name,
+    body: MessagesPost,
+    writer: Writer,
+    message_writes: MessageWritesDep,
+    message_threads: MessageThreadsDep,
 ) -> Response:
     """Write a few records by hand, in the channel's format and current schema.
 
@@ -82,7 +97,7 @@ async def write_messages(
     request = body.request()
 
     def write() -> Response:
-        written = gateway.message_writes.write(name, request, writer)
+        written = message_writes.write(name, request, writer)
         return json_response(written_json(written), 201)
 
-    return await gateway.message_threads.run(write)
+    return await message_threads.run(write)

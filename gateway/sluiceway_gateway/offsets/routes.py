@@ -10,12 +10,13 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.api.auth import Viewer, access, authenticate
+from sluiceway_gateway.api.deps import TokensDep, part
 from sluiceway_gateway.api.json import body_of, json_response, text_of, time_json
 from sluiceway_gateway.api.middleware import unless_disconnected
 from sluiceway_gateway.api.models import Count, Ends, Number, RequestModel, Uid
 from sluiceway_gateway.api.params import IdempotencyKey, InGroup, Name, Wait, each_once, request_of
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.route import GatewayRoute
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.db.idempotency import StoredResponse
 from sluiceway_gateway.core.names import MAX_GROUP_SIZE, MAX_PARTITIONS
@@ -24,13 +25,16 @@ from sluiceway_gateway.endpoints.groups.model import Group
 from sluiceway_gateway.endpoints.positions import Committed, Position
 from sluiceway_gateway.endpoints.wire import ModeWord, PositionBody
 from sluiceway_gateway.offsets.model import AckResult, Bounds, Commit
-from sluiceway_gateway.offsets.service import Advance, GroupReport, Reset
+from sluiceway_gateway.offsets.service import Acknowledgements, Advance, GroupReport, Offsets, Reset
 
 router = APIRouter(
     prefix="/v1/channels/{name}/groups/{group:path}/offsets",
     tags=["endpoints"],
     route_class=GatewayRoute,
 )
+
+AcknowledgementsDep = Annotated[Acknowledgements, part("acknowledgements")]
+OffsetsDep = Annotated[Offsets, part("offsets")]
 
 INT32_MAX = 2**31 - 1
 MAX_METADATA = 4096
@@ -134,11 +138,11 @@ def get_offsets(
     name: Name,
     group: InGroup,
     _viewer: Viewer,
-    gateway: Gateway,
+    offsets: OffsetsDep,
     index: Annotated[Index | None, Query(description="Of a member of a broadcast group")] = None,
 ) -> Response:
     """Return the group's committed positions; partitions without one are left out."""
-    return json_response(_report_json(gateway.offsets.fetch(name, group, index=index)))
+    return json_response(_report_json(offsets.fetch(name, group, index=index)))
 
 
 @router.put(
@@ -153,7 +157,7 @@ async def commit_offsets(
     group: InGroup,
     body: CommitPut,
     principal: Annotated[Principal, access(Action.READ, rechecked=True)],
-    gateway: Gateway,
+    offsets: OffsetsDep,
 ) -> Response:
     """Commit all of the positions, or none of them.
 
@@ -171,7 +175,7 @@ async def commit_offsets(
         number=body.number,
         positions=_positions_of(body.positions),
     )
-    result = await asyncio.wrap_future(gateway.offsets.submit(commit, principal=principal))
+    result = await asyncio.wrap_future(offsets.submit(commit, principal=principal))
     positions = [(result.member, position) for position in result.positions]
     return json_response(_group_json(result.group, positions) | {"number": result.number})
 
@@ -188,7 +192,7 @@ def reset_offsets(
     group: InGroup,
     body: ResetPost,
     principal: Viewer,
-    gateway: Gateway,
+    offsets: OffsetsDep,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Set positions, forward or back, in a new generation of the group.
@@ -198,7 +202,7 @@ def reset_offsets(
     reason are in the history.
     """
     content = body.model_dump_json(by_alias=True)
-    response = gateway.offsets.reset(
+    response = offsets.reset(
         name,
         group,
         Reset(
@@ -273,7 +277,7 @@ class AdvancePost(RequestModel):
     responses=problems(404, 409, 413),
 )
 def advance_offsets(
-    name: Name, group: InGroup, body: AdvancePost, principal: Viewer, gateway: Gateway
+    name: Name, group: InGroup, body: AdvancePost, principal: Viewer, offsets: OffsetsDep
 ) -> Response:
     """Compare and set all of the positions, or none of them.
 
@@ -286,7 +290,7 @@ def advance_offsets(
         before={position.partition: position for position in _positions_of(body.before)},
         topic_id=body.topic_id,
     )
-    report = gateway.offsets.advance(name, group, change, uid=body.uid, principal=principal)
+    report = offsets.advance(name, group, change, uid=body.uid, principal=principal)
     return json_response(_report_json(report))
 
 
@@ -332,7 +336,8 @@ async def wait_for_offsets(
     body: PassedPost,
     request: Request,
     _viewer: Viewer,
-    gateway: Gateway,
+    acknowledgements: AcknowledgementsDep,
+    tokens: TokensDep,
     wait: Wait = 0,
 ) -> Response:
     """Wait until the group has committed past the offsets, or until the end of `wait`.
@@ -344,10 +349,10 @@ async def wait_for_offsets(
         offsets={int(partition): end for partition, end in body.offsets.items()},
     )
     acknowledgement = await unless_disconnected(
-        request, gateway.acknowledgements.wait(name, group, bounds, uid=body.uid, timeout_s=wait)
+        request, acknowledgements.wait(name, group, bounds, uid=body.uid, timeout_s=wait)
     )
     if wait:
-        await authenticate(request, gateway.tokens)
+        await authenticate(request, tokens)
     # None if the client has disconnected.
     result = acknowledgement or AckResult(known=False, missing=())
     missing = result.missing

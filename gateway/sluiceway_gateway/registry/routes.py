@@ -13,14 +13,16 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
 from sluiceway_gateway.api.auth import RegistryClient
+from sluiceway_gateway.api.deps import part
 from sluiceway_gateway.api.problems import headers_of, status_of
-from sluiceway_gateway.api.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.route import GatewayRoute
 from sluiceway_gateway.core.errors import NotFound, RegistryError, SluicewayGatewayError
 from sluiceway_gateway.registry.service import (
     INVALID_SCHEMA,
     KEY_SUFFIX,
     SCHEMA_NOT_FOUND,
     SUBJECT_NOT_FOUND,
+    Registry,
 )
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -47,6 +49,8 @@ class RegistryRoute(GatewayRoute):
 
 
 router = APIRouter(prefix="/registry", route_class=RegistryRoute, include_in_schema=False)
+
+RegistryDep = Annotated[Registry, part("registry")]
 
 _INT32_MAX = 2**31 - 1
 
@@ -130,14 +134,14 @@ async def list_contexts(_client: RegistryClient) -> Response:
 @router.get("/schemas")
 def list_schemas(
     client: RegistryClient,
-    gateway: Gateway,
+    registry: RegistryDep,
     part: Part,
     prefix: SubjectPrefix = "",
     latest: Annotated[bool, Query(alias="latestOnly")] = False,
 ) -> Response:
     """Return versions of all subjects with their schemas, at most 1,000."""
     limit = min(part.limit, MAX_SCHEMAS) if part.limit >= 0 else MAX_SCHEMAS
-    versions = gateway.registry.listed(
+    versions = registry.listed(
         client,
         prefix=prefix.removeprefix(ANY_CONTEXT),
         latest=latest,
@@ -156,37 +160,39 @@ async def list_types(_client: RegistryClient) -> Response:
 def get_schema_by_id(
     schema_id: SchemaId,
     client: RegistryClient,
-    gateway: Gateway,
+    registry: RegistryDep,
     fetch_max_id: Annotated[bool, Query(alias="fetchMaxId")] = False,
 ) -> Response:
     """Return the schema with this id, as messages carry it."""
-    schema = {"schema": gateway.registry.definition(schema_id, client)}
-    return _json(schema | ({"maxId": gateway.registry.max_id(client)} if fetch_max_id else {}))
+    schema = {"schema": registry.definition(schema_id, client)}
+    return _json(schema | ({"maxId": registry.max_id(client)} if fetch_max_id else {}))
 
 
 @router.get("/schemas/ids/{schema_id}/schema")
-def get_definition_by_id(schema_id: SchemaId, client: RegistryClient, gateway: Gateway) -> Response:
+def get_definition_by_id(
+    schema_id: SchemaId, client: RegistryClient, registry: RegistryDep
+) -> Response:
     """Return the schema alone."""
-    return Response(gateway.registry.definition(schema_id, client), media_type=MEDIA_TYPE)
+    return Response(registry.definition(schema_id, client), media_type=MEDIA_TYPE)
 
 
 @router.get("/schemas/ids/{schema_id}/subjects")
 def list_subjects_of_id(
-    schema_id: SchemaId, client: RegistryClient, gateway: Gateway, part: Part
+    schema_id: SchemaId, client: RegistryClient, registry: RegistryDep, part: Part
 ) -> Response:
     """Return the subjects that have the schema."""
-    return part.of(sorted({subject for subject, _ in gateway.registry.uses(schema_id, client)}))
+    return part.of(sorted({subject for subject, _ in registry.uses(schema_id, client)}))
 
 
 @router.get("/schemas/ids/{schema_id}/versions")
 def list_versions_of_id(
-    schema_id: SchemaId, client: RegistryClient, gateway: Gateway, part: Part
+    schema_id: SchemaId, client: RegistryClient, registry: RegistryDep, part: Part
 ) -> Response:
     """Return the subjects and versions that have the schema."""
     return part.of(
         [
             {"subject": subject, "version": version}
-            for subject, version in gateway.registry.uses(schema_id, client)
+            for subject, version in registry.uses(schema_id, client)
         ]
     )
 
@@ -194,59 +200,63 @@ def list_versions_of_id(
 @router.get("/subjects")
 def list_subjects(
     client: RegistryClient,
-    gateway: Gateway,
+    registry: RegistryDep,
     part: Part,
     prefix: SubjectPrefix = "",
 ) -> Response:
     """Return the names of all subjects."""
-    return part.of(gateway.registry.subjects(client, prefix=prefix.removeprefix(ANY_CONTEXT)))
+    return part.of(registry.subjects(client, prefix=prefix.removeprefix(ANY_CONTEXT)))
 
 
 @router.get("/subjects/{subject}/versions")
-def list_versions(subject: str, client: RegistryClient, gateway: Gateway, part: Part) -> Response:
+def list_versions(
+    subject: str, client: RegistryClient, registry: RegistryDep, part: Part
+) -> Response:
     """Return the numbers of a subject's versions."""
-    return part.of([version.version for version in gateway.registry.versions(subject, client)])
+    return part.of([version.version for version in registry.versions(subject, client)])
 
 
 @router.get("/subjects/{subject}/versions/{version}")
-def get_version(subject: str, version: str, client: RegistryClient, gateway: Gateway) -> Response:
+def get_version(
+    subject: str, version: str, client: RegistryClient, registry: RegistryDep
+) -> Response:
     """Return a version; `latest` is the version that writers use."""
-    return _json(vars(gateway.registry.version(subject, version, client)))
+    return _json(vars(registry.version(subject, version, client)))
 
 
 @router.get("/subjects/{subject}/versions/{version}/schema")
 def get_definition(
-    subject: str, version: str, client: RegistryClient, gateway: Gateway
+    subject: str, version: str, client: RegistryClient, registry: RegistryDep
 ) -> Response:
     """Return the schema of a version alone."""
-    subject_version = gateway.registry.version(subject, version, client)
+    subject_version = registry.version(subject, version, client)
     return Response(subject_version.schema, media_type=MEDIA_TYPE)
 
 
 @router.get("/subjects/{subject}/versions/{version}/referencedby")
 def list_references(
-    subject: str, version: str, client: RegistryClient, gateway: Gateway
+    subject: str, version: str, client: RegistryClient, registry: RegistryDep
 ) -> Response:
     """Return no ids: schemas of channels have no references."""
-    gateway.registry.version(subject, version, client)
+    registry.version(subject, version, client)
     return _json([])
 
 
 @router.post("/subjects/{subject}")
 def lookup_schema(
-    subject: str, client: RegistryClient, gateway: Gateway, body: SchemaText
+    subject: str, client: RegistryClient, registry: RegistryDep, body: SchemaText
 ) -> Response:
     """Return the version that has this schema."""
-    return _json(vars(gateway.registry.lookup(subject, body.avro(), client)))
+    return _json(vars(registry.lookup(subject, body.avro(), client)))
 
 
 @router.post("/subjects/{subject}/versions")
 def register_schema(
-    subject: str, client: RegistryClient, gateway: Gateway, body: SchemaText
+    subject: str, client: RegistryClient, registry: RegistryDep, body: SchemaText
 ) -> Response:
     """Return the id of a schema that the channel has already; others are refused."""
     try:
-        version = gateway.registry.lookup(subject, body.avro(), client)
+        version = registry.lookup(subject, body.avro(), client)
     except RegistryError as error:
         if error.number not in {SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND}:
             raise
@@ -262,18 +272,18 @@ def register_schema(
 
 @router.post("/compatibility/subjects/{subject}/versions")
 def check_all_versions(
-    subject: str, client: RegistryClient, gateway: Gateway, body: SchemaText
+    subject: str, client: RegistryClient, registry: RegistryDep, body: SchemaText
 ) -> Response:
     """Check a schema against all versions by the channel's rule."""
-    return _compatibility(gateway.registry.incompatibilities(subject, None, body.avro(), client))
+    return _compatibility(registry.incompatibilities(subject, None, body.avro(), client))
 
 
 @router.post("/compatibility/subjects/{subject}/versions/{version}")
 def check_version(
-    subject: str, version: str, client: RegistryClient, gateway: Gateway, body: SchemaText
+    subject: str, version: str, client: RegistryClient, registry: RegistryDep, body: SchemaText
 ) -> Response:
     """Check a schema against one version by the channel's rule."""
-    return _compatibility(gateway.registry.incompatibilities(subject, version, body.avro(), client))
+    return _compatibility(registry.incompatibilities(subject, version, body.avro(), client))
 
 
 def _compatibility(reasons: list[str]) -> Response:
@@ -287,9 +297,9 @@ async def get_global_config(_client: RegistryClient) -> Response:
 
 
 @router.get("/config/{subject}")
-def get_config(subject: str, client: RegistryClient, gateway: Gateway) -> Response:
+def get_config(subject: str, client: RegistryClient, registry: RegistryDep) -> Response:
     """Return the rule of a subject's channel, which always covers all versions."""
-    rule = str(gateway.registry.compatibility(subject, client)).upper()
+    rule = str(registry.compatibility(subject, client)).upper()
     return _json({"compatibilityLevel": rule if rule == "NONE" else f"{rule}_TRANSITIVE"})
 
 

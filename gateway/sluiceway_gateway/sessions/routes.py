@@ -9,15 +9,17 @@ from fastapi import APIRouter, Header, Response
 from pydantic import AfterValidator, BaseModel, Field
 
 from sluiceway_gateway.api.auth import access
+from sluiceway_gateway.api.deps import part
 from sluiceway_gateway.api.json import body_of, json_response
 from sluiceway_gateway.api.models import Count, Number, RequestModel, Uid
 from sluiceway_gateway.api.params import each_once
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.route import GatewayRoute
 from sluiceway_gateway.core.auth.model import Principal
 from sluiceway_gateway.endpoints.heartbeats import (
     EndpointReport,
     HeartbeatResult,
+    HeartbeatService,
     TaskReply,
     TaskReport,
 )
@@ -35,6 +37,7 @@ from sluiceway_gateway.endpoints.wire import (
     counterpart_json,
 )
 from sluiceway_gateway.ledger.model import LEASE
+from sluiceway_gateway.ledger.routes import LedgersDep
 from sluiceway_gateway.ledger.wire import BatchText
 
 MAX_PAYLOAD_BYTES = 4096
@@ -43,6 +46,8 @@ MAX_TASKS = 1000
 _RENEWAL_MS = LEASE // timedelta(milliseconds=3)
 
 router = APIRouter(prefix="/v1", tags=["endpoints"], route_class=GatewayRoute)
+
+HeartbeatsDep = Annotated[HeartbeatService, part("heartbeats")]
 
 
 class TaskReportBody(RequestModel):
@@ -183,14 +188,15 @@ class HeartbeatResponse(BaseModel):
 def send_heartbeat(
     body: HeartbeatPost,
     principal: Annotated[Principal, access(None, rechecked=True)],
-    gateway: Gateway,
+    heartbeats: HeartbeatsDep,
+    ledgers: LedgersDep,
     user_agent: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
     """Save the reports of all endpoints of a client's process, and return their counterparts.
 
     An error of one endpoint is in its reply, and does not affect the others.
     """
-    result = gateway.heartbeats.beat(
+    result = heartbeats.beat(
         body.session,
         body.beat,
         [_report_of(report) for report in body.endpoints],
@@ -201,9 +207,9 @@ def send_heartbeat(
     )
     # In separate transactions, because they lock ledgers.
     if body.ended:
-        gateway.ledgers.abort_ended(body.ended, principal)
+        ledgers.abort_ended(body.ended, principal)
     if body.renews:
-        gateway.ledgers.renew_running(body.renews, principal)
+        ledgers.renew_running(body.renews, principal)
     response = _result_json(result)
     if body.tasks:
         response["tasks"] = result.tasks

@@ -11,7 +11,8 @@ from sluiceway_gateway.api.json import body_of, json_response
 from sluiceway_gateway.api.models import INT64_MAX
 from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.channels.deps import ChannelsDep
 from sluiceway_gateway.core.audit.model import AuditedAction
 
 router = APIRouter(prefix="/v1", tags=["channels"], route_class=GatewayRoute)
@@ -83,7 +84,7 @@ class AuditBody(BaseModel):
 def list_channel_changes(
     name: Name,
     _viewer: Viewer,
-    gateway: Gateway,
+    channels: ChannelsDep,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[int | None, Query(ge=1, le=INT64_MAX, description="A number")] = None,
 ) -> Response:
@@ -91,7 +92,7 @@ def list_channel_changes(
 
     Entries of deleted channels stay as long as others.
     """
-    entries, more = gateway.channels.changes(name, before=before, limit=limit)
+    entries, more = channels.changes(name, before=before, limit=limit)
     return json_response(
         {
             "items": [body_of(AuditEntryBody, entry, uid=entry.channel_uid) for entry in entries],

@@ -7,9 +7,11 @@ from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel
 
 from sluiceway_gateway.api.auth import Administrator, Anybody
+from sluiceway_gateway.api.deps import KafkaDep
 from sluiceway_gateway.api.json import body_of, json_response
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.channels.deps import ChannelsDep
 from sluiceway_gateway.core.auth.model import Action
 from sluiceway_gateway.core.errors import NotFound
 
@@ -64,10 +66,10 @@ class ClusterTopicBody(BaseModel):
     response_description="The cluster",
     responses=problems(),
 )
-def get_cluster(_administrator: Administrator, gateway: Gateway) -> Response:
+def get_cluster(_administrator: Administrator, kafka: KafkaDep) -> Response:
     """Return the cluster's id, its controller and its live brokers."""
-    cluster = gateway.kafka.describe_cluster()
-    brokers = gateway.kafka.with_racks(cluster.brokers)
+    cluster = kafka.describe_cluster()
+    brokers = kafka.with_racks(cluster.brokers)
     return json_response(replace(cluster, brokers=brokers))
 
 
@@ -78,12 +80,12 @@ def get_cluster(_administrator: Administrator, gateway: Gateway) -> Response:
     response_description="The broker",
     responses=problems(404),
 )
-def get_broker(broker_id: BrokerId, _administrator: Administrator, gateway: Gateway) -> Response:
+def get_broker(broker_id: BrokerId, _administrator: Administrator, kafka: KafkaDep) -> Response:
     """Return a live broker."""
-    brokers = gateway.kafka.describe_cluster().brokers
+    brokers = kafka.describe_cluster().brokers
     for broker in brokers:
         if broker.id == broker_id:
-            (described,) = gateway.kafka.with_racks([broker])
+            (described,) = kafka.with_racks([broker])
             return json_response(described)
     alive = ", ".join(str(broker.id) for broker in brokers)
     raise NotFound(f"There is no broker {broker_id}; live brokers: {alive or 'none'}.")
@@ -96,21 +98,23 @@ def get_broker(broker_id: BrokerId, _administrator: Administrator, gateway: Gate
     response_description="The topic",
     responses=problems(404),
 )
-def get_topic(topic: TopicName, principal: Anybody, gateway: Gateway) -> Response:
+def get_topic(
+    topic: TopicName, principal: Anybody, kafka: KafkaDep, channels: ChannelsDep
+) -> Response:
     """Return a topic's partitions with their watermarks.
 
     Needs the permission to read the topic's channel, or the scope `admin` if there is none.
     """
     if not principal.may(Action.ADMIN):
-        name = gateway.channels.name_of_topic(topic)
+        name = channels.name_of_topic(topic)
         principal.require(*((Action.ADMIN,) if name is None else (Action.READ, name)))
-    metadata = gateway.kafka.describe_topic(topic)
+    metadata = kafka.describe_topic(topic)
     if metadata is None:
         raise NotFound(f"There is no topic {topic!r} in Kafka.")
     with_leader = [
         partition.partition for partition in metadata.partitions if partition.leader is not None
     ]
-    watermarks = gateway.kafka.watermarks(topic, with_leader)
+    watermarks = kafka.watermarks(topic, with_leader)
     partitions = []
     for partition in metadata.partitions:
         marks = watermarks.get(partition.partition)

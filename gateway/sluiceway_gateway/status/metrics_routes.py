@@ -1,18 +1,25 @@
 """The route of metrics."""
 
+from collections.abc import Callable
+from typing import Annotated
+
 import structlog
 from fastapi import APIRouter, Response
 from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.api.auth import Scraper
+from sluiceway_gateway.api.deps import KafkaDep, SettingsDep, part
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import Gateway, GatewayRoute, Services
+from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.channels.deps import WatchDep
 from sluiceway_gateway.core.auth.model import Action
 from sluiceway_gateway.core.db.failures import reason_of
 from sluiceway_gateway.core.errors import DatabaseUnavailable
-from sluiceway_gateway.core.telemetry import CONTENT_TYPE
+from sluiceway_gateway.core.telemetry import CONTENT_TYPE, Metrics
+from sluiceway_gateway.status.deps import StatusesDep
 from sluiceway_gateway.status.lag import Overview
 from sluiceway_gateway.status.metrics import Scrape
+from sluiceway_gateway.status.service import Statuses
 
 #: Time for which metrics show the result of a request to Kafka. The leading replica sends one a
 #: minute.
@@ -21,6 +28,9 @@ _KAFKA_WITHIN_S = 120.0
 _log = structlog.get_logger(__name__)
 
 router = APIRouter(route_class=GatewayRoute)
+
+LeadsDep = Annotated[Callable[[], bool], part("leads")]
+MetricsDep = Annotated[Metrics, part("metrics")]
 
 
 @router.get(
@@ -34,30 +44,43 @@ router = APIRouter(route_class=GatewayRoute)
         }
     ),
 )
-async def metrics(scraper: Scraper, gateway: Gateway) -> Response:
+async def metrics(
+    scraper: Scraper,
+    statuses: StatusesDep,
+    settings: SettingsDep,
+    telemetry: MetricsDep,
+    watch: WatchDep,
+    leads: LeadsDep,
+    kafka: KafkaDep,
+) -> Response:
     """Return all metrics, of the channels that the token may see.
 
     Sends nothing to Kafka, and reads the database once; without the database, returns the metrics
     that need none.
     """
-    text = await run_in_threadpool(_metrics, gateway, scraper.prefixes(Action.VIEW))
-    return Response(text, media_type=CONTENT_TYPE)
 
-
-def _metrics(gateway: Services, prefixes: tuple[str, ...]) -> bytes:
-    overview: Overview | None = None
-    try:
-        overview = gateway.statuses.overview(
-            prefixes=prefixes, max_groups=gateway.settings.metrics_groups
+    def render() -> bytes:
+        overview = _overview(
+            statuses,
+            prefixes=scraper.prefixes(Action.VIEW),
+            max_groups=settings.metrics_groups,
         )
+        return telemetry.render(
+            Scrape(
+                overview=overview,
+                waiting=watch.waiting,
+                leads=leads(),
+                kafka_answers=kafka.answered(_KAFKA_WITHIN_S),
+            )
+        )
+
+    return Response(await run_in_threadpool(render), media_type=CONTENT_TYPE)
+
+
+def _overview(statuses: Statuses, *, prefixes: tuple[str, ...], max_groups: int) -> Overview | None:
+    try:
+        return statuses.overview(prefixes=prefixes, max_groups=max_groups)
     except DatabaseUnavailable as error:
         # `sluiceway_database_up` is 0 then.
         _log.warning("metrics without channels", **reason_of(error))
-    return gateway.metrics.render(
-        Scrape(
-            overview=overview,
-            waiting=gateway.watch.waiting,
-            leads=gateway.leads(),
-            kafka_answers=gateway.kafka.answered(_KAFKA_WITHIN_S),
-        )
-    )
+        return None

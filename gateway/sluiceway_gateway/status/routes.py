@@ -14,13 +14,18 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from sluiceway_gateway.api.auth import Anybody, Viewer, access
-from sluiceway_gateway.api.json import json_response, time_json
+from sluiceway_gateway.api.deps import RenderedDep, part
+from sluiceway_gateway.api.json import JsonCache, json_response, time_json
 from sluiceway_gateway.api.middleware import long_poll
 from sluiceway_gateway.api.params import Conditions, Name, Wait, cursor_after, name_before
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import Gateway, GatewayRoute, Services
+from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.channels.deps import WatchDep
 from sluiceway_gateway.channels.watch import Watch
 from sluiceway_gateway.core.auth.model import Action, Principal
+from sluiceway_gateway.status.deps import StatusesDep
+from sluiceway_gateway.status.event_feed import StatusFeed
+from sluiceway_gateway.status.service import Statuses
 from sluiceway_gateway.status.store import StatusVersion
 from sluiceway_gateway.status.wire import (
     StatusBody,
@@ -31,6 +36,9 @@ from sluiceway_gateway.status.wire import (
 )
 
 router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
+
+FeedDep = Annotated[StatusFeed, part("feed")]
+FragmentsDep = Annotated[JsonCache, part("fragments")]
 
 
 class HeartbeatsBody(BaseModel):
@@ -56,7 +64,10 @@ async def get_channel_status(
     name: Name,
     request: Request,
     viewer: Annotated[Principal, access(Action.VIEW, rechecked=True)],
-    gateway: Gateway,
+    statuses: StatusesDep,
+    watch: WatchDep,
+    rendered: RenderedDep,
+    fragments: FragmentsDep,
     precondition: Conditions,
     wait: Wait = 0,
 ) -> Response:
@@ -68,28 +79,27 @@ async def get_channel_status(
         request,
         precondition,
         wait,
-        read=lambda: gateway.statuses.version(name, by=viewer),
+        read=lambda: statuses.version(name, by=viewer),
         tag=attrgetter("etag"),
-        changed=lambda seen, **timeout: gateway.watch.status_changed(name, seen.tag, **timeout),
+        changed=lambda seen, **timeout: watch.status_changed(name, seen.tag, **timeout),
         authenticates=True,
     )
     if unchanged:
         return unchanged
     # Rendered once for all requests, from the present state, which may be a later one.
-    cached = gateway.rendered.get(version.channel.uid, version.etag)
+    cached = rendered.get(version.channel.uid, version.etag)
     if cached is None:
-        version, rest = await run_in_threadpool(_rendered, gateway, name)
+        version, rest = await run_in_threadpool(_render, statuses, name, fragments)
+        rendered.put(version.channel.uid, version.etag, rest)
     else:
         rest = cached
     body = status_body(version.sampled_at, rest)
     return Response(body, headers={"ETag": version.etag}, media_type="application/json")
 
 
-def _rendered(gateway: Services, name: str) -> tuple[StatusVersion, bytes]:
-    status = gateway.statuses.status(name)
-    version, rest = status.version, status_rest(status, gateway.fragments)
-    gateway.rendered.put(version.channel.uid, version.etag, rest)
-    return version, rest
+def _render(statuses: Statuses, name: str, fragments: JsonCache) -> tuple[StatusVersion, bytes]:
+    status = statuses.status(name)
+    return status.version, status_rest(status, fragments)
 
 
 @router.get(
@@ -98,9 +108,9 @@ def _rendered(gateway: Services, name: str) -> tuple[StatusVersion, bytes]:
     response_model=HeartbeatsBody,
     responses=problems(404),
 )
-def list_channel_heartbeats(name: Name, _viewer: Viewer, gateway: Gateway) -> Response:
+def list_channel_heartbeats(name: Name, _viewer: Viewer, statuses: StatusesDep) -> Response:
     """Return when each endpoint's process has last sent a heartbeat."""
-    heartbeats = gateway.statuses.heartbeats(name)
+    heartbeats = statuses.heartbeats(name)
     return json_response({"heartbeats": {id_: time_json(at) for id_, at in heartbeats.items()}})
 
 
@@ -114,7 +124,8 @@ def list_channel_heartbeats(name: Name, _viewer: Viewer, gateway: Gateway) -> Re
 async def list_status(
     request: Request,
     principal: Anybody,
-    gateway: Gateway,
+    statuses: StatusesDep,
+    watch: WatchDep,
     precondition: Conditions,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=500)] = None,
@@ -126,9 +137,9 @@ async def list_status(
         request,
         precondition,
         wait,
-        read=lambda: gateway.statuses.page(limit=limit, after=after, by=principal),
+        read=lambda: statuses.page(limit=limit, after=after, by=principal),
         tag=attrgetter("etag"),
-        changed=lambda seen, **timeout: gateway.watch.anything_changed(seen.overall, **timeout),
+        changed=lambda seen, **timeout: watch.anything_changed(seen.overall, **timeout),
         authenticates=True,
     )
     headers = {"ETag": page.etag, "Vary": "Accept-Encoding"}
@@ -199,11 +210,17 @@ class _Stream(StreamingResponse):
 
 
 def _stream(
-    request: Request, gateway: Services, *, by: Principal, channel: str | None, last_id: str | None
+    request: Request,
+    feed: StatusFeed,
+    watch: Watch,
+    *,
+    by: Principal,
+    channel: str | None,
+    last_id: str | None,
 ) -> Response:
     compress = "gzip" in request.headers.get("accept-encoding", "")
-    events = gateway.feed.events(by, channel=channel, last_id=last_id, compress=compress)
-    return _Stream(events, gateway.watch, compress=compress)
+    events = feed.events(by, channel=channel, last_id=last_id, compress=compress)
+    return _Stream(events, watch, compress=compress)
 
 
 @router.get(
@@ -213,15 +230,21 @@ def _stream(
     responses=problems(404, also={200: _OF_CHANNEL}),
 )
 async def watch_channel_status(
-    name: Name, request: Request, viewer: Viewer, gateway: Gateway, last_event_id: LastEvent = None
+    name: Name,
+    request: Request,
+    viewer: Viewer,
+    statuses: StatusesDep,
+    feed: FeedDep,
+    watch: WatchDep,
+    last_event_id: LastEvent = None,
 ) -> Response:
     """Send the status now and after each change, at most once a second.
 
     Ends when the channel is deleted, the token is no longer valid, or the gateway stops.
     """
     # Respond with 404 instead of an empty stream.
-    await run_in_threadpool(gateway.statuses.version, name, by=viewer)
-    return _stream(request, gateway, by=viewer, channel=name, last_id=last_event_id)
+    await run_in_threadpool(statuses.version, name, by=viewer)
+    return _stream(request, feed, watch, by=viewer, channel=name, last_id=last_event_id)
 
 
 @router.get(
@@ -231,10 +254,14 @@ async def watch_channel_status(
     responses=problems(also={200: _OF_LIST}),
 )
 async def watch_status(
-    request: Request, principal: Anybody, gateway: Gateway, last_event_id: LastEvent = None
+    request: Request,
+    principal: Anybody,
+    feed: FeedDep,
+    watch: WatchDep,
+    last_event_id: LastEvent = None,
 ) -> Response:
     """Send all channels that the token may see, then the changes, at most once a second.
 
     Ends when the token is no longer valid, or the gateway stops.
     """
-    return _stream(request, gateway, by=principal, channel=None, last_id=last_event_id)
+    return _stream(request, feed, watch, by=principal, channel=None, last_id=last_event_id)

@@ -1,21 +1,26 @@
 """Routes of groups: sync and resize."""
 
+from typing import Annotated
+
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.api.auth import Manager, Viewer
+from sluiceway_gateway.api.deps import part
 from sluiceway_gateway.api.json import json_response
 from sluiceway_gateway.api.models import Number, RequestModel, Uid
 from sluiceway_gateway.api.params import LABEL_TEXT, InGroup, Label, Name, Reason
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.route import GatewayRoute
 from sluiceway_gateway.core.names import MAX_GROUP_SIZE
-from sluiceway_gateway.endpoints.groups.service import SyncRequest
+from sluiceway_gateway.endpoints.groups.service import GroupService, SyncRequest
 from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.endpoints.routes import EndpointId
 from sluiceway_gateway.endpoints.wire import PositionBody, RoleWord
 
 router = APIRouter(prefix="/v1/channels/{name}", tags=["endpoints"], route_class=GatewayRoute)
+
+GroupsDep = Annotated[GroupService, part("groups")]
 
 
 class SyncPost(RequestModel):
@@ -73,7 +78,7 @@ class ResizedBody(BaseModel):
     responses=problems(404, 409, 413),
 )
 def sync_endpoint(
-    name: Name, id: EndpointId, body: SyncPost, principal: Viewer, gateway: Gateway
+    name: Name, id: EndpointId, body: SyncPost, principal: Viewer, groups: GroupsDep
 ) -> Response:
     """Return a member's assignment and, with `take`, assign it.
 
@@ -83,7 +88,7 @@ def sync_endpoint(
     times out: sync again.
     """
     request = SyncRequest(epoch=body.epoch, take=body.take, has=body.has)
-    assignment = gateway.groups.sync(name, id, request, uid=body.uid, principal=principal)
+    assignment = groups.sync(name, id, request, uid=body.uid, principal=principal)
     return json_response(
         vars(assignment) | {"positions": [position.to_dict() for position in assignment.positions]}
     )
@@ -114,13 +119,13 @@ class GroupOwnerBody(BaseModel):
     responses=problems(404, 409, 413),
 )
 def transfer_group(
-    name: Name, group: InGroup, body: GroupOwnerPost, principal: Manager, gateway: Gateway
+    name: Name, group: InGroup, body: GroupOwnerPost, principal: Manager, groups: GroupsDep
 ) -> Response:
     """Give a group of readers or writers to the tokens of a label, or to every label.
 
     Members of the previous owner keep their places, and their next commit is refused.
     """
-    transferred = gateway.groups.transfer(
+    transferred = groups.transfer(
         name,
         group,
         role=Role(body.role),
@@ -142,14 +147,14 @@ def transfer_group(
     responses=problems(404, 409, 413),
 )
 def resize_group(
-    name: Name, group: InGroup, body: ResizePost, principal: Viewer, gateway: Gateway
+    name: Name, group: InGroup, body: ResizePost, principal: Viewer, groups: GroupsDep
 ) -> Response:
     """Change the size of a group of readers, in a new generation; its positions stay.
 
     Its members are fenced, and new instances attach with the new size. Needs the scope `read`, like
     attaching, which can fence members too.
     """
-    resized = gateway.groups.resize(
+    resized = groups.resize(
         name, group, size=body.size, generation=body.generation, uid=body.uid, principal=principal
     )
     return json_response(

@@ -7,9 +7,10 @@ from sluiceway_gateway.api.auth import Viewer
 from sluiceway_gateway.api.json import json_response
 from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.route import GatewayRoute
 from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.endpoints.wire import SparkPost
+from sluiceway_gateway.status.deps import StatusesDep
 from sluiceway_gateway.status.graph.model import MAX_CHANNELS
 from sluiceway_gateway.status.wire import StatusLine, summary_json
 
@@ -55,12 +56,12 @@ class GraphBody(BaseModel):
     response_model=GraphBody,
     responses=problems(404),
 )
-def get_channel_graph(name: Name, viewer: Viewer, gateway: Gateway) -> Response:
+def get_channel_graph(name: Name, viewer: Viewer, statuses: StatusesDep) -> Response:
     """Return the jobs that write and read the channel, and the channels that they lead to.
 
     Endpoints that have ended count if they are the last ones in their place in a group.
     """
-    graph = gateway.statuses.graph(name, by=viewer)
+    graph = statuses.graph(name, by=viewer)
     body = {
         "channel": name,
         "channels": [summary_json(summary) for summary in graph.channels],

@@ -11,9 +11,10 @@ from sluiceway_gateway.api.json import json_response, time_json
 from sluiceway_gateway.api.models import GroupName
 from sluiceway_gateway.api.params import Name, Time
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import Gateway, GatewayRoute
+from sluiceway_gateway.api.route import GatewayRoute
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.endpoints.wire import EndpointChannel
+from sluiceway_gateway.status.deps import StatusesDep
 from sluiceway_gateway.status.lag_history.model import MAX_GROUPS, RESOLUTIONS, LagHistory
 
 router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
@@ -83,7 +84,7 @@ class HistoryBody(BaseModel):
 def get_channel_history(
     name: Name,
     _viewer: Viewer,
-    gateway: Gateway,
+    statuses: StatusesDep,
     since: Annotated[Time | None, Query(description="By default an hour before `until`")] = None,
     until: Annotated[Time | None, Query(description="By default now")] = None,
     group: Annotated[GroupName | None, Query(description="Only this group")] = None,
@@ -92,7 +93,7 @@ def get_channel_history(
 
     The resolutions are 10 s for 20 minutes, 60 s for 2 hours and 300 s for 25 hours.
     """
-    channel, history = gateway.statuses.history(name, since=since, until=until)
+    channel, history = statuses.history(name, since=since, until=until)
     return json_response(_history_json(channel, history, only=group))
 
 

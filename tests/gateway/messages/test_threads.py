@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from sluiceway_gateway.api.route import BoundedThreads
 from sluiceway_gateway.core.errors import TooManyWaiters
+from sluiceway_gateway.messages.threads import BoundedThreads
 
 
 def test_calls_beyond_those_that_run_and_wait_are_refused() -> None:
