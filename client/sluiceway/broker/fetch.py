@@ -180,9 +180,9 @@ class Source:
             for number, offset in polled.next.items():
                 self._partitions[number].next = offset
                 self._partitions[number].at_end = number in polled.at_end
-            for number in polled.out_of_range:
-                self._check_range(self._partitions[number])
-            arrived = bool(polled.next or polled.out_of_range)
+            if polled.refused:
+                self._check_range({n: self._partitions[n].next for n in polled.refused})
+            arrived = bool(polled.next or polled.refused)
         except SluicewayError as error:
             lost = isinstance(error, RecordsLost)
             refusal = UnknownError(str(error)) if lost else topic_refusal(error)
@@ -225,16 +225,10 @@ class Source:
                 begin = self._stream.begins([partition.number])[partition.number]
                 partition.refusal = _out_of_range(partition.next, begin, stable)
 
-    def _check_range(self, partition: FetchedPartition) -> None:
-        """Refuse the partition if its next offset is out of range."""
-        marks = self._stream.watermarks([partition.number])[partition.number]
-        if marks.begin <= partition.next <= marks.end:
-            # A stale error for an earlier offset. librdkafka has stopped fetching, so assign the
-            # partition again.
-            self._stream.drop([partition.number])
-            self._stream.add({partition.number: partition.next})
-            return
-        partition.refusal = _out_of_range(partition.next, marks.begin, marks.end)
+    def _check_range(self, offsets: Mapping[int, int]) -> None:
+        """Refuse the partitions whose next offset is out of range."""
+        for number, error in self._stream.reassign_refused(offsets).items():
+            self._partitions[number].refusal = _out_of_range(error.offset, error.begin, error.end)
 
     def _drop(self, numbers: Iterable[int]) -> None:
         dropped = [n for n in numbers if self._partitions.pop(n, None) is not None]

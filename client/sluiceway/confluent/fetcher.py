@@ -32,7 +32,7 @@ from sluiceway.confluent.partition_offsets import Partition, by_channel
 from sluiceway.confluent.waiting import left_s
 from sluiceway.errors import SluicewayError
 from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.consumer import PartitionStream, open_stream
+from sluiceway.kafka.consumer import FetchedMessages, PartitionStream, open_stream
 from sluiceway.kafka.io_thread import Consumers
 from sluiceway.kafka.topic import EARLIEST, LATEST
 from sluiceway.ledger.committed_stream import CommittedStream
@@ -352,33 +352,31 @@ class MessageFetcher:
                         )
                         for number in polled.at_end
                     ]
-                if polled.out_of_range:
-                    messages = [m for m in messages if m.partition() not in polled.out_of_range]
-                    messages += self._continue(channel, polled.out_of_range)
-                    last = {n: m for n, m in last.items() if n not in polled.out_of_range}
                 self._append(messages, {(channel.name, n): m for n, m in last.items()})
+                if polled.refused:
+                    self._append(self._continue(channel, polled), {})
         except SluicewayError as error:
             self._append([error_event(channel.name, kafka_error(error))], {})
 
-    def _continue(self, channel: _Channel, numbers: Collection[int]) -> list[Message]:
+    def _continue(self, channel: _Channel, polled: FetchedMessages) -> list[Message]:
         """Continue partitions that Kafka has refused, by the policy if they are out of range."""
-        events: list[Message] = []
-        marks = channel.stream.watermarks(numbers)
-        starts = {number: self._position((channel.name, number)) for number in numbers}
-        # Others had an earlier offset then. librdkafka has stopped fetching them as well.
-        gone = [n for n, at in starts.items() if not marks[n].begin <= at <= marks[n].end]
-        for number in gone:
-            if self._reset == "error":
-                at = starts.pop(number)
-                reason = f"the offset {at} is out of range, and auto.offset.reset is error"
-                error = KafkaError(AUTO_OFFSET_RESET, reason)
-                events.append(error_event(channel.name, error, partition=number))
-            else:
-                mark = marks[number]
-                starts[number] = mark.begin if self._reset == "earliest" else mark.end
-        channel.stream.drop(numbers)
-        self._move(channel, starts)
-        return events
+        offsets = {n: self._position((channel.name, n)) for n in polled.refused}
+        offsets |= {n: offset for n, offset in polled.next.items() if n in offsets}
+        errors = channel.stream.reassign_refused(offsets)
+        channel.stream.drop(errors)
+        if self._reset != "error":
+            earliest = self._reset == "earliest"
+            self._move(channel, {n: e.begin if earliest else e.end for n, e in errors.items()})
+            return []
+        reason = "the offset {} is out of range, and auto.offset.reset is error"
+        return [
+            error_event(
+                channel.name,
+                KafkaError(AUTO_OFFSET_RESET, reason.format(error.offset)),
+                partition=number,
+            )
+            for number, error in errors.items()
+        ]
 
     def _move(self, channel: _Channel, offsets: Mapping[int, int]) -> None:
         """Read partitions from offsets that are not in the stream."""

@@ -16,6 +16,7 @@ from sluiceway.errors import (
     EndpointClosed,
     KafkaFailure,
     KafkaUnavailable,
+    OffsetOutOfRange,
     OptionError,
     SluicewayError,
     TopicGone,
@@ -59,14 +60,14 @@ class FetchedMessages:
     """The result of one `poll`: messages in the order in which they arrived.
 
     `next` has the next offset of each partition with messages, and of those that are at their end:
-    there it is past transaction markers and other control records. `out_of_range` are partitions
-    whose offset does not exist: they return no more messages until they are assigned again.
+    there it is past transaction markers and other control records. `refused` are partitions that
+    return no more messages before a call of `PartitionStream.reassign_refused`.
     """
 
     chunks: Sequence[Chunk]
     next: Mapping[int, int]
     at_end: Collection[int] = ()
-    out_of_range: Collection[int] = ()
+    refused: Collection[int] = ()
 
     @property
     def items(self) -> list[Any]:
@@ -110,6 +111,22 @@ class PartitionStream(Protocol):
 
     def poll(self, limit: int, wait_s: float) -> FetchedMessages:
         """Return up to `limit` messages; none if none arrived within `wait_s`."""
+
+    def reassign_refused(self, offsets: Mapping[int, int]) -> dict[int, OffsetOutOfRange]:
+        """Assign refused partitions again at these offsets; return errors for missing offsets.
+
+        An offset that exists is not the refused one, which was requested before a seek. librdkafka
+        has stopped fetching nevertheless. Raises the errors of `watermarks`.
+        """
+        errors = {
+            p: OffsetOutOfRange(partition=p, offset=offsets[p], begin=mark.begin, end=mark.end)
+            for p, mark in self.watermarks(offsets.keys()).items()
+            if not mark.begin <= offsets[p] <= mark.end
+        }
+        valid = {p: offset for p, offset in offsets.items() if p not in errors}
+        self.drop(valid)
+        self.add(valid)
+        return errors
 
     def verify(self, *, timeout_s: float | None = None, max_age_s: float = 0.0) -> None:
         """Raise TopicGone or KafkaUnavailable unless the topic exists and is the same."""
@@ -271,7 +288,7 @@ class MessageStream(PartitionStream):
             raise self._failure(error) if isinstance(error, KafkaError) else self._unexpected(error)
         next_: dict[int, int] = {}
         at_end: set[int] = set()
-        out_of_range: set[int] = set()
+        refused: set[int] = set()
         for chunk in chunks:
             if chunk.offsets:
                 next_[chunk.partition] = chunk.offsets[-1] + 1
@@ -283,17 +300,15 @@ class MessageStream(PartitionStream):
                         next_[chunk.partition] = event.offset()
                         at_end.add(chunk.partition)
                 elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                    out_of_range.add(chunk.partition)
+                    refused.add(chunk.partition)
                 elif not is_unavailable(error) and not is_gone(error):
                     # librdkafka retries the others by itself; the idle timeout diagnoses them.
                     failure = self._failure(error)
-        if failure is not None and not next_ and not out_of_range:
+        if failure is not None and not next_ and not refused:
             raise failure
         self._pending_failure = failure
         received = [chunk for chunk in chunks if chunk.offsets]
-        return FetchedMessages(
-            chunks=received, next=next_, at_end=at_end, out_of_range=out_of_range
-        )
+        return FetchedMessages(chunks=received, next=next_, at_end=at_end, refused=refused)
 
     def verify(self, *, timeout_s: float | None = None, max_age_s: float = 0.0) -> None:
         """Raise TopicGone or KafkaUnavailable unless the topic exists and is the same."""

@@ -14,7 +14,7 @@ from sluiceway.api.models import Connection
 from sluiceway.codecs import Decoder
 from sluiceway.codecs.decoder import corrupt_error
 from sluiceway.concurrency import FairLock, this_process
-from sluiceway.errors import KafkaFailure, KafkaUnavailable, OffsetOutOfRange, SluicewayError
+from sluiceway.errors import KafkaFailure, KafkaUnavailable, SluicewayError
 from sluiceway.kafka.completed_fetch import CompletedFetch
 from sluiceway.kafka.consumer import FetchedMessages, IdleTimeout, PartitionStream
 
@@ -414,8 +414,8 @@ class Fetcher:
             except SluicewayError as error:
                 failure = error
         following = {**self._next, **fetched.next}
-        if fetched.out_of_range and failure is None:
-            failure = self._out_of_range(fetched.out_of_range, following)
+        if fetched.refused and failure is None:
+            failure = self._reassign_refused({p: following[p] for p in fetched.refused})
         ended = self._ended(following)
         if ended:
             failure = self._finish(ended, failure)
@@ -443,22 +443,11 @@ class Fetcher:
                 return error
         return failure
 
-    def _out_of_range(
-        self, partitions: Collection[int], following: Mapping[int, int]
-    ) -> SluicewayError | None:
-        """Return the failure for offsets that Kafka refused; None if they were earlier ones."""
+    def _reassign_refused(self, offsets: Mapping[int, int]) -> SluicewayError | None:
+        """Assign refused partitions again; return the failure for an offset that does not exist."""
         try:
             self._stream.verify()
-            marks = self._stream.watermarks(partitions)
+            errors = self._stream.reassign_refused(offsets)
         except KafkaFailure as error:
             return error
-        for partition, mark in marks.items():
-            offset = following[partition]
-            if not mark.begin <= offset <= mark.end:
-                return OffsetOutOfRange(
-                    partition=partition, offset=offset, begin=mark.begin, end=mark.end
-                )
-        # Stale errors for offsets before the current ones. librdkafka has stopped fetching because
-        # of them, so assign again.
-        self._stream.assign({p: following[p] for p in self._unfinished})
-        return None
+        return next(iter(errors.values()), None)

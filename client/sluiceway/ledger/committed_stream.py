@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from sluiceway.api.ledger import Interval
 from sluiceway.errors import RecordsLost, SluicewayError, SluicewayTimeout
-from sluiceway.kafka.consumer import FetchedMessages, MessageStream, Watermarks
+from sluiceway.kafka.consumer import FetchedMessages, MessageStream, PartitionStream, Watermarks
 from sluiceway.kafka.io_thread import Chunk
 from sluiceway.kafka.topic import EARLIEST, LATEST
 from sluiceway.ledger.visibility import Visibility
@@ -19,8 +19,8 @@ _JUMP_OFFSETS = 50_000
 """From this number of invisible offsets on, a new fetch is cheaper than reading over them."""
 
 
-class CommittedStream:
-    """A PartitionStream of the committed messages of another stream.
+class CommittedStream(PartitionStream):
+    """A stream of the committed messages of another stream.
 
     Returns only messages in visible runs below `stable`, in offset order; others are dropped
     undecoded. A partition that has reached `stable` is not fetched before there are further
@@ -271,8 +271,8 @@ class CommittedStream:
             self._suspected.pop(partition, None)
             self._advance(partition)
         next_ = {partition: self._next[partition] for partition in reached}
-        out_of_range = {*polled.out_of_range, *gone}
-        return FetchedMessages(chunks=visible, next=next_, out_of_range=out_of_range)
+        refused = {*polled.refused, *gone}
+        return FetchedMessages(chunks=visible, next=next_, refused=refused)
 
     def _take(self, chunk: Chunk, visible: list[Chunk]) -> int | None:
         """Append the visible messages; return the first lost offset."""

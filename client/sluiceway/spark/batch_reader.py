@@ -197,30 +197,24 @@ class RangeFetcher:
 
     def _advance(self, taken: FetchedMessages) -> None:
         self._next = max(self._next, taken.next.get(self._offsets.partition, 0))
-        if taken.out_of_range:
-            self._skip_lost()
+        if taken.refused:
+            offsets = dict.fromkeys(taken.refused, self._next)
+            for error in self._stream.reassign_refused(offsets).values():
+                self._skip_lost(error)
 
-    def _skip_lost(self) -> None:
-        partition = self._offsets.partition
-        marks = self._stream.watermarks([partition])[partition]
-        if marks.begin <= self._next <= marks.end:
-            # A stale error for an earlier offset. librdkafka has stopped fetching, so reassign.
-            self._stream.assign({partition: self._next})
-            return
-        if self._fail_on_data_loss or self._next > marks.end:
-            raise OffsetOutOfRange(
-                partition=partition, offset=self._next, begin=marks.begin, end=marks.end
-            )
+    def _skip_lost(self, error: OffsetOutOfRange) -> None:
+        if self._fail_on_data_loss or error.offset > error.end:
+            raise error
         LOGGER.warning(
             "topic %s, partition %d: Kafka no longer holds the messages from offset %d to %d; "
             "failOnDataLoss is false, so they are skipped",
             self._topic,
-            partition,
-            self._next,
-            min(marks.begin, self._offsets.end),
+            error.partition,
+            error.offset,
+            min(error.begin, self._offsets.end),
         )
-        self._next = marks.begin
-        self._stream.assign({partition: marks.begin})
+        self._next = error.begin
+        self._stream.assign({error.partition: error.begin})
 
     def _check_topic(self, idle_s: float) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -111,13 +112,36 @@ def test_a_late_error_for_an_earlier_offset_repeats_no_messages(
     reader = consumer(**{"auto.offset.reset": "earliest"})
     reader.assign([at(channel.name, 0, 1)])
     assert offsets(poll_messages(reader, 2)) == {0: [1, 2]}
-    late = FetchedMessages(chunks=[], next={}, out_of_range={0})
+    late = FetchedMessages(chunks=[], next={}, refused={0})
     with monkeypatch.context() as patched:
         # Kafka's response to a request from before a seek cannot be timed.
         patched.setattr(CommittedStream, "poll", lambda *_: late)
         assert reader.poll(0) is None
     write(channel, 4)
     assert offsets(poll_messages(reader, 1)) == {0: [3]}
+
+
+def test_messages_that_were_fetched_before_an_offset_is_gone_are_returned(
+    channel: Channel, topics: Topics, consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(channel, 1, 2, 3)
+    poll = CommittedStream.poll
+
+    def refusing(stream: CommittedStream, limit: int, wait_s: float) -> FetchedMessages:
+        polled = poll(stream, limit, wait_s)
+        if polled.chunks and polled.next == {0: 3}:
+            write(channel, 4, 5)
+            topics.truncate(channel.status.topic.name, 0, 5)
+            return replace(polled, refused={0})
+        return polled
+
+    reader = consumer(**{"auto.offset.reset": "earliest"})
+    reader.assign([at(channel.name, 0, 0)])
+    # Kafka's response after a loss right behind fetched messages cannot be timed.
+    monkeypatch.setattr(CommittedStream, "poll", refusing)
+    assert offsets(poll_messages(reader, 3)) == {0: [0, 1, 2]}
+    write(channel, 6)
+    assert offsets(poll_messages(reader, 1)) == {0: [5]}
 
 
 def test_an_open_batch_hides_later_records_until_it_ends(

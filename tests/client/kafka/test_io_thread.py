@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from faults import at_call
 from shared_kafka import SharedKafka
+from sluiceway.api.endpoints import Position
 from sluiceway.api.models import Connection
 from sluiceway.errors import EndpointClosed, KafkaFailure, OptionError
 from sluiceway.kafka import io_thread
@@ -47,7 +48,8 @@ def write(connection: Connection, count: int, first: int = 0, **wishes: Any) -> 
 class Client:
     """A Kafka consumer; `then` is called with the messages of the next poll that has some.
 
-    `fetched_bytes` is the memory of all messages by partition.
+    `fetched_bytes` is the memory of all messages by partition. `earlier_offset` is the one that
+    Kafka gets in the next assignment, as from a fetch that a seek has overtaken.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -55,6 +57,7 @@ class Client:
         self.is_closed = False
         self.fetched_bytes: Counter[int | None] = Counter()
         self.then: Callable[[list[Message]], object] | None = None
+        self.earlier_offset: int | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._consumer, name)
@@ -67,6 +70,12 @@ class Client:
             then, self.then = self.then, None
             then(messages)
         return messages
+
+    def incremental_assign(self, places: list[TopicPartition]) -> None:
+        offset, self.earlier_offset = self.earlier_offset, None
+        if offset is not None:
+            places = [TopicPartition(place.topic, place.partition, offset) for place in places]
+        self._consumer.incremental_assign(places)
 
     def close(self) -> None:
         self._consumer.close()
@@ -220,6 +229,50 @@ def test_messages_polled_during_a_seek_are_dropped(
         clients[0].then = lambda _: reader.seek({0: 60})
         until(lambda: clients[0].then is None)
         assert reader.read(100, timeout=None) == readings(40, 60)
+
+
+def test_a_late_refusal_of_an_earlier_offset_is_assigned_again(
+    topics: Topics, shared: Shared, clients: list[Client]
+) -> None:
+    connection = written(topics, 20)
+    with shared(connection, until=None) as reader:
+        assert reader.read(1, timeout=None) == readings(1)
+        clients[0].earlier_offset = 999
+        reader.seek({0: 5})
+        assert reader.read(15, timeout=None) == readings(15, 5)
+        assert not clients[0].earlier_offset
+        assert reader.position() == {0: Position(offset=20)}
+
+
+def test_refused_partitions_are_assigned_again_unless_they_do_not_have_the_offset(
+    topics: Topics,
+) -> None:
+    connection = topics.connect("avro", partitions=3)
+    for partition in range(3):
+        write(connection, 20, partition=partition)
+    topics.truncate(connection.topic_name, 1, 10)
+    with closing(MessageStream(connection, timeout_s=30)) as stream:
+        stream.assign({0: 0, 1: 9, 2: 21})
+        refused: set[int] = set()
+
+        def are_refused() -> bool:
+            refused.update(stream.poll(100, 1).refused)
+            return refused == {1, 2}
+
+        until(are_refused)
+        errors = stream.reassign_refused({0: 15, 1: 9, 2: 21})
+        ranges = {p: (error.offset, error.begin, error.end) for p, error in errors.items()}
+        assert ranges == {1: (9, 10, 20), 2: (21, 0, 20)}
+        assert stream.reassign_refused({1: 10, 2: 20}) == {}
+        fetched: dict[int, list[int]] = {0: [], 1: []}
+
+        def are_fetched() -> bool:
+            for chunk in stream.poll(100, 1).chunks:
+                fetched[chunk.partition].extend(chunk.offsets)
+            return sum(map(len, fetched.values())) >= 15
+
+        until(are_fetched)
+        assert fetched == {0: [*range(15, 20)], 1: [*range(10, 20)]}
 
 
 def test_a_stream_keeps_its_messages_when_it_moves_to_another_consumer(
