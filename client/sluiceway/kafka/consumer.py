@@ -1,7 +1,6 @@
 """Consumer: messages of assigned partitions in offset order, and the idle timeout."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -200,8 +199,6 @@ class MessageStream(PartitionStream):
         self._identity = TopicIdentity(connection, config)
         self._pending_failure: SluicewayError | None = None
         self._closed = False
-        # Held while a change is made, where no signal handler runs.
-        self._lock = threading.Lock()
         self._changes = 0
         consumers = consumers or Consumers()
         self._pool = consumers.pool(properties)
@@ -376,7 +373,7 @@ class MessageStream(PartitionStream):
         self._changes = number = self._changes + 1
 
         def change() -> T | None:
-            with self._lock:
+            with self._pool.lock:
                 return function(*arguments) if number == self._changes else None
 
         return self._call(change)

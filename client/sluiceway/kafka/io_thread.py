@@ -528,27 +528,27 @@ class ConsumerPool:
     """The consumers of one configuration, usually one.
 
     Another one is needed when two streams read the same partition, because a consumer reads a
-    partition once.
+    partition once. A stream holds `lock` while it changes what it reads.
     """
 
     def __init__(self, properties: MaskedProperties) -> None:
         self._properties = properties
-        self._lock = threading.Lock()
+        # No signal handler may run in a thread that holds it.
+        self.lock = threading.Lock()
         self._consumers: list[ConsumerThread] = []
 
     def assign(self, queue: MessageQueue, offsets: Mapping[int, int]) -> None:
         """Read these partitions into a queue instead of its earlier ones."""
-        with self._lock:
-            if queue.consumer is not None:
-                if queue.consumer.assign(queue, offsets):
-                    return
-                queue.consumer.remove(queue)
-            self._consumers = [consumer for consumer in self._consumers if not consumer.ended]
-            for consumer in self._consumers:
-                if consumer.assign(queue, offsets):
-                    return
-            self._consumers.append(ConsumerThread(self._properties))
-            self._consumers[-1].assign(queue, offsets)
+        if queue.consumer is not None:
+            if queue.consumer.assign(queue, offsets):
+                return
+            queue.consumer.remove(queue)
+        self._consumers = [consumer for consumer in self._consumers if not consumer.ended]
+        for consumer in self._consumers:
+            if consumer.assign(queue, offsets):
+                return
+        self._consumers.append(ConsumerThread(self._properties))
+        self._consumers[-1].assign(queue, offsets)
 
     def add(self, queue: MessageQueue, offsets: Mapping[int, int]) -> None:
         """Read these partitions into a queue as well.
@@ -563,11 +563,10 @@ class ConsumerPool:
 
     def replace(self, queue: MessageQueue) -> None:
         """Remove a queue from its consumer, which gets no other queues."""
-        with self._lock:
-            if queue.consumer in self._consumers:
-                self._consumers.remove(queue.consumer)
-            if queue.consumer is not None:
-                queue.consumer.remove(queue)
+        if queue.consumer in self._consumers:
+            self._consumers.remove(queue.consumer)
+        if queue.consumer is not None:
+            queue.consumer.remove(queue)
 
 
 class Consumers:
