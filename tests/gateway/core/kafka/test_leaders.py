@@ -70,4 +70,5 @@ def test_a_leader_that_does_not_answer_has_no_offsets(server: KafkaServer) -> No
             admin.newest(NAME, [0])
 
     # The first response may still lack the partition: None stands for a leader that was too slow.
-    until(lambda: admin.watermarks(NAME, [0]) == {0: Watermarks(begin_offset=0, end_offset=3)})
+    whole = {0: Watermarks(begin_offset=0, end_offset=3)}
+    until(lambda: admin.watermarks(NAME, [0]) == whole, despite=KafkaUnavailable)
