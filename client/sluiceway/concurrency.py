@@ -29,7 +29,7 @@ class Process:
 
     @property
     def forked(self) -> bool:
-        """Whether the current process is a forked child of this one."""
+        """Whether the current process was forked from this one."""
         return self is not _current
 
     def check(self, name: str) -> None:

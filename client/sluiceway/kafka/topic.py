@@ -88,7 +88,7 @@ class _AdminConnection:
     def __init__(self, properties: MaskedProperties) -> None:
         self.failed = False
         self.replaced_s = -math.inf
-        """When it replaced a client that had failed."""
+        """The time at which it replaced a failed client; minus infinity if it has replaced none."""
         self.descriptions: dict[str, _Description] = {}
         self.lock = threading.Lock()
         self.errors = ConnectionErrors(properties)

@@ -34,7 +34,7 @@ class Timer:
 
     @property
     def is_set(self) -> bool:
-        """Whether it is set; not any more while the method runs."""
+        """Whether the method will run; False from its start until the timer is set again."""
         return self._due_s < math.inf
 
     def set(self, delay_s: float) -> None:
@@ -59,7 +59,7 @@ class Timer:
         self._due_s = math.inf
 
     def pop_due(self, now_s: float) -> float:
-        """Return when to ask again: infinity after the method was started, or without a time."""
+        """Start the method if its time has come; return its next time, infinity without one."""
         self._queued_s = math.inf
         if (due_s := self._due_s) > now_s:
             self._queued_s = due_s

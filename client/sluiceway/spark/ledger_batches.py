@@ -304,8 +304,11 @@ class TaskBatch:
 
     def result(self, records: int, written: WrittenRecords | None = None) -> TaskResult:
         """Return the task's commit message; without a part if it never opened the batch."""
+        if self._batch.state is BatchState.OPENING:
+            # The gateway may have opened it; then the driver has to end it.
+            self._open_early()
         with self._lock:
-            if self._batch.state is BatchState.NEW:
+            if self._batch.state in {BatchState.NEW, BatchState.OPENING}:
                 return TaskResult(records=records)
             part = BatchPart(
                 request=self._batch.request,

@@ -33,7 +33,7 @@ _DEFAULTS = {**dict(_spec_fields(ChannelSpec(schema=""))), "keep_topic": False}
 _ALWAYS = {"format", "partitions"}
 
 
-def given_fields(channel: Channel) -> dict[str, Scalar]:
+def non_default_fields(channel: Channel) -> dict[str, Scalar]:
     """Return the fields of a new channel that are not defaults, with format and partitions."""
     return {
         name: value

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sluiceway.schema import Schema
 from sluiceway_gateway.channels import schema_store
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.audited_fields import fields_of, given_fields
+from sluiceway_gateway.channels.audited_fields import fields_of, non_default_fields
 from sluiceway_gateway.channels.change import UNSET, Change, changed, etag, require_changeable
 from sluiceway_gateway.channels.create import Preflight, create
 from sluiceway_gateway.channels.labels import Selector
@@ -178,7 +178,7 @@ class Channels:
                         AuditedAction.CREATE,
                         by=context.by,
                         at=channel.created_at,
-                        new=given_fields(channel),
+                        new=non_default_fields(channel),
                     )
                     return channel, True
                 # The name or the topic was taken concurrently.

@@ -1,1 +1,1 @@
-"""What features share: errors, settings, the database, Kafka, tokens and the audit trail."""
+"""The parts below all features: errors, settings, database, Kafka, tokens, audit trail."""

@@ -4,11 +4,13 @@ import gc
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from faults import interrupted_at_call, no_threads
+from faults import at_call, interrupted_at_call, no_threads
+from sluiceway.runtime import timers
 from sluiceway.runtime.timers import Timer
 from waiting import until
 
@@ -43,11 +45,31 @@ class Sleeper(Alarm):
         assert self.woken.wait(60)
 
 
-def later_alarm_rings(delay_s: float = 0.05) -> bool:
+def later_alarm_rings() -> bool:
     """Wait until all that was due has been started."""
     alarm = Alarm()
-    alarm.timer.set(delay_s)
+    alarm.timer.set(0)
     return alarm.rings()
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Let no timer run during the block, whose steps may take any time.
+
+    The thread that waits for timers runs a method itself, as it does without a further thread.
+    """
+    sleeper = Sleeper()
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with at_call(timers, "start", refuse):
+        sleeper.timer.set(0)
+        assert sleeper.rings()
+    try:
+        yield
+    finally:
+        sleeper.woken.set()
 
 
 def test_a_timer_runs_its_method_once_in_another_thread_after_its_time() -> None:
@@ -77,22 +99,24 @@ def test_arguments_are_passed_to_the_method() -> None:
 
 def test_a_timer_that_is_set_again_keeps_the_new_time_only() -> None:
     earlier, later = Alarm(), Alarm()
-    earlier.timer.set(600)
-    earlier.timer.set(0.01)
-    later.timer.set(0.01)
-    later.timer.set(600)
+    with paused():
+        earlier.timer.set(600)
+        earlier.timer.set(0)
+        later.timer.set(0)
+        later.timer.set(600)
     assert earlier.rings()
     assert later_alarm_rings()
     assert later.threads == []
     assert later.timer.is_set
-    later.timer.set(0.01)
+    later.timer.set(0)
     assert later.rings()
 
 
 def test_a_cancelled_timer_does_not_run_until_it_is_set_again() -> None:
     alarm = Alarm()
-    alarm.timer.set(0.01)
-    alarm.timer.cancel()
+    with paused():
+        alarm.timer.set(0)
+        alarm.timer.cancel()
     assert not alarm.timer.is_set
     assert later_alarm_rings()
     assert alarm.threads == []
@@ -103,21 +127,24 @@ def test_a_cancelled_timer_does_not_run_until_it_is_set_again() -> None:
 def test_a_timer_does_not_keep_its_object_alive() -> None:
     alarm, rung = Alarm(), []
     alarm.threads = rung
-    alarm.timer.set(0.01)
-    del alarm
-    gc.collect()
+    with paused():
+        alarm.timer.set(0)
+        del alarm
+        gc.collect()
     assert later_alarm_rings()
     assert rung == []
 
 
-def test_many_timers_wait_in_one_thread() -> None:
-    before = threading.active_count()
-    alarms = [Alarm() for _ in range(1000)]
-    for alarm in alarms:
-        alarm.timer.set(600)
-    assert threading.active_count() <= before + 1
-    for alarm in alarms:
-        alarm.timer.cancel()
+def test_many_timers_wait_in_one_thread(in_forked_child: InChild) -> None:
+    def work() -> None:
+        alarms = [Alarm() for _ in range(1000)]
+        for alarm in alarms:
+            alarm.timer.set(600)
+        # The main thread, that of the timers, and four that are kept for other work.
+        until(lambda: threading.active_count() <= 6)
+        assert all(alarm.timer.is_set for alarm in alarms)
+
+    in_forked_child(work)
 
 
 def test_a_method_that_waits_delays_no_other_timer() -> None:

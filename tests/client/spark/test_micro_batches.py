@@ -1,21 +1,31 @@
 """Micro-batches of exactly-once channels, without a Spark session."""
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
+from unittest.mock import Mock
 
 import httpx
 import pyarrow as pa
 import pyspark
 import pytest
 
+from faults import at_call
 from ledger_view import LedgerView
 from relay import Relay
 from sluiceway import Gateway
+from sluiceway.api.ledger import LedgerCalls
 from sluiceway.channel import Channel
-from sluiceway.errors import Conflict, IncompleteBatch, InvalidRecord, ReplayMismatch
+from sluiceway.errors import (
+    Conflict,
+    GatewayUnavailable,
+    IncompleteBatch,
+    InvalidRecord,
+    ReplayMismatch,
+)
 from sluiceway.spark.ledger_batches import JobBatch
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.writer import ChannelStreamWriter, TaskWriter
@@ -299,6 +309,28 @@ def test_a_batch_that_was_opened_for_no_rows_is_aborted(
 
     assert result.records == 0
     assert ledger.kinds(channel) == ["abort"]
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_task_without_rows_succeeds_after_an_opening_without_a_response(
+    start: Callable[..., Query], channel: Channel, ledger: LedgerView, lasts: bool
+) -> None:
+    query = start(open_after_s=0.01)
+    lost = GatewayUnavailable("no response")
+    responses = Mock(side_effect=itertools.chain([lost], itertools.repeat(lost if lasts else None)))
+
+    def none() -> Iterator[range]:
+        until(lambda: responses.called)
+        yield range(0)
+
+    # The gateway opens the batch, unless the outage lasts.
+    with at_call(LedgerCalls, "open", responses, arrives=not lasts):
+        result = query.attempt_lazily(0, 0, none())
+    query.sink().commit([result], 0)
+
+    assert result.records == 0
+    assert ledger.kinds(channel) == ([] if lasts else ["abort"])
+    assert ledger.open_keys(channel) == []
 
 
 @pytest.mark.sample

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 from confluent_kafka import (
     OFFSET_INVALID,
@@ -92,16 +93,13 @@ _CHECK_S = 1.0
 #: librdkafka keeps the leaders of a described topic for `metadata.max.age.ms`: 15 minutes.
 _LEADERS_MAX_AGE_S = 300.0
 _NOT_THERE = (Cause.TOPIC_ABSENT, Cause.INVALID_NAME)
-_NO_LEADER, _SILENT = (
-    Rejection(cause=Cause.UNAVAILABLE, message=f"the leader of a partition {reason}")
-    for reason in ("is not known", "does not answer")
-)
+_NO_LEADER = Rejection(cause=Cause.UNAVAILABLE, message="a partition has no leader")
+_SILENT = Rejection(cause=Cause.UNAVAILABLE, message="the leader of a partition does not answer")
 
 
 class _Leaders(NamedTuple):
-    """The partitions of a topic that have leaders, as an admin client has them since `at_s`."""
+    """The partitions of a topic that had leaders when it was described, at `at_s`."""
 
-    admin: AdminClient
     at_s: float
     partitions: Collection[int]
 
@@ -129,7 +127,8 @@ class KafkaAdmin:
         self._client = Client(bootstrap_servers, properties or {})
         max_age_s = int((properties or {}).get("metadata.max.age.ms", 900_000)) / 1000
         self._leaders_max_age_s = min(_LEADERS_MAX_AGE_S, max_age_s / 3)
-        self._leaders: dict[str, _Leaders] = {}
+        # By client, as another one has not described the topics, and by topic.
+        self._leaders: WeakKeyDictionary[AdminClient, dict[str, _Leaders]] = WeakKeyDictionary()
 
     def close(self) -> None:
         """Serve pending callbacks. The connections close with the last reference."""
@@ -224,8 +223,9 @@ class KafkaAdmin:
 
     def delete_topics(self, names: Sequence[str]) -> Outcomes:
         """Delete topics and their records."""
-        for name in names:
-            self._leaders.pop(name, None)
+        for leaders in list(self._leaders.values()):
+            for name in names:
+                leaders.pop(name, None)
         return self._outcomes(
             "DeleteTopics",
             pages(names),
@@ -353,10 +353,11 @@ class KafkaAdmin:
             TopicCollection(list(names)), request_timeout=self._timeout_s
         )
         results = self._client.results("DescribeTopics", futures, self._timeout_s)
+        leaders = self._leaders.setdefault(admin, {})
         for name in rejected(results):
-            self._leaders.pop(name, None)
+            leaders.pop(name, None)
         for name, description in accepted(results).items():
-            self._leaders[name] = _Leaders(admin, began_s, _led(description))
+            leaders[name] = _Leaders(began_s, _led(description))
         return results
 
     def _describe_configs(self, names: Sequence[str]) -> dict[str, Any]:
@@ -434,10 +435,11 @@ class KafkaAdmin:
     ) -> list[tuple[str, int]]:
         """Return the partitions whose leaders this client may not have."""
         since_s = time.monotonic() - self._leaders_max_age_s
+        described = self._leaders.get(admin, {})
 
         def is_led(name: str, partition: int) -> bool:
-            leaders = self._leaders.get(name)
-            if leaders is None or leaders.admin is not admin or leaders.at_s < since_s:
+            leaders = described.get(name)
+            if leaders is None or leaders.at_s < since_s:
                 return False
             return partition in leaders.partitions
 
