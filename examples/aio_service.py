@@ -29,9 +29,9 @@ class Order:
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with aio.Gateway() as gateway:
-        channel = await gateway.channel("orders", schema=Order)
+        channel = await gateway.channel("shop-orders", schema=Order)
         async with (
-            channel.writer(group="orders") as writer,
+            channel.writer(group="shop") as writer,
             channel.reader(until=None) as reader,
             asyncio.TaskGroup() as tasks,
         ):

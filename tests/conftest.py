@@ -18,8 +18,9 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from databases import Databases, Postgres, SQLite, running_postgres
+from leftovers import clean_up_after
 from relay import Relay
-from shared_kafka import SharedKafka, broker_of, directory_of, gateway_of, start_gateway
+from shared_kafka import SharedKafka, broker_of, gateway_of, start_gateway
 from sluiceway_gateway.core.db.engine import Database
 
 # For short-lived Java processes (brokers, Spark's executors): optimization and verification of code
@@ -33,8 +34,12 @@ os.environ["JAVA_TOOL_OPTIONS"] = (
 # loss.
 _MEMORY = Path("/dev/shm")  # noqa: S108 - only `mkdtemp` creates names in it
 _FREE_BYTES = 10 << 30
-if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _FREE_BYTES:
-    os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _roomy = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _FREE_BYTES
+    _directory = tempfile.mkdtemp(prefix="sluiceway-run-", dir=_MEMORY if _roomy else None)
+    # PostgreSQL, started by root, runs as another user, who has to enter the directory.
+    Path(_directory).chmod(0o711)
+    os.environ["TMPDIR"] = tempfile.tempdir = _directory
 
 # Objects of collected tests live until the end, so frequent collections would free nothing.
 gc.set_threshold(50_000, 20, 20)
@@ -240,12 +245,17 @@ def _logs() -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Remove the run's directory at its end, also when this process is killed."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.add_cleanup(clean_up_after(tempfile.gettempdir()).communicate)
+
+
 def pytest_configure_node(node: WorkerController) -> None:
-    """Pass each test process the directory that they share.
+    """Start the broker and the gateway that the test processes share.
 
     The first process starts before the broker, so that it compiles bytecode for all others.
     """
-    node.workerinput["directory"] = str(directory_of(node.config))
     alone = len(node.config.getoption("tx")) == 1
     if alone or node.workerinput["workerid"] != "gw0":
         broker_of(node.config)

