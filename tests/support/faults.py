@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -172,7 +173,8 @@ def interrupted_at_call(
 ) -> bool:
     """Run `work` with an interrupt, or another action, at its n-th event; False if it has fewer.
 
-    Events of finalizers do not count: Python ignores what is raised there.
+    Events of finalizers do not count: Python ignores what is raised there, and pytest keeps it with
+    the frames that the garbage collection interrupted.
     """
     calls = 0
 
@@ -197,9 +199,15 @@ def interrupted_at_call(
 
 
 def _in_finalizer(frame: FrameType | None) -> bool:
-    while frame is not None and frame.f_code.co_name != "__del__":
+    while frame is not None and not _is_finalizer(frame):
         frame = frame.f_back
     return frame is not None
+
+
+def _is_finalizer(frame: FrameType) -> bool:
+    code = frame.f_code
+    callback = code.co_filename == weakref.__file__ and code.co_name in {"__call__", "remove"}
+    return callback or code.co_name == "__del__"
 
 
 @contextmanager
