@@ -103,6 +103,8 @@ class Services:
     failing_loops: Callable[[], Mapping[str, str]]
     leads: Callable[[], bool]
     probe_threads: CapacityLimiter
+    commit_threads: CapacityLimiter
+    """For commits of batches, which wait for Kafka: no heartbeat waits for their threads."""
 
 
 def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
@@ -230,6 +232,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         failing_loops=lambda: {**loops.failing(), **attach.failing(), **offsets.failing()},
         leads=lambda: loops.has_lease,
         probe_threads=CapacityLimiter(4),
+        commit_threads=CapacityLimiter(20),
     )
 
     @asynccontextmanager

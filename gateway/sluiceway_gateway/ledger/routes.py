@@ -4,6 +4,7 @@ import re
 from operator import attrgetter
 from typing import Annotated
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
@@ -56,6 +57,7 @@ MAX_STARTS = 5_000
 
 router = APIRouter(prefix="/v1/channels/{name}", tags=["ledger"], route_class=GatewayRoute)
 
+CommitThreadsDep = Annotated[CapacityLimiter, part("commit_threads")]
 LedgerReadsDep = Annotated[LedgerReads, part("ledger_reads")]
 LedgersDep = Annotated[Ledgers, part("ledgers")]
 RepairsDep = Annotated[Repairs, part("repairs")]
@@ -125,29 +127,38 @@ def upload_slice(
     response_description="It is committed",
     responses=problems(404, 409, 413),
 )
-def commit_batch(
-    name: Name, id: BatchId, body: CommitPost, writer: Writer, ledgers: LedgersDep
+async def commit_batch(
+    name: Name,
+    id: BatchId,
+    body: CommitPost,
+    writer: Writer,
+    ledgers: LedgersDep,
+    commit_threads: CommitThreadsDep,
 ) -> Response:
     """Make the manifest's offsets visible, and commit a reader's positions with them, or neither.
 
     A repeat with the same digest gets the same response, so repeat a commit without a response.
     """
-    change = None
-    if body.positions is not None:
-        topic_id = body.positions.topic_id or ledgers.topic_id(name, uid=body.uid)
-        change = position_change(name, body.uid, topic_id, body.positions)
-    request = CommitRequest(
-        batch=id,
-        instance=body.instance,
-        digest=body.digest,
-        manifest=checked_manifest(body.manifest),
-        records=body.records,
-        counts={int(partition): count for partition, count in body.counts.items()},
-    )
-    committed = ledgers.commit(
-        name, request, uid=body.uid, slices=body.slices, positions=change, principal=writer
-    )
-    return json_response(commit_json(committed))
+
+    def commit() -> Response:
+        change = None
+        if body.positions is not None:
+            topic_id = body.positions.topic_id or ledgers.topic_id(name, uid=body.uid)
+            change = position_change(name, body.uid, topic_id, body.positions)
+        request = CommitRequest(
+            batch=id,
+            instance=body.instance,
+            digest=body.digest,
+            manifest=checked_manifest(body.manifest),
+            records=body.records,
+            counts={int(partition): count for partition, count in body.counts.items()},
+        )
+        committed = ledgers.commit(
+            name, request, uid=body.uid, slices=body.slices, positions=change, principal=writer
+        )
+        return json_response(commit_json(committed))
+
+    return await to_thread.run_sync(commit, limiter=commit_threads)
 
 
 @router.post(

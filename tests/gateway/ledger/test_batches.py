@@ -1,6 +1,7 @@
 """Batches over HTTP: opening, commits, aborts, renewals, and the visible runs."""
 
 import hashlib
+import itertools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -216,6 +217,38 @@ def test_a_heartbeat_renews_the_open_batches_of_running_jobs(ledger: LedgerSite)
     assert lease_of(ledger, batch) == "2030-01-01T00:00:30.000Z"
     beat(ledger, "run-2", "run-1", number=3)
     assert lease_of(ledger, batch) == "2030-01-01T00:00:41.000Z"
+
+
+def test_heartbeats_and_renewals_go_on_while_commits_wait_for_kafka(ledger: LedgerSite) -> None:
+    batches = [ledger.open(f"k{number}", f"job {number}") for number in range(60)]
+    answers, waiting = threading.Event(), itertools.count(1)
+    present = 0
+
+    def wait(*_: object) -> None:
+        nonlocal present
+        present = next(waiting)
+        assert answers.wait(60)
+
+    with at_call(KafkaAdmin, "end_offsets", wait), ThreadPoolExecutor(60) as pool:
+        commits = [
+            pool.submit(ledger.post_commit, batch, {0: [(number, number + 1)]})
+            for number, batch in enumerate(batches)
+        ]
+        try:
+            threads = ledger.rig.app.state.parts.commit_threads
+            until(lambda: threads.statistics().tasks_waiting == 40)
+            named = [{"id": batch["id"], "instance": "run-1"} for batch in batches]
+            ledger.rig.clock.advance(15)
+            with httpx.Client(base_url=ledger.rig.url, timeout=30) as http:
+                body = {"session": "5" * 32, "beat": 1, "endpoints": [], "renews": ["run-1"]}
+                assert http.post("/v1/heartbeats", json=body).status_code == 200
+                renewal = {"uid": ledger.uid, "batches": named, "lease_ms": 0}
+                renewed = http.post(f"{ledger.path}/batches/renew", json=renewal).json()["batches"]
+            assert {batch["lease_until"] for batch in renewed} == {"2030-01-01T00:00:45.000Z"}
+            assert present == 20
+        finally:
+            answers.set()
+        assert [commit.result(60).status_code for commit in commits] == [200] * 60
 
 
 @pytest.mark.long

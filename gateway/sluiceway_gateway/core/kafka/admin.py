@@ -1,5 +1,7 @@
 """Admin calls to Kafka, each bounded by a timeout."""
 
+import math
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -107,10 +109,12 @@ class _Leaders(NamedTuple):
 class KafkaAdmin:
     """Admin interface of one cluster; thread-safe.
 
-    Calls raise KafkaUnavailable if Kafka does not answer within `timeout_s`. A refusal for one
-    topic is returned as that topic's `Rejection`. `properties` are librdkafka's; the constructor
-    raises InvalidSettings for properties that are not allowed or not valid. With `identity`, all
-    calls about topics and groups also raise KafkaUnavailable for another cluster than it expects.
+    Calls raise KafkaUnavailable if Kafka does not answer within `timeout_s`. From then on, one call
+    about topics and groups at a time checks whether it answers again; the others raise at once, so
+    that an outage does not occupy a thread for each of them. A refusal for one topic is returned as
+    that topic's `Rejection`. `properties` are librdkafka's; the constructor raises InvalidSettings
+    for properties that are not allowed or not valid. With `identity`, all calls about topics and
+    groups also raise KafkaUnavailable for another cluster than it expects.
     """
 
     def __init__(
@@ -125,6 +129,7 @@ class KafkaAdmin:
         self._timeout_s = timeout_s
         self._identity = identity
         self._client = Client(bootstrap_servers, properties or {})
+        self._checking = threading.Lock()
         max_age_s = int((properties or {}).get("metadata.max.age.ms", 900_000)) / 1000
         self._leaders_max_age_s = min(_LEADERS_MAX_AGE_S, max_age_s / 3)
         # By client, as another one has not described the topics, and by topic.
@@ -319,9 +324,20 @@ class KafkaAdmin:
     @property
     def _admin(self) -> AdminClient:
         """The client for all requests about topics and groups, after a check of the cluster."""
+        if self._client.answered(math.inf) is False:
+            self._require_answer()
         if self._identity is not None:
             self._identity.require(self._cluster_id)
         return self._client.admin
+
+    def _require_answer(self) -> None:
+        """Raise KafkaUnavailable unless Kafka answers again; for the callers meanwhile, at once."""
+        if not self._checking.acquire(blocking=False):
+            raise self._client.still_unavailable()
+        try:
+            self.describe_cluster()
+        finally:
+            self._checking.release()
 
     def _cluster_id(self, must_answer: bool) -> str | None:
         if must_answer:

@@ -76,6 +76,7 @@ CAUSES: Mapping[int, Cause] = {
     KafkaError.TOPIC_DELETION_DISABLED: Cause.DENIED,
 }
 
+_NOTHING_LOST = "Nothing was lost"
 _MAYBE_WRITTEN = (
     "Messages of the request may be written, and a repeat writes them again, except on "
     "exactly-once channels"
@@ -324,7 +325,7 @@ class Client:
             self._last_error = self._last_failure = None
         return results
 
-    def unavailable(self, reason: str, effect: str = "Nothing was lost") -> KafkaUnavailable:
+    def unavailable(self, reason: str, effect: str = _NOTHING_LOST) -> KafkaUnavailable:
         """Return the error for a Kafka that does not answer, with the cause if it can be found.
 
         `effect` is what the request has done.
@@ -332,6 +333,16 @@ class Client:
         self._last_call = False, time.monotonic()
         # A slow broker may refuse the credentials during the diagnosis.
         failure = self._credential_failure() or self._diagnosed() or self._credential_failure()
+        return self._unavailable(failure, reason, effect)
+
+    def still_unavailable(self) -> KafkaUnavailable:
+        """Return the error for a request that is not sent, with the last cause."""
+        failure = self._credential_failure() or self._last_failure
+        return self._unavailable(failure, "it has not answered the last request", _NOTHING_LOST)
+
+    def _unavailable(
+        self, failure: AccessFailure | None, reason: str, effect: str
+    ) -> KafkaUnavailable:
         last = self._last_error
         if failure is None:
             cause = (

@@ -1,8 +1,10 @@
 import itertools
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -12,10 +14,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from faults import at_call
-from relay import reserve_port
+from relay import Relay, reserve_port
 from shared_kafka import RACK, SharedKafka
 from sluiceway_gateway.core.errors import KafkaUnavailable
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.client import Client
 from sluiceway_gateway.core.kafka.model import (
     AlterConfig,
     Cause,
@@ -300,6 +303,38 @@ def test_the_outcome_of_the_last_request_is_remembered(kafka: SharedKafka, refus
     with pytest.raises(KafkaUnavailable):
         away.describe_cluster()
     assert away.answered(60) is False
+    away.close()
+
+
+def test_one_call_at_a_time_waits_for_a_kafka_that_does_not_answer(
+    fragile_kafka: Relay, admin: KafkaAdmin, name: str
+) -> None:
+    create(admin, name)
+    observed(admin, name, once=lambda _: True)
+    away = KafkaAdmin(fragile_kafka.address, timeout_s=1.0)
+    fragile_kafka.cut()
+    with pytest.raises(KafkaUnavailable):
+        away.describe_topic(name)
+    checks, answers = threading.Event(), threading.Event()
+
+    def wait(*_: object) -> None:
+        checks.set()
+        assert answers.wait(60)
+
+    with at_call(Client, "describe_cluster", wait), ThreadPoolExecutor(1) as pool:
+        first = pool.submit(away.end_offsets, name, [0])
+        try:
+            assert checks.wait(60)
+            for _ in range(3):
+                with pytest.raises(KafkaUnavailable, match=f"{fragile_kafka.address} does not"):
+                    away.end_offsets(name, [0])
+            assert not first.done()
+        finally:
+            answers.set()
+        with pytest.raises(KafkaUnavailable):
+            first.result(60)
+    fragile_kafka.restore()
+    until(lambda: away.end_offsets(name, [0]) == {0: 0}, despite=KafkaUnavailable)
     away.close()
 
 
