@@ -278,7 +278,7 @@ def manifest_slices(manifest: Manifest) -> Iterator[dict[int, list[Interval]]]:
 
 
 _LIMIT = 10_000
-_MAX_INTERVALS = 1_000 * SLICE_INTERVALS
+_MAX_INTERVALS = 50 * SLICE_INTERVALS
 #: With this number of partitions, even the largest offsets need fewer than 5,000 characters.
 _PARTITIONS = 150
 _WATERMARK_TIMEOUT_S = 10.0

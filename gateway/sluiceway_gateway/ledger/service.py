@@ -71,6 +71,8 @@ from sluiceway_gateway.offsets.model import Commit, position_moved
 
 _log = structlog.get_logger(__name__)
 
+#: Intervals and runs of a commit that take noticeable time.
+_LARGE = 10_000
 _RENEWED_BELOW = LEASE * 2 / 3
 """Remaining time of a lease at which a heartbeat renews it."""
 
@@ -228,6 +230,7 @@ class Ledgers:
             batch = _require_batch(tx, channel, request.batch)
             self._require_use(tx, channel, [batch.owner], principal, "commit")
             if slices and batch.state is BatchState.OPEN:
+                tx.allow_pauses()
                 request = replace(request, manifest=_assembled(tx, batch, slices))
         if batch.state is BatchState.OPEN:
             self._require_written(channel, request.manifest)
@@ -258,13 +261,16 @@ class Ledgers:
             was = store.hold(tx, channel)
             require_topic(channel.topic.id, was.topic_id)
             batch = _require_batch(tx, channel, request.batch)
+            runs = store.runs_from(tx, uid, _begins(batch, request.manifest))
+            if sum(map(len, (*runs.values(), *request.manifest.values()))) > _LARGE:
+                tx.allow_pauses()
             now = self._clock()
             decision = commit_batch(
                 was,
                 self._claimed(tx, channel, batch.owner, principal, "commit"),
                 batch,
                 batch_store.open_batches(tx, uid),
-                store.runs_from(tx, uid, _begins(batch, request.manifest)),
+                runs,
                 request,
                 now,
             )

@@ -28,7 +28,8 @@ from sluiceway_gateway.offsets.model import Commit
 
 MAX_INTERVALS = 10_000
 """Intervals in one request; larger manifests are uploaded in slices."""
-MAX_SLICES = 1_000
+MAX_SLICES = 50
+"""Slices of one commit: with more intervals it would take longer than clients wait for it."""
 MIN_LEASE_MS, MAX_LEASE_MS = 1_000, 3_600_000
 _LEASE_MS = LEASE // timedelta(milliseconds=1)
 

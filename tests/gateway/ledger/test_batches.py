@@ -10,18 +10,22 @@ from dataclasses import replace
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
+from sqlalchemy import make_url
 
+from databases import Postgres
 from endpoints import Site
 from faults import at_call
-from gateways import ManualClock, Rig, code
-from ledger_sites import FEATURES, LedgerSite, ledger_site
+from gateways import ManualClock, Rig, code, running
+from ledger_sites import FEATURES, LedgerSite, ledger_site, written_topic
 from shared_kafka import SharedKafka
 from sluiceway.api.ledger import manifest_digest
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
-from sluiceway_gateway.ledger import store
+from sluiceway_gateway.ledger import batch_store, service, store
 from sluiceway_gateway.lifecycle.drain import Drainer
 from waiting import until
 
@@ -154,6 +158,44 @@ def test_a_large_manifest_is_uploaded_in_slices(ledger: LedgerSite) -> None:
     done = ledger.commit(batch, {}, slices=2, **named)
     assert ledger.commit(batch, {}, slices=2, **named) == done
     assert ledger.committed()["runs"]["0"] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_large_commit_may_pause_for_longer_than_other_transactions(
+    postgres: Postgres, kafka: SharedKafka
+) -> None:
+    servers = kafka.bootstrap_servers
+    topic = written_topic(servers, partitions=1, records=20_002)
+    url = make_url(postgres.migrated())
+    idle = {"options": "-c idle_in_transaction_session_timeout=2000"}
+    gateway_url = url.update_query_dict(idle).render_as_string(False)
+    observer_url = url.set(drivername="postgresql").render_as_string(False)
+    recent = (
+        "SELECT FROM pg_stat_activity WHERE datname = current_database() AND state = "
+        "'idle in transaction' AND state_change > clock_timestamp() - interval '2.5 s'"
+    )
+    with (
+        closing(Database(gateway_url)) as database,
+        running(database, gateway_url, kafka_bootstrap_servers=servers) as rig,
+        psycopg.connect(observer_url, autocommit=True) as observer,
+    ):
+        site = ledger_site(rig, topic)
+        batch = site.open()
+        whole = [(offset, offset + 1) for offset in range(0, 20_002, 2)]
+        for number, part in enumerate((whole[:10_000], whole[10_000:])):
+            body = {"uid": site.uid, "instance": "run-1", "manifest": {"0": part}}
+            path = f"{site.path}/batches/{batch['id']}/manifest/{number}"
+            assert rig.http.put(path, json=body).status_code == 200
+
+        def pause(*_: object) -> None:
+            """Wait until the server has ended a session that may not idle for so long."""
+            until(lambda: observer.execute(recent).fetchone() is None)
+
+        named = {"records": 10_001, "counts": {"0": 10_001}, "digest": manifest_digest({0: whole})}
+        with (
+            at_call(batch_store, "slices", pause, arrives=True),
+            at_call(service, "commit_batch", pause),
+        ):
+            assert site.commit(batch, {}, slices=2, **named)["state"] == "committed"
 
 
 def test_leases_are_renewed_and_ended_batches_named(ledger: LedgerSite) -> None:

@@ -31,6 +31,7 @@ _CHECK_S = 0.2
 #: Time for which writes count as impossible after one that did not fit on the disk. Loops of the
 #: leading replica write more often.
 FULL_S = 10.0
+_ALLOW_PAUSES = text("SET LOCAL idle_in_transaction_session_timeout = 60000")
 _READ_ONLY = text("SHOW transaction_read_only")
 
 
@@ -49,6 +50,14 @@ class ReadTransaction:
     def connection(self) -> Connection:
         """SQLAlchemy's connection, for Alembic."""
         return self._connection
+
+    def allow_pauses(self) -> None:
+        """Let the transaction pause for a minute between statements, as for work on large values.
+
+        PostgreSQL ends others after some seconds, since a paused gateway must not keep locks.
+        """
+        if self.dialect == "postgresql":
+            self._connection.execute(_ALLOW_PAUSES)
 
     def execute(
         self,

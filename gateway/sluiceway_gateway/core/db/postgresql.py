@@ -20,8 +20,8 @@ from sluiceway_gateway.core.tracing import statement
 
 _log = structlog.get_logger(__name__)
 
-# Transactions wait only for the database. One that is idle for longer belongs to a paused gateway,
-# and its locks would block other replicas.
+# Transactions wait only for the database, except those that allow pauses. One that is idle for
+# longer belongs to a paused gateway, and its locks would block other replicas.
 _IDLE_MS = 5_000
 #: Time for a statement in addition to lock waits, and for its result on the network.
 _WORK_MS = 2_000

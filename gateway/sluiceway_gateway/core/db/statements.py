@@ -22,6 +22,9 @@ KEYS_AT_ONCE = 500
 #: The same for prepared statements, whose keys have up to four values.
 _KEYS_AT_ONCE = 4096
 
+#: Rows that are converted and sent at a time, which bounds memory and the pause before a statement.
+_ROWS_AT_ONCE = 4096
+
 Key = TypeVar("Key")
 _Convert = Callable[[Any], Any]
 
@@ -160,13 +163,19 @@ class PreparedDml:
         if dialect.name not in self._compiled:
             self._compiled[dialect.name] = self._compile(dialect)
         text, parameters = self._compiled[dialect.name]
-        values = [
-            [row[name] if convert is None else convert(row[name]) for name, convert in parameters]
-            for row in rows
-        ]
+        affected = 0
         with closing(connection.connection.cursor()) as cursor:
-            cursor.executemany(text, values)
-            return int(cursor.rowcount)
+            for part in chunks(rows, _ROWS_AT_ONCE):
+                values = [
+                    [
+                        row[name] if convert is None else convert(row[name])
+                        for name, convert in parameters
+                    ]
+                    for row in part
+                ]
+                cursor.executemany(text, values)
+                affected += int(cursor.rowcount)
+        return affected
 
     def _compile(self, dialect: Dialect) -> tuple[str, list[tuple[str, _Convert | None]]]:
         """Return the text, and its parameters in order with their converters."""
