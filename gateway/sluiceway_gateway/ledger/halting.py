@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 
@@ -42,7 +43,7 @@ A record that was appended within it after a commit proves nothing.
 """
 _PAUSE_S = 10.0
 #: Time after which a watermark below committed offsets means lost records; a new leader's watermark
-#: may be behind for a moment.
+#: may be behind for a moment. After as long without a look, the time begins anew.
 _CONFIRM_S = 30.0
 #: Time for reading one record.
 _READ_S = 5.0
@@ -183,6 +184,13 @@ class ComparisonCounts:
     pause_s: float = _PAUSE_S
 
 
+class _Looks(NamedTuple):
+    """The monotonic times of the first and the last look at a watermark that is behind."""
+
+    first_s: float
+    last_s: float
+
+
 class LedgerComparer:
     """Compares ledgers with Kafka's watermarks.
 
@@ -198,16 +206,14 @@ class LedgerComparer:
         self._clock = clock
         self._check = LossCheck(database=database, kafka=kafka, clock=clock)
         self._monotonic = monotonic
-        self._behind_since_s: dict[tuple[str, int], float] = {}
-        """By channel and partition, the first pass of those in which its watermark was behind."""
+        self._behind: dict[tuple[str, int], _Looks] = {}
+        """By channel and partition, the looks at a watermark that has been behind since."""
 
     def run_once(self) -> ComparisonCounts:
         """Compare all ledgers of usable topics. Raises DatabaseUnavailable."""
         with self._database.read() as tx:
             topics = store.topics(tx)
-        self._behind_since_s = {
-            at: since_s for at, since_s in self._behind_since_s.items() if at[0] in topics
-        }
+        self._behind = {at: looks for at, looks in self._behind.items() if at[0] in topics}
         try:
             marks = self._kafka.watermarks_of(
                 {topic.name: topic.partitions or 0 for topic in topics.values()}
@@ -288,7 +294,7 @@ class LedgerComparer:
             return False
         for partition in lost:
             # A further loss must be confirmed again.
-            self._behind_since_s.pop((uid, partition), None)
+            self._behind.pop((uid, partition), None)
         return True
 
     def _clear(self, uid: str, judged: Mapping[int, int]) -> None:
@@ -301,12 +307,17 @@ class LedgerComparer:
         _log.warning("watermarks trailed committed offsets for a moment", channel=uid, low=judged)
 
     def _lasting(self, uid: str, behind: Mapping[int, int]) -> Mapping[int, int]:
-        """Return the watermarks that have been behind for long."""
+        """Return the watermarks that have been behind for long, in all looks."""
         now_s = self._monotonic()
-        for at in [at for at in self._behind_since_s if at[0] == uid and at[1] not in behind]:
-            del self._behind_since_s[at]
-        return {
-            partition: end
-            for partition, end in behind.items()
-            if now_s - self._behind_since_s.setdefault((uid, partition), now_s) >= _CONFIRM_S
-        }
+        for at in [at for at in self._behind if at[0] == uid and at[1] not in behind]:
+            del self._behind[at]
+        lasting = {}
+        for partition, end in behind.items():
+            first_s, last_s = self._behind.get((uid, partition), (now_s, now_s))
+            if now_s - last_s > _CONFIRM_S:
+                # Kafka, the database or the lease was away, and it may have caught up meanwhile.
+                first_s = now_s
+            self._behind[uid, partition] = _Looks(first_s, now_s)
+            if now_s - first_s >= _CONFIRM_S:
+                lasting[partition] = end
+        return lasting

@@ -6,10 +6,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from faults import at_statements
+from faults import at_call, at_statements
 from gateways import code
 from ledger_sites import LedgerSite, ledger_site, written_topic
 from shared_kafka import SharedKafka
+from sluiceway_gateway.core.errors import KafkaUnavailable
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.model import Watermarks
 from sluiceway_gateway.ledger import store
@@ -206,6 +207,34 @@ def test_a_ledger_whose_records_are_lost_is_halted(
     assert code(ledger.post_open("k2")) == "ledger_halted"
 
 
+@pytest.mark.sample
+def test_two_moments_without_a_look_between_them_halt_no_channel(
+    ledger: LedgerSite,
+    clocks: Clocks,
+    kafka: SharedKafka,
+    comparer: Callable[..., LedgerComparer],
+) -> None:
+    ledger.commit(ledger.open(), {0: [(0, 10)]})
+    with closing(Behind(kafka.bootstrap_servers)) as behind:
+        compare = comparer(behind)
+        assert compare.run_once().halted == 0
+        # As while another replica led.
+        clocks.go_on(40)
+        assert compare.run_once().halted == 0
+        away = Mock(side_effect=KafkaUnavailable("a test"))
+        for call in ("watermarks_of", "end_offsets"):
+            with at_call(Behind, call, away):
+                for _ in range(4):
+                    clocks.go_on(10)
+                    assert compare.run_once().halted == 0
+            assert compare.run_once().halted == 0
+        for _ in range(2):
+            clocks.go_on(10)
+            assert compare.run_once().halted == 0
+        clocks.go_on(10)
+        assert compare.run_once().halted == 1
+
+
 @pytest.mark.long
 def test_the_loss_begins_at_the_lowest_observed_watermark(
     ledger: LedgerSite,
@@ -224,7 +253,8 @@ def test_the_loss_begins_at_the_lowest_observed_watermark(
         (10, 4, 0, {0: 5}),
         (10, 10, 0, {0: 5}),
         (10, 4, 0, {0: 5}),
-        (40, 4, 1, {0: 4}),
+        (20, 4, 0, {0: 5}),
+        (20, 4, 1, {0: 4}),
     ):
         clocks.go_on(seconds)
         behind.end = end
