@@ -106,12 +106,16 @@ IdempotencyKey = Annotated[
 def request_of(
     key: str | None, principal: Principal, *content: object, precondition: Precondition
 ) -> Request | None:
-    """Return the idempotent request of `key`; its digest covers `content`."""
+    """Return the idempotent request of `key`; its digest covers `content`.
+
+    Keys belong to the token's label, so that a repeat may have the label's next token.
+    """
     if key is None:
         return None
     text = repr((content, precondition.if_match, precondition.if_none_match))
     digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
-    return Request(key=key, principal=principal.id, digest=digest)
+    owner = principal.id if principal.subject is None else f"label:{principal.subject}"
+    return Request(key=key, principal=owner, digest=digest)
 
 
 def each_once(key: Callable[[Any], Hashable], message: str) -> AfterValidator:

@@ -21,6 +21,7 @@ class Request:
 
     key: str
     principal: str
+    """The owner of the key."""
     digest: str
 
 

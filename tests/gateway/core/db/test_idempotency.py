@@ -48,10 +48,14 @@ def test_a_refused_request_leaves_its_key_free(rig: Rig) -> None:
     assert rig.http.put(PATH, json=BODY, headers=KEY).status_code == 201
 
 
-def test_a_key_belongs_to_its_token(rig: Rig) -> None:
-    mine, yours = rig.token("manage"), rig.token("manage")
-    assert rig.http.put(PATH, json=BODY, headers={**KEY, **mine}).status_code == 201
-    assert rig.http.put(PATH, json=BODY, headers={**KEY, **yours}).status_code == 200
+def test_a_key_belongs_to_the_tokens_of_a_label(rig: Rig) -> None:
+    before, after = rig.token("manage"), rig.token("manage")
+    first = rig.http.put(PATH, json=BODY, headers={**KEY, **before})
+    assert first.status_code == 201
+    again = rig.http.put(PATH, json=BODY, headers={**KEY, **after})
+    assert (again.status_code, again.content) == (201, first.content)
+    others = rig.token("manage", label="others")
+    assert rig.http.put(PATH, json=BODY, headers={**KEY, **others}).status_code == 200
 
 
 def test_a_key_expires_after_a_day(rig: Rig) -> None:
