@@ -5,8 +5,8 @@ Callers that change them hold the lock of the channel's ledger.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -112,12 +112,9 @@ _OF_INSTANCES = (
 _DUE = _OF_INSTANCES.where(
     batches.c.lease_until < bindparam("before", type_=batches.c.lease_until.type)
 )
-_WITH_EXPIRED = (
-    select(batches.c.channel_uid)
-    .where(_IS_OPEN, batches.c.lease_until <= bindparam("now", type_=batches.c.lease_until.type))
-    .distinct()
-    .order_by(batches.c.channel_uid)
-)
+_LEASES = select(
+    batches.c.channel_uid, batches.c.id, batches.c.opened_at, batches.c.lease_until
+).where(_IS_OPEN)
 
 
 def batch(tx: ReadTransaction, uid: str, id_: str) -> Batch | None:
@@ -222,9 +219,23 @@ def settlements(tx: ReadTransaction, writers: Collection[str]) -> dict[str, Sett
     }
 
 
-def with_expired(tx: ReadTransaction, now: datetime) -> list[str]:
-    """Return the uids of channels with a batch whose lease has ended."""
-    return list(tx.execute(_WITH_EXPIRED, {"now": now}).scalars())
+class OpenLease(NamedTuple):
+    """The lease of an open batch; its times are of the clocks of replicas."""
+
+    channel_uid: str
+    batch: str
+    opened_at: datetime
+    until: datetime
+
+    @property
+    def longest(self) -> timedelta:
+        """The longest time that its writer may have requested."""
+        return self.until - self.opened_at
+
+
+def open_leases(tx: ReadTransaction) -> list[OpenLease]:
+    """Return the leases of all open batches."""
+    return [OpenLease._make(row) for row in tx.execute(_LEASES)]
 
 
 def insert(tx: WriteTransaction, uid: str, batch: Batch) -> None:

@@ -1,29 +1,25 @@
 """Leases of batches: those whose leases have ended are aborted."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 
 import structlog
 
-from sluiceway_gateway.core.clock import Clock, clocks_apart
+from sluiceway_gateway.core.clock import Clock
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.passes import run_steps
 from sluiceway_gateway.ledger import batch_store, store
-from sluiceway_gateway.ledger.model import reap
+from sluiceway_gateway.ledger.batch_store import OpenLease
+from sluiceway_gateway.ledger.model import LEASE, reap
 from sluiceway_gateway.ledger.service import save_aborted
 
 _log = structlog.get_logger(__name__)
 
 _PAUSE_S = 1.0
-#: Maximum time between two passes; after a longer one, writers get time to renew.
+#: Maximum time between two passes; after a longer one, all leases are watched anew.
 _LATE_S = 10.0
-#: Larger jumps of the wall clock mean that it was set.
-_CLOCK_JUMP = timedelta(seconds=2)
-#: Time for writers to renew after that, by the monotonic clock.
-_GRACE_S = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +33,11 @@ class LeaseCounts:
 class LeaseReaper:
     """Aborts open batches whose leases have ended, so that they do not hold readers back for ever.
 
-    Leases are times of the wall clock. After the clock was set, or after a pause of this process or
-    of its leadership, in which writers may have found no gateway, no batch is aborted until writers
-    had time to renew. A batch that is aborted too early costs its writer a new attempt, but never a
-    record.
+    Leases are times of the wall clock of the replica that a writer has reached. That clock may be
+    behind this one, or either may have been set. So a batch is aborted only if, in addition, its
+    lease was unchanged for as long, at most `LEASE`, by the monotonic clock. After a pause of this
+    process or of its leadership, in which writers may have found no gateway, that time begins anew.
+    A batch that is aborted too early costs its writer a new attempt, but never a record.
     """
 
     def __init__(self, *, database: Database, clock: Clock, monotonic: Callable[[], float]) -> None:
@@ -48,29 +45,40 @@ class LeaseReaper:
         self._clock = clock
         self._monotonic = monotonic
         self._passed_s = -math.inf
-        self._apart = clocks_apart(self._clock, self._monotonic)
-        self._quiet_until_s = -math.inf
+        self._since_s: dict[OpenLease, float] = {}
+        """By lease, the time of the first pass that has seen it."""
 
     def run_once(self) -> LeaseCounts:
         """Abort the batches whose leases have ended. Raises DatabaseUnavailable."""
-        now_s, apart = self._monotonic(), clocks_apart(self._clock, self._monotonic)
-        late = now_s - self._passed_s > _LATE_S
-        if late or abs(apart - self._apart) > _CLOCK_JUMP:
-            self._quiet_until_s = now_s + _GRACE_S
-        self._passed_s, self._apart = now_s, apart
-        if now_s < self._quiet_until_s:
-            return LeaseCounts()
+        now_s = self._monotonic()
+        if now_s - self._passed_s > _LATE_S:
+            self._since_s = {}
+        self._passed_s = now_s
         with self._database.read() as tx:
-            uids = batch_store.with_expired(tx, self._clock())
-        return LeaseCounts(reaped=sum(run_steps(partial(self._reap, uid) for uid in uids)))
+            leases = batch_store.open_leases(tx)
+        self._since_s = {lease: self._since_s.get(lease, now_s) for lease in leases}
+        now = self._clock()
+        ended = {
+            lease
+            for lease, since_s in self._since_s.items()
+            if lease.until <= now and now_s - since_s >= min(LEASE, lease.longest).total_seconds()
+        }
+        uids = sorted({lease.channel_uid for lease in ended})
+        return LeaseCounts(reaped=sum(run_steps(partial(self._reap, uid, ended) for uid in uids)))
 
-    def _reap(self, uid: str) -> int:
+    def _reap(self, uid: str, ended: Collection[OpenLease]) -> int:
         with self._database.write() as tx:
             was = store.hold_existing(tx, uid)
             if was is None:
                 return 0
             now = self._clock()
-            decision = reap(was, batch_store.open_batches(tx, uid), now)
+            open_batches = batch_store.open_batches(tx, uid)
+            renewed = [
+                batch.id
+                for batch in open_batches
+                if OpenLease(uid, batch.id, batch.opened_at, batch.lease_until) not in ended
+            ]
+            decision = reap(was, open_batches, now, spared=renewed)
             save_aborted(tx, decision, was=was, now=now)
         for batch in decision.aborted:
             _log.warning(

@@ -284,9 +284,15 @@ def expired(batch: Batch, now: datetime) -> bool:
     return batch.state is BatchState.OPEN and batch.lease_until <= now
 
 
-def reap(ledger: Ledger, open_batches: Sequence[Batch], now: datetime) -> AbortDecision:
-    """Abort the channel's open batches whose leases have ended."""
-    vanished = [batch for batch in open_batches if expired(batch, now)]
+def reap(
+    ledger: Ledger,
+    open_batches: Sequence[Batch],
+    now: datetime,
+    *,
+    spared: Collection[str] = (),
+) -> AbortDecision:
+    """Abort the channel's open batches whose leases have ended, without the ids `spared`."""
+    vanished = [batch for batch in open_batches if expired(batch, now) and batch.id not in spared]
     cause = "Its lease ended, because the writer vanished."
     return end_batches(ledger, vanished, open_batches, now, Ending.REAP, cause)
 

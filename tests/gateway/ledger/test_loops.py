@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from datetime import datetime, timedelta
 from unittest.mock import Mock
 
 import pytest
@@ -110,6 +111,26 @@ def test_a_clock_that_was_set_back_holds_readers_by_as_much_longer(
     clocks.wall.advance(-60)
     assert reap(60) == 0
     assert reap(12) == 1
+
+
+@pytest.mark.sample
+def test_a_leader_whose_clock_is_ahead_reaps_vanished_writers_only(
+    ledger: LedgerSite, clocks: Clocks
+) -> None:
+    def ahead() -> datetime:
+        return clocks.wall() + timedelta(seconds=25)
+
+    reaper = LeaseReaper(database=ledger.rig.database, clock=ahead, monotonic=clocks.monotonic)
+    ledger.open("live", "one")
+    ledger.open("lost", "two", instance="run-2")
+    reaped = []
+    for second in range(1, 61):
+        clocks.go_on(1)
+        body = {"session": "5" * 32, "beat": second, "endpoints": [], "renews": ["run-1"]}
+        assert ledger.rig.http.post("/v1/heartbeats", json=body).status_code == 200
+        reaped += [second] * reaper.run_once().reaped
+    assert reaped == [31]
+    assert [batch["key"] for batch in ledger.committed()["open"]] == ["live"]
 
 
 @pytest.mark.sample
