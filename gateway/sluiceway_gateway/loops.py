@@ -15,7 +15,7 @@ from sluiceway_gateway.endpoints.liveness import LostEnds, ReapCounts, Reaper
 from sluiceway_gateway.endpoints.pruning import Pruner
 from sluiceway_gateway.ledger.halting import LedgerComparer
 from sluiceway_gateway.ledger.leases import LeaseReaper
-from sluiceway_gateway.ledger.pruning import LedgerPruner
+from sluiceway_gateway.ledger.pruning import LedgerPruner, delete_history
 from sluiceway_gateway.lifecycle.drain import Drainer
 from sluiceway_gateway.lifecycle.idle import TtlReaper
 from sluiceway_gateway.offsets.mirror import Mirror
@@ -161,6 +161,7 @@ class Loops:
             kafka=kafka,
             clock=clock,
             resync_s=settings.resync_s,
+            delete_history=delete_history,
             wait=stopping.wait,
         )
         reaper = Reaper(database=database, clock=clock, monotonic=monotonic)

@@ -12,6 +12,7 @@ from sluiceway_gateway.channels.model import Channel, Condition, Phase
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.model import ObservedTopic
+from sluiceway_gateway.ledger.pruning import delete_history
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts, Reconciler
 from waiting import until
 
@@ -35,6 +36,7 @@ class Rig:
             "kafka": self.kafka,
             "clock": self.clock,
             "resync_s": RESYNC_S,
+            "delete_history": delete_history,
             "wait": time.sleep,
             # Longer than a gateway's pass, which other passes follow.
             "settle_s": (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 1, 2, 4, 8, 16),

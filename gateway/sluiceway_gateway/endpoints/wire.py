@@ -194,7 +194,7 @@ class Counterpart(BaseModel):
     settled: Literal["all", "none", "some"] | None = Field(
         description="Of a failed or lost writer of an exactly-once channel: all: each key "
         "that it opened is committed by now; none: it committed nothing; some: it may have left "
-        "work undone. null for other endpoints"
+        "work undone. null for other endpoints, and while the channel is being deleted"
     )
 
 

@@ -23,7 +23,7 @@ from sqlalchemy import (
     update,
 )
 
-from sluiceway_gateway.channels.model import Delivery
+from sluiceway_gateway.channels.model import Delivery, Phase
 from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import columns_of, upsert
@@ -201,13 +201,18 @@ _SETTLEMENTS = (
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
     .where(
         channels.c.delivery == str(Delivery.EXACTLY_ONCE),
+        # Whose batches are deleted before it.
+        channels.c.phase != str(Phase.DELETING),
         endpoints.c.id.in_(bindparam("ids", expanding=True)),
     )
 )
 
 
 def settlements(tx: ReadTransaction, writers: Collection[str]) -> dict[str, Settlement]:
-    """Return the settlements of writers of exactly-once channels, by endpoint id."""
+    """Return the settlements of writers of exactly-once channels, by endpoint id.
+
+    Writers of channels that are being deleted have none.
+    """
     return {
         row.id: settlement(
             is_open=row.is_open,

@@ -114,7 +114,8 @@ class LedgerPruner:
             limit = self._max_rows
             deleted = _delete_batches(tx, uid, before, limit=limit)
             shortened = _shorten_batches(tx, uid, before, limit=limit)
-            snapshots = _delete_snapshots(tx, uid, before, last=ledger.number, limit=limit)
+            old = ledger_snapshots.c.at < before
+            snapshots = _delete_snapshots(tx, uid, old, last=ledger.number, limit=limit)
             owners = _delete_owners(tx, uid, limit=limit)
         return deleted, shortened, snapshots, self._prune_runs(uid), owners
 
@@ -132,6 +133,32 @@ class LedgerPruner:
             total += deleted
             if deleted < self._max_rows:
                 return total
+
+
+def delete_history(tx: WriteTransaction, uid: str, *, limit: int = 2_000) -> bool:
+    """Delete up to `limit` rows of each kind of a channel that is being deleted.
+
+    Returns whether there may be more of them. Until the channel is deleted, readers get the same
+    runs as before.
+    """
+    ledger = store.hold_existing(tx, uid)
+    if ledger is None:
+        return False
+    deleted = (
+        _delete_ended(tx, uid, limit=limit),
+        _delete_snapshots(tx, uid, last=ledger.number, limit=limit),
+        _delete_batch_runs(tx, uid, limit=limit),
+    )
+    return limit in deleted
+
+
+def _delete_ended(tx: WriteTransaction, uid: str, *, limit: int) -> int:
+    table = batches.c
+    chosen = select(table.number).where(table.channel_uid == uid, table.number.is_not(None))
+    chosen = chosen.order_by(table.number).limit(limit)
+    return tx.execute(
+        delete(batches).where(table.channel_uid == uid, table.number.in_(chosen))
+    ).rowcount
 
 
 def _old(before: datetime) -> ColumnElement[bool]:
@@ -164,11 +191,11 @@ def _shorten_batches(tx: WriteTransaction, uid: str, before: datetime, *, limit:
 
 
 def _delete_snapshots(
-    tx: WriteTransaction, uid: str, before: datetime, *, last: int, limit: int
+    tx: WriteTransaction, uid: str, *where: ColumnElement[bool], last: int, limit: int
 ) -> int:
     table = ledger_snapshots.c
-    where = (table.channel_uid == uid, table.at < before, table.number < last)
-    chosen = select(table.number).where(*where).order_by(table.number).limit(limit)
+    chosen = select(table.number).where(table.channel_uid == uid, table.number < last, *where)
+    chosen = chosen.order_by(table.number).limit(limit)
     return tx.execute(
         delete(ledger_snapshots).where(table.channel_uid == uid, table.number.in_(chosen))
     ).rowcount

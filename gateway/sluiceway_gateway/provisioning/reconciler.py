@@ -13,7 +13,7 @@ import structlog
 
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.core.clock import Clock
-from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.db.engine import Database, WriteTransaction
 from sluiceway_gateway.core.db.failures import reason_of
 from sluiceway_gateway.core.errors import DatabaseUnavailable, KafkaUnavailable
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
@@ -44,6 +44,7 @@ from sluiceway_gateway.provisioning.store import (
     due,
     exists,
     misdated,
+    put_off,
     record_observation,
     remove,
 )
@@ -118,7 +119,7 @@ class ReconcileCounts:
     """Channels per outcome of one pass.
 
     `changed` have a new status or are deleted; `conflicts` were changed meanwhile. `more` is set
-    if the page was full, so that others may be due.
+    if others may be due, because the page was full, or rows of a deleted channel are left.
     """
 
     checked: int = 0
@@ -146,6 +147,7 @@ _COUNTED = tuple(field.name for field in fields(ReconcileCounts) if field.name !
 class Reconciler:
     """Compares due channels with Kafka and acts on the difference.
 
+    `delete_history` deletes some rows of a deleted channel, and returns whether there may be more.
     `wait` sleeps for some seconds, or until the process stops. Changes of topics become visible on
     all brokers in the pauses `settle_s`.
     """
@@ -154,6 +156,7 @@ class Reconciler:
     kafka: KafkaAdmin
     clock: Clock
     resync_s: float
+    delete_history: Callable[[WriteTransaction, str], bool]
     wait: Callable[[float], object]
     page_size: int = 100
     settle_s: tuple[float, ...] = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
@@ -178,15 +181,12 @@ class Reconciler:
         done = run_steps(partial(self._reconcile_page, [channel]) for channel in page)
         return ReconcileCounts(
             **{name: sum(getattr(counts, name) for counts in done) for name in _COUNTED},
-            more=len(page) == self.page_size,
+            more=len(page) == self.page_size or any(counts.more for counts in done),
         )
 
     def _reconcile_page(self, page: list[DueChannel]) -> ReconcileCounts:
         forgotten = [due_channel for due_channel in page if _only_row_remains(due_channel)]
         others = [due_channel for due_channel in page if not _only_row_remains(due_channel)]
-        removals = {
-            due_channel.channel.uid: ReconcileResult(channel=None) for due_channel in forgotten
-        }
         done, is_away = Applied(), False
         try:
             done, results = self._reconcile(others)
@@ -203,7 +203,9 @@ class Reconciler:
                 )
                 for due_channel in others
             }
-        changed, removed, conflicts = self._record(page, removals | results)
+        for due_channel in forgotten:
+            results[due_channel.channel.uid] = ReconcileResult(channel=None)
+        changed, conflicts = self._record(page, results)
         self._delete_orphans(
             [
                 due_channel
@@ -211,18 +213,21 @@ class Reconciler:
                 if due_channel.channel.topic.name in done.created
             ]
         )
+        # Each in its own transaction, so that a slow one delays no other channel's status.
+        ended = sorted(uid for uid, result in results.items() if result.channel is None)
+        removals = run_steps(partial(self._remove, uid) for uid in ended)
         return ReconcileCounts(
             checked=0 if is_away else len(others),
-            changed=changed,
+            changed=changed + sum(removals),
             created=len(done.created),
             grown=len(done.grown),
             configured=len(done.configured),
             deleted=len(done.deleted),
-            removed=removed,
+            removed=sum(removals),
             refused=sum(rejection.cause not in RACES for rejection in done.rejections.values()),
             conflicts=len(conflicts),
             unreachable=len(others) if is_away else 0,
-            more=len(page) == self.page_size,
+            more=len(page) == self.page_size or not all(removals),
         )
 
     def _due(self) -> list[DueChannel]:
@@ -292,17 +297,14 @@ class Reconciler:
 
     def _record(
         self, page: list[DueChannel], results: Mapping[str, ReconcileResult]
-    ) -> tuple[int, int, list[DueChannel]]:
-        """Save all results; return the numbers of changed and deleted channels, and conflicts."""
-        changed, removed, conflicts, now = 0, 0, [], self.clock()
+    ) -> tuple[int, list[DueChannel]]:
+        """Save all new statuses; return the number of changed channels, and conflicts."""
+        changed, conflicts, now = 0, [], self.clock()
         with self.database.write() as tx:
             # In the order in which all transactions lock channels.
             for due_channel in sorted(page, key=lambda due_channel: due_channel.channel.uid):
                 result = results[due_channel.channel.uid]
                 if result.channel is None:
-                    gone = remove(tx, due_channel.channel.uid)
-                    removed += gone
-                    changed += gone
                     continue
                 next_check_s = self.resync_s if result.next_check_s is None else result.next_check_s
                 written = record_observation(
@@ -317,7 +319,19 @@ class Reconciler:
                     conflicts.append(due_channel)
                 else:
                     changed += written.revision != due_channel.channel.revision
-        return changed, removed, conflicts
+        return changed, conflicts
+
+    def _remove(self, uid: str) -> bool:
+        """Delete a channel, or a part of its history; return whether the channel was deleted.
+
+        A long history does not fit in one transaction.
+        """
+        with self.database.write() as tx:
+            if not self.delete_history(tx, uid):
+                return remove(tx, uid)
+            # Behind other due channels.
+            put_off(tx, uid, until=self.clock())
+            return False
 
     def _delete_orphans(self, made: list[DueChannel]) -> None:
         """Delete topics that were created for channels whose rows are gone by now.

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sqlalchemy import bindparam, delete, select
+from sqlalchemy import bindparam, delete, select, update
 
 from sluiceway_gateway.channels import schema_store
 from sluiceway_gateway.channels.model import Channel, Phase, may_become
@@ -88,6 +88,11 @@ def record_observation(
     if was.topic.partitions is not None and (seen.topic.partitions or 0) > was.topic.partitions:
         rebalance_after_growth(tx, seen.uid, now=now)
     return seen
+
+
+def put_off(tx: WriteTransaction, uid: str, *, until: datetime) -> None:
+    """Let the channel be due at this time."""
+    tx.execute(update(channels).where(channels.c.uid == uid).values(due_at=until))
 
 
 def remove(

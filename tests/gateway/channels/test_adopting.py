@@ -14,6 +14,7 @@ from gateways import SCHEMA, UNREACHABLE, Rig, code, running
 from shared_kafka import SharedKafka
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.ledger.pruning import delete_history
 from sluiceway_gateway.provisioning.reconciler import Reconciler
 from topics import Topics
 from waiting import until
@@ -49,7 +50,12 @@ def topic(kafka: SharedKafka) -> str:
 def reconciler(near: Rig, kafka: SharedKafka) -> Iterator[Reconciler]:
     admin = KafkaAdmin(kafka.bootstrap_servers)
     yield Reconciler(
-        database=near.database, kafka=admin, clock=near.clock, resync_s=0, wait=time.sleep
+        database=near.database,
+        kafka=admin,
+        clock=near.clock,
+        resync_s=0,
+        delete_history=delete_history,
+        wait=time.sleep,
     )
     admin.close()
 

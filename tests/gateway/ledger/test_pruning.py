@@ -9,7 +9,7 @@ from sqlalchemy import func, select, text
 from gateways import code
 from ledger_sites import LedgerSite
 from sluiceway_gateway.core.db import revision
-from sluiceway_gateway.ledger.pruning import LedgerPruneCounts, LedgerPruner
+from sluiceway_gateway.ledger.pruning import LedgerPruneCounts, LedgerPruner, delete_history
 from sluiceway_gateway.tables import metadata
 
 DAYS = 30
@@ -215,3 +215,25 @@ def test_a_pass_is_limited_and_the_next_one_continues(ledger: LedgerSite) -> Non
     assert [each.snapshots for each in counts] == [2, 2, 0, 0]
     assert [each.pause_s > 0 for each in counts] == [False, False, True, True]
     assert (rows(ledger, "batches"), rows(ledger, "ledger_snapshots")) == (0, 1)
+
+
+def test_readers_get_the_same_runs_while_the_history_of_a_deleted_channel_is_deleted(
+    ledger: LedgerSite,
+) -> None:
+    slow = ledger.open("slow", "slow")
+    for number in range(1, 4):
+        ledger.commit(ledger.open(f"k{number}"), {0: [(5 * number, 5 * number + 5)]})
+    ledger.post_abort(ledger.open("failed"))
+    ledger.rig.http.delete(ledger.path, params={"uid": ledger.uid, "force": True})
+    before, deleted = ledger.committed(), []
+    more = True
+    while more:
+        with ledger.rig.database.write() as tx:
+            more = delete_history(tx, ledger.uid, limit=2)
+        assert ledger.committed() == before
+        deleted.append(rows(ledger, "batches"))
+    assert deleted == [3, 1, 1]
+    assert [batch["id"] for batch in before["open"]] == [slow["id"]]
+    # The last snapshot, and the runs above its stable offsets.
+    assert (rows(ledger, "ledger_snapshots"), rows(ledger, "batch_runs")) == (1, 3)
+    assert code(ledger.get_committed(snapshot=2)) == "snapshot_not_found"

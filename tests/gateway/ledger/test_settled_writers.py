@@ -74,6 +74,17 @@ def test_a_failed_writer_that_used_keys_of_its_own_is_settled_only_if_it_committ
     assert [settled(site, first), settled(site, second)] == ["some", "none"]
 
 
+def test_a_failed_writer_of_a_channel_that_is_being_deleted_is_not_settled(
+    site: Site, ledger: LedgerSite
+) -> None:
+    """Its batches may be deleted already."""
+    writer = site.attach("writer")
+    assert settled(site, writer) == "none"
+    response = ledger.rig.http.delete(ledger.path, params={"uid": ledger.uid, "force": True})
+    assert response.is_success, response.text
+    assert settled(site, writer, "ended") is None
+
+
 def test_a_lost_writer_is_settled_as_well(site: Site, ledger: LedgerSite) -> None:
     writer = site.attach("writer")
     ledger.commit(ledger.open(instance=writer["id"]), RUN, instance=writer["id"])

@@ -27,6 +27,7 @@ from sluiceway_gateway.endpoints.attach_request import AttachSpec
 from sluiceway_gateway.endpoints.heartbeats import EndpointReport
 from sluiceway_gateway.endpoints.model import Endpoint, Health, Mode, Role, State
 from sluiceway_gateway.endpoints.tables import endpoints
+from sluiceway_gateway.ledger.pruning import delete_history
 from sluiceway_gateway.offsets.service import Reset
 from sluiceway_gateway.provisioning.reconciler import Reconciler
 from sluiceway_gateway.schemas import store as schemas_store
@@ -131,6 +132,7 @@ def test_the_reconciler_locks_channels_in_the_order_of_others(
             kafka=kafka,
             clock=system_clock,
             resync_s=30,
+            delete_history=delete_history,
             wait=lambda _s: None,
         )
         with database.write() as tx:
