@@ -11,7 +11,7 @@ from functools import partial
 
 import structlog
 
-from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.core.clock import Clock
 from sluiceway_gateway.core.db.engine import Database, WriteTransaction
 from sluiceway_gateway.core.db.failures import reason_of
@@ -42,7 +42,7 @@ from sluiceway_gateway.provisioning.reconcile_result import (
 from sluiceway_gateway.provisioning.store import (
     DueChannel,
     due,
-    exists,
+    is_used,
     misdated,
     put_off,
     record_observation,
@@ -207,11 +207,7 @@ class Reconciler:
             results[due_channel.channel.uid] = ReconcileResult(channel=None)
         changed, conflicts = self._record(page, results)
         self._delete_orphans(
-            [
-                due_channel
-                for due_channel in conflicts
-                if due_channel.channel.topic.name in done.created
-            ]
+            [channel.topic for channel in conflicts if channel.topic.name in done.created]
         )
         # Each in its own transaction, so that a slow one delays no other channel's status.
         ended = sorted(uid for uid, result in results.items() if result.channel is None)
@@ -297,8 +293,8 @@ class Reconciler:
 
     def _record(
         self, page: list[DueChannel], results: Mapping[str, ReconcileResult]
-    ) -> tuple[int, list[DueChannel]]:
-        """Save all new statuses; return the number of changed channels, and conflicts."""
+    ) -> tuple[int, list[Channel]]:
+        """Save all new statuses; return the number of changed channels, and unsaved ones."""
         changed, conflicts, now = 0, [], self.clock()
         with self.database.write() as tx:
             # In the order in which all transactions lock channels.
@@ -316,7 +312,7 @@ class Reconciler:
                     refusals=result.refusals,
                 )
                 if written is None:
-                    conflicts.append(due_channel)
+                    conflicts.append(result.channel)
                 else:
                     changed += written.revision != due_channel.channel.revision
         return changed, conflicts
@@ -333,19 +329,20 @@ class Reconciler:
             put_off(tx, uid, until=self.clock())
             return False
 
-    def _delete_orphans(self, made: list[DueChannel]) -> None:
+    def _delete_orphans(self, created: list[TopicRef]) -> None:
         """Delete topics that were created for channels whose rows are gone by now.
 
-        Their names contain a uid that no other channel will have, and they were created in this
-        pass, so nothing else uses them.
+        Another replica may have recorded one meanwhile, and users kept or adopted it. A topic that
+        was not observed is not deleted, because that is unknown.
         """
-        if not made:
+        if not created:
             return
         with self.database.read() as tx:
-            orphans = [
-                due_channel for due_channel in made if not exists(tx, due_channel.channel.uid)
+            names = [
+                topic.name
+                for topic in created
+                if topic.id is not None and not is_used(tx, topic.name, topic.id)
             ]
-        names = [due_channel.channel.topic.name for due_channel in orphans]
         if names:
             _log.warning("deleting topics of deleted channels", topics=names)
             apply(self.kafka, [DeleteTopic(name=name) for name in names])

@@ -4,14 +4,21 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sqlalchemy import bindparam, delete, select, update
+from sqlalchemy import bindparam, delete, update
 
 from sluiceway_gateway.channels import schema_store
 from sluiceway_gateway.channels.model import Channel, Phase, may_become
-from sluiceway_gateway.channels.store import channel_of, in_phases, replace_row, selection
+from sluiceway_gateway.channels.store import (
+    channel_of,
+    in_phases,
+    name_of_topic,
+    replace_row,
+    selection,
+)
 from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.endpoints.change_store import rebalance_after_growth
+from sluiceway_gateway.schemas.store import find_kept
 
 _DUE = (
     selection()
@@ -107,6 +114,6 @@ def remove(
     return removed.rowcount == 1
 
 
-def exists(tx: ReadTransaction, uid: str) -> bool:
-    """Return whether the channel of this uid has a row in any phase."""
-    return tx.execute(select(channels.c.uid).where(channels.c.uid == uid)).first() is not None
+def is_used(tx: ReadTransaction, topic: str, topic_id: str) -> bool:
+    """Return whether a channel has this topic, or was deleted without it."""
+    return name_of_topic(tx, topic) is not None or find_kept(tx, topic_id) is not None

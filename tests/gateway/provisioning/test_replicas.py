@@ -94,6 +94,29 @@ def test_a_topic_created_for_a_removed_channel_is_deleted(rig: Rig, hooked: Hook
     rig.await_topic(channel, lambda topic: topic is None)
 
 
+@pytest.mark.parametrize("adopted", [False, True])
+def test_a_delayed_pass_deletes_no_topic_that_was_kept_or_adopted(
+    rig: Rig, hooked: HookedKafka, adopted: bool
+) -> None:
+    channel = rig.add()
+
+    def lead() -> None:
+        """Record the topic and delete the channel without it, as another replica."""
+        topic = rig.created(channel.topic.name)
+        rig.run_once()
+        rig.delete(channel, keep_topic=True)
+        rig.run_once()
+        if adopted:
+            rig.add(topic=channel.topic.name, observed=topic)
+
+    # Before the second observation, which follows the creation of the topic.
+    hooked.before_creation = lambda: setattr(hooked, "after_observation", lead)
+    counts = rig.reconciler(kafka=hooked).run_once()
+    assert (counts.created, counts.conflicts) == (1, 1)
+    assert rig.find(channel) is None
+    assert rig.topic(channel) is not None
+
+
 def test_a_topic_created_for_a_deleting_channel_is_deleted_with_it(
     rig: Rig, hooked: HookedKafka
 ) -> None:
