@@ -87,6 +87,9 @@ def compute_status(
     """
     refused = rejection is not None and rejection.cause not in RACES
     if channel.phase is Phase.DELETING and not refused and not last.actions:
+        if refusals == 0 and first.match is last.match is TopicMatch.VANISHED:
+            # A single broker may have stale metadata, and only the row refers to the topic.
+            return ReconcileResult(channel=channel, next_check_s=SOON_S, refusals=1)
         return ReconcileResult(channel=None)
     if last.lost and channel.phase is not Phase.DELETING:
         return _topic_lost(channel, refusals, last.match, observed, now)

@@ -1,3 +1,5 @@
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -5,8 +7,11 @@ import pytest
 
 from faults import at_statements
 from reconciler_rig import RESYNC_S, Rig, condition, status
+from shared_kafka import SharedKafka
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Delivery, Phase, Retention
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import ObservedTopics
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from topics import Topics
 
@@ -204,6 +209,29 @@ def test_a_deletion_finds_a_topic_not_yet_in_the_metadata(rig: Rig, operator: To
         rig.run_once()
         rig.clock.advance(60)
     rig.await_topic(channel, lambda topic: topic is None)
+
+
+class LaggingKafka(KafkaAdmin):
+    """The real Kafka, whose brokers do not show topics in the first description."""
+
+    shows = False
+
+    def observe(self, names: Iterable[str]) -> ObservedTopics:
+        shows, self.shows = self.shows, True
+        return super().observe(names) if shows else ObservedTopics(topics={}, rejections={})
+
+
+def test_a_deletion_does_not_trust_a_single_observation_without_the_topic(
+    rig: Rig, kafka: SharedKafka
+) -> None:
+    channel = rig.ready()
+    rig.delete(channel)
+    with closing(LaggingKafka(kafka.bootstrap_servers)) as lagging:
+        assert rig.reconciler(kafka=lagging).run_once().removed == 0
+    rig.clock.advance(1)
+    counts = rig.run_once()
+    assert (counts.deleted, counts.removed) == (1, 1)
+    assert rig.topic(channel) is None
 
 
 def test_more_replicas_than_brokers_are_reported_with_the_brokers_message(rig: Rig) -> None:
