@@ -1,7 +1,8 @@
 """Reconciler: a page of due channels per pass.
 
-Kafka is never called inside a transaction. A status is saved only if the channel is unchanged since
-it was read, so a replica that has lost its lease does no harm.
+Kafka is never called inside a transaction. A replica that has lost its lease does no harm: Kafka is
+changed, and a status is saved, only if the channel is unchanged since it was read. A channel that
+changes during a call to Kafka is compared again at once.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,6 +12,7 @@ from functools import partial
 
 import structlog
 
+from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Phase, TopicRef
 from sluiceway_gateway.core.clock import Clock
 from sluiceway_gateway.core.db.engine import Database, WriteTransaction
@@ -253,8 +255,18 @@ class Reconciler:
             for name, topic in desired.items()
             if name not in seen.rejections
         }
-        requested = [act for name, first in plans.items() for act in actions(desired[name], first)]
-        done = apply(self.kafka, requested)
+        requested = {
+            name: first_actions
+            for name, first in plans.items()
+            if (first_actions := actions(desired[name], first))
+        }
+        changing = [
+            due_channel for due_channel in page if due_channel.channel.topic.name in requested
+        ]
+        done = apply(
+            self.kafka,
+            [action for topic in self._unchanged(changing) for action in requested[topic]],
+        )
         self._observe_again(desired, done, topics)
         now = self.clock()
         results: dict[str, ReconcileResult] = {}
@@ -275,6 +287,22 @@ class Reconciler:
                 now=now,
             )
         return done, results
+
+    def _unchanged(self, page: list[DueChannel]) -> list[str]:
+        """Return the topics of the channels that are as they were read.
+
+        Another replica may have applied a later spec since then.
+        """
+        if not page:
+            return []
+        with self.database.read() as tx:
+            tags = channels_store.tags(tx, [due_channel.channel.name for due_channel in page])
+        return [
+            due_channel.channel.topic.name
+            for due_channel in page
+            if (tag := tags.get(due_channel.channel.name)) is not None
+            and (tag.uid, tag.revision) == (due_channel.channel.uid, due_channel.channel.revision)
+        ]
 
     def _observe_again(
         self, desired: Mapping[str, DesiredTopic], done: Applied, topics: dict[str, ObservedTopic]
@@ -313,6 +341,8 @@ class Reconciler:
                 )
                 if written is None:
                     conflicts.append(result.channel)
+                    # Kafka may have got what another replica had replaced already.
+                    channels_store.make_due(tx, [due_channel.channel.uid])
                 else:
                     changed += written.revision != due_channel.channel.revision
         return changed, conflicts

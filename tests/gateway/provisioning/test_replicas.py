@@ -16,12 +16,12 @@ import pytest
 from faults import at_call, failing_call
 from reconciler_rig import Rig
 from shared_kafka import SharedKafka
-from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.channels.model import Phase, Retention
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.db.leases import Leader
 from sluiceway_gateway.core.errors import DatabaseUnavailable
-from sluiceway_gateway.core.kafka.admin import KafkaAdmin
-from sluiceway_gateway.core.kafka.model import CreateTopic, ObservedTopics
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin, Outcomes
+from sluiceway_gateway.core.kafka.model import AlterConfig, CreateTopic, ObservedTopics
 from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.loops import Loop, Loops
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
@@ -29,9 +29,10 @@ from topics import Topics
 
 
 class HookedKafka(KafkaAdmin):
-    """The real Kafka, with a hook before or after one of its calls."""
+    """The real Kafka, with hooks before or after one of its calls."""
 
     before_creation: Callable[[], object] | None = None
+    before_configuration: Callable[[], object] | None = None
     after_observation: Callable[[], object] | None = None
 
     def create_topics(self, topics: Sequence[CreateTopic]) -> dict[str, object]:  # type: ignore[override]
@@ -39,6 +40,12 @@ class HookedKafka(KafkaAdmin):
         if hook is not None:
             hook()
         return dict(super().create_topics(topics))
+
+    def alter_configs(self, changes: Sequence[AlterConfig]) -> Outcomes:
+        hook, self.before_configuration = self.before_configuration, None
+        if hook is not None:
+            hook()
+        return super().alter_configs(changes)
 
     def observe(self, names: Iterable[str]) -> ObservedTopics:
         observed = super().observe(names)
@@ -83,6 +90,37 @@ def test_a_delayed_pass_does_not_overwrite_a_newer_observation(
     found, topic = rig.get(channel), rig.topic(channel)
     assert topic is not None
     assert (topic.partitions, found.topic.partitions, found.observed_generation) == (4, 4, 3)
+
+
+def test_a_delayed_pass_does_not_set_back_a_configuration(rig: Rig, hooked: HookedKafka) -> None:
+    channel = rig.ready(retention_ms=60_000)
+    rig.change_spec(channel, retention=Retention(ms=50_000))
+    hooked.after_observation = lambda: (
+        rig.change_spec(channel, retention=Retention(ms=90_000)),
+        rig.run_once(),
+    )
+    counts = rig.reconciler(kafka=hooked).run_once()
+    assert (counts.configured, counts.conflicts) == (0, 1)
+    topic = rig.topic(channel)
+    assert topic is not None
+    assert topic.config["retention.ms"] == "90000"
+
+
+def test_a_configuration_that_a_delayed_pass_set_back_is_corrected_at_once(
+    rig: Rig, hooked: HookedKafka
+) -> None:
+    channel = rig.ready(retention_ms=60_000)
+    rig.change_spec(channel, retention=Retention(ms=50_000))
+    hooked.before_configuration = lambda: (
+        rig.change_spec(channel, retention=Retention(ms=90_000)),
+        rig.run_once(),
+    )
+    counts = rig.reconciler(kafka=hooked).run_once()
+    assert (counts.configured, counts.conflicts) == (1, 1)
+    assert rig.run_once().configured == 1
+    topic = rig.topic(channel)
+    assert topic is not None
+    assert topic.config["retention.ms"] == "90000"
 
 
 def test_a_topic_created_for_a_removed_channel_is_deleted(rig: Rig, hooked: HookedKafka) -> None:
