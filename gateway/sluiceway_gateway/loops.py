@@ -179,6 +179,7 @@ class Loops:
             database=database,
             kafka=kafka,
             prefix=settings.mirror_prefix,
+            leads=leader.leads,
             clock=clock,
             monotonic=monotonic,
         )

@@ -53,7 +53,7 @@ class Looks:
         }
         self.reaper = Reaper(**dated, **reaping)
         self.sampler = Sampler(kafka=kafka, **dated)
-        self.mirror = Mirror(kafka=kafka, prefix="", **dated)
+        self.mirror = Mirror(kafka=kafka, prefix="", leads=lambda: True, **dated)
         self.idler = TtlReaper(kafka=kafka, **dated)
         self.ends = LostEnds(database=database, kafka=kafka, monotonic=dated["monotonic"])
 

@@ -50,13 +50,15 @@ class Mirror:
         database: Database,
         kafka: KafkaAdmin,
         prefix: str,
+        leads: Callable[[], bool],
         clock: Clock,
         monotonic: Callable[[], float],
     ) -> None:
-        """`prefix` precedes the group's name in Kafka."""
+        """`prefix` precedes the group's name in Kafka; `leads` is `Leader.leads`."""
         self._database = database
         self._kafka = kafka
         self._prefix = prefix
+        self._leads = leads
         self._clock = clock
         self._monotonic = monotonic
         self._written: dict[str, _Offsets] = defaultdict(dict)
@@ -94,6 +96,10 @@ class Mirror:
             if now_s - self._refused.get(group, -_RETRY_S) >= _RETRY_S
         }
         if not due:
+            return MirrorCounts()
+        if not self._leads():
+            # Another replica may have written later positions since these were read.
+            self._passed_s = None
             return MirrorCounts()
         try:
             outcomes = self._kafka.commit_offsets(due)

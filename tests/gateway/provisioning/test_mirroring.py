@@ -2,6 +2,7 @@
 
 import logging
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -31,11 +32,12 @@ class Site:
     group: str
     now_s: float = 0.0
 
-    def mirror(self, prefix: str = "") -> Mirror:
+    def mirror(self, prefix: str = "", leads: Callable[[], bool] = lambda: True) -> Mirror:
         return Mirror(
             database=self.rig.database,
             kafka=self.rig.kafka,
             prefix=prefix,
+            leads=leads,
             clock=self.rig.clock,
             monotonic=lambda: self.now_s,
         )
@@ -103,6 +105,19 @@ def test_positions_are_mirrored_to_kafka_forwards_and_backwards(site: Site) -> N
     mirror.run_once()
     assert site.kafka_offsets() == {0: 2, 1: 7}
     assert mirror.run_once().written == 0
+
+
+def test_a_replica_that_has_lost_its_lease_sets_no_offsets_back(site: Site) -> None:
+    site.put((0, 5, 0))
+
+    def taken_over() -> bool:
+        """Let another replica lead after this one has read positions."""
+        site.put((0, 9, 0))
+        assert site.mirror().run_once().written == 1
+        return False
+
+    assert site.mirror(leads=taken_over).run_once().written == 0
+    assert site.kafka_offsets() == {0: 9}
 
 
 def test_members_of_a_broadcast_group_are_mirrored_as_separate_groups(site: Site) -> None:
