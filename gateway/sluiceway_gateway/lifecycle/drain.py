@@ -1,8 +1,8 @@
 """Draining of closing channels, and the guard of deletion.
 
 No transaction is open during a call to Kafka. End offsets are read when no writer is open any more.
-The transaction that uses them checks again that no writer is open, and which groups have read up
-to them.
+The transaction that uses them checks again that no writer is or was open since, and which groups
+have read up to them.
 """
 
 from collections.abc import Mapping
@@ -71,7 +71,7 @@ class Drainer:
         )
 
     def _check(self, channel: Channel, usage: ChannelUsage) -> Channel | None:
-        return self._update(channel, self._bounds(channel, usage))
+        return self._update(channel, usage, self._bounds(channel, usage))
 
     def _bounds(self, channel: Channel, usage: ChannelUsage) -> TopicBounds | None:
         """Return the topic's watermarks if they are needed and available."""
@@ -84,15 +84,24 @@ class Drainer:
             log_unavailable(_log, error, topic=topic.name)
             return None
 
-    def _update(self, channel: Channel, bounds: TopicBounds | None) -> Channel | None:
-        """Save the channel's new status; None if nothing changed, or it is no longer closing."""
+    def _update(
+        self, channel: Channel, before: ChannelUsage, bounds: TopicBounds | None
+    ) -> Channel | None:
+        """Save the channel's new status; None if nothing changed, or it is no longer closing.
+
+        `before` is its usage before `bounds` were read.
+        """
         with self._database.write() as tx:
             held = channels_store.hold(tx, channel.name)
             if held is None or held.uid != channel.uid or held.phase is not Phase.CLOSING:
                 return None
+            usage = usage_of_channel(tx, held)
             if bounds is not None:
+                if usage.last_writer != before.last_writer:
+                    # A lost writer returned, and may have written behind the end offsets.
+                    return None
                 bounds = _readable(tx, held, bounds)
-            updated = drained(held, usage_of_channel(tx, held), bounds, now=self._clock())
+            updated = drained(held, usage, bounds, now=self._clock())
             if updated is held:
                 return None
             # Without waking the reconciler, because nothing changes in Kafka.

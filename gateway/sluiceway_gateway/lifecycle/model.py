@@ -46,6 +46,8 @@ class ChannelUsage:
     ungrouped: tuple[str, ...]
     """Open readers without a group, as text; their positions are unknown."""
     groups: tuple[GroupUsage, ...]
+    last_writer: int = 0
+    """The highest number of a writer, which rises when one attaches or returns."""
 
     @property
     def live(self) -> tuple[str, ...]:

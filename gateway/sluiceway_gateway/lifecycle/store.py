@@ -36,6 +36,7 @@ _PRESENT = (
         endpoints.c.health,
         endpoints.c.reached,
         endpoints.c.title,
+        endpoints.c.number,
     )
     .where(endpoints.c.channel_uid == bindparam("channel_uid"), ~endpoints.c.superseded)
     .order_by(endpoints.c.group_name, endpoints.c.member_index)
@@ -60,6 +61,9 @@ def usage_of_channel(tx: ReadTransaction, channel: Channel) -> ChannelUsage:
             if row.role == str(Role.READER) and row.group_name == ANONYMOUS
         ),
         groups=_groups(tx, channel, [row for row in rows if row.role == str(Role.READER)]),
+        last_writer=max(
+            (row.number or 0 for row in rows if row.role == str(Role.WRITER)), default=0
+        ),
     )
 
 

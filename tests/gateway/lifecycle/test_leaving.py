@@ -4,11 +4,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from sqlalchemy import update
 
 from endpoints import Site, report, site
 from gateways import UNREACHABLE, Rig, code
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.model import Watermarks
+from sluiceway_gateway.endpoints.tables import endpoints
 from sluiceway_gateway.lifecycle.drain import Drainer
 from sluiceway_gateway.lifecycle.service import Lifecycle
 
@@ -81,6 +83,31 @@ def test_closing_awaits_ungrouped_readers_and_groups_until_kafka_reports_offsets
     # The group has no commit and no open member.
     flights.detach(member)
     assert drainer.run_once().closed == 1
+
+
+def test_records_of_a_writer_that_returns_during_the_check_are_awaited(flights: Site) -> None:
+    writer, member = flights.attach("writer"), flights.member()
+    flights.commit(member, 1, (0, 5, 0))
+    close(flights)
+    lost = update(endpoints).values(health="lost").where(endpoints.c.id == writer["id"])
+    with flights.rig.database.write() as tx:
+        tx.execute(lost)
+    ends = [5, 6]
+
+    def watermarks(_topic: str, partitions: range) -> dict[int, Watermarks]:
+        end = ends.pop(0)
+        if end == 5:
+            # Writes a record after the end was read, before the channel is closed.
+            flights.beat(report(writer))
+            flights.detach(writer, ends={"0": 6})
+        marks = {each: Watermarks(begin_offset=0, end_offset=0) for each in partitions}
+        return marks | {0: Watermarks(begin_offset=0, end_offset=end)}
+
+    rig = flights.rig
+    drainer = Drainer(database=rig.database, kafka=Mock(watermarks=watermarks), clock=rig.clock)
+    assert drainer.run_once().closed == 0
+    assert (drainer.run_once().closed, ends) == (0, [])
+    assert drained(close(flights))[0] == "Unread"
 
 
 def test_a_forced_close_ignores_open_writers(flights: Site) -> None:
