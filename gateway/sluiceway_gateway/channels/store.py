@@ -274,11 +274,11 @@ def overall(tx: ReadTransaction) -> Tag:
     return Tag(uid=str(row[0]), **dict(zip(_REVISIONS, map(int, row[1:]), strict=True)))
 
 
-def count_by_phase(tx: ReadTransaction) -> dict[Phase, int]:
-    """Return the number of channels in every phase."""
+def count_by_phase(tx: ReadTransaction, *, prefixes: Collection[str]) -> dict[Phase, int]:
+    """Return the number of channels with one of the prefixes in every phase."""
     counts = dict.fromkeys(Phase, 0)
     statement = select(channels.c.phase, func.count().label("number")).group_by(channels.c.phase)
-    for row in tx.execute(statement):
+    for row in tx.execute(statement.where(starts_with(channels.c.name, prefixes))):
         counts[Phase(row.phase)] = row.number
     return counts
 

@@ -402,7 +402,9 @@ def overview(
             break
     total = rows[0].total if rows else 0
     return Overview(
-        phases=count_by_phase(tx), channels=tuple(overviews), omitted=max(0, total - complete)
+        phases=count_by_phase(tx, prefixes=prefixes),
+        channels=tuple(overviews),
+        omitted=max(0, total - complete),
     )
 
 

@@ -225,7 +225,7 @@ def test_etags_of_many_names_omit_deleted_channels(database: Database) -> None:
 def test_channels_are_counted_by_phase(database: Database) -> None:
     add(database, make("a", 1), make("b", 2))
     with database.read() as tx:
-        assert channels_store.count_by_phase(tx) == {
+        assert channels_store.count_by_phase(tx, prefixes=[""]) == {
             Phase.PROVISIONING: 2,
             Phase.READY: 0,
             Phase.FAILED: 0,

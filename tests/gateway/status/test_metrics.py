@@ -246,6 +246,15 @@ def test_only_channels_that_the_token_may_see_have_series(rig: Rig) -> None:
     assert len(values(rig, "sluiceway_group_lag_messages", every)) == 2
 
 
+def test_only_channels_that_the_token_may_see_are_counted(rig: Rig) -> None:
+    for name in ("flights", "secret"):
+        site(rig, name, partitions=1)
+    hers, every = rig.token("read:fl"), rig.token("admin")
+    counted = [values(rig, "sluiceway_channels", headers) for headers in (hers, every)]
+    assert [numbers["ready",] for numbers in counted] == [1, 2]
+    assert [sum(numbers.values()) for numbers in counted] == [1, 2]
+
+
 @contextmanager
 def selects(database: Database) -> Iterator[list[str]]:
     """Record the statements that read channels, endpoints or samples."""
