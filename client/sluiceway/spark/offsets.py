@@ -345,12 +345,13 @@ class StreamOffset:
     def starts_until(self, end: "StreamOffset") -> Mapping[int, int]:
         """Return the offsets at which the batch up to `end` begins.
 
-        The replay of a query's first batch begins where the batch began.
+        The replay of a query's first batch begins where the batch began, and at 0 in partitions
+        that were added after it had begun.
         """
         first = end.query_start
         if first is None or not self.is_query_start:
             return self.next_offsets
-        return {p: min(offset, first.get(p, offset)) for p, offset in self.next_offsets.items()}
+        return {p: min(offset, first.get(p, 0)) for p, offset in self.next_offsets.items()}
 
     def require_topic_of(self, connection: Connection) -> None:
         """Raise CheckpointMismatch unless the offsets belong to the topic of `connection`."""

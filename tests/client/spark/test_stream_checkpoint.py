@@ -77,6 +77,16 @@ def test_an_offset_without_new_records_keeps_the_commit_of_its_start() -> None:
         assert StreamOffset.parse(stored).commit == later.commit
 
 
+def test_the_replay_of_a_first_batch_begins_at_0_in_partitions_that_were_added_during_it() -> None:
+    first = replace(AT, next_offsets={0: 10}).as_query_start()
+    end = replace(AT, next_offsets={0: 15, 1: 5}).as_end_after(first)
+    # `latest` moves until the query is started again.
+    restarted = replace(AT, next_offsets={0: 20, 1: 7}).as_query_start()
+
+    assert restarted.starts_until(end) == {0: 10, 1: 0}
+    assert first.starts_until(end) == {0: 10}
+
+
 @pytest.mark.parametrize(
     ("stored", "said"),
     [
