@@ -126,10 +126,10 @@ class WriteBatch:
     def open(self, *, partitions: int = 0, timeout_s: float | None = None) -> Batch:
         """Open the batch, to write to this number of partitions; all calls return the same one.
 
-        Raises Conflict `batch_key_taken` for a key of another owner, `batch_open` while another
-        live instance has it, `batch_aborted` and `batch_fenced` for an instance that has to stop,
-        `stale_batch` for an ordinal below a committed one, `ledger_restored` after a restore of the
-        database to a state without the `previous` commit; TopicGone for another topic,
+        Raises Conflict `batch_key_taken` for a key of another owner or ordinal, `batch_open` while
+        another live instance has it, `batch_aborted` and `batch_fenced` for an instance that has to
+        stop, `stale_batch` for an ordinal below a committed one, `ledger_restored` after a restore
+        of the database to a state without the `previous` commit; TopicGone for another topic,
         ChannelNotReady if the ledger lacks a partition, and GatewayUnavailable, after which the
         batch may be open: call it again, or `abort`.
         """

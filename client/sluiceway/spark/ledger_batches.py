@@ -102,13 +102,15 @@ class JobBatch:
         """Return the running task's batch. Raises OptionError in `foreachBatch` without a key.
 
         A key in `foreachBatch` belongs to the query: one with a new checkpoint counts from 0 again,
-        so it would find the keys of its predecessor, and write nothing.
+        so it would find the keys of its predecessor, and write nothing. It also belongs to the
+        micro-batch, so that a checkpoint that was rolled back is refused.
         """
         connection = self.connection
         assert connection is not None  # noqa: S101 - planned writes have one
         if self.request is None:
             return TaskBatch(self, connection, _micro_batch_request(connection), waits=True)
-        if _local_property(_BATCH_ID) is None:
+        number = _local_property(_BATCH_ID)
+        if number is None:
             return TaskBatch(self, connection, self.request, waits=False)
         if not self.has_key:
             raise OptionError(
@@ -118,7 +120,8 @@ class JobBatch:
                 "prefix with a new checkpointLocation, whose numbers begin at 0"
             )
         owner = _owner_of(_required_property(_QUERY_ID))
-        return TaskBatch(self, connection, replace(self.request, owner=owner), waits=False)
+        request = replace(self.request, owner=owner, ordinal=int(number))
+        return TaskBatch(self, connection, request, waits=False)
 
     def write_batch(self, request: BatchRequest, *, renews: bool = True) -> WriteBatch:
         """Return the batch of a request; `renews`: this process renews its lease."""
@@ -224,7 +227,8 @@ class JobBatch:
         parts = [result.part for result in results if result.part is not None]
         batches = sorted({(part.batch.id, part.batch.state, part.request.key) for part in parts})
         strange = any(
-            replace(part.request, owner=self.request.owner) != self.request
+            # In foreachBatch, only the tasks know the query and the micro-batch.
+            replace(part.request, owner=self.request.owner, ordinal=None) != self.request
             if self.request is not None
             else part.request.ordinal != number
             for part in parts

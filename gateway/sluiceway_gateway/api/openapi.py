@@ -177,7 +177,7 @@ ADVICE: Mapping[str, str] = {
     "batch_aborted": "run the job again; a new instance can open the key",
     "batch_committed": "nothing; a committed batch is final",
     "batch_fenced": "stop; the newer instance continues",
-    "batch_key_taken": "use different keys for each job",
+    "batch_key_taken": "use different keys for each job and micro-batch",
     "batch_not_found": "open the batch's key again",
     "batch_open": "wait until the batch ends, or stop the job that has it open",
     "beyond_watermark": "repeat the commit; if the error persists, abort the batch",

@@ -387,8 +387,8 @@ class PositionMoved(Conflict, code="position_moved", title="The position was mov
     """Another reader has moved the position."""
 
 
-class BatchKeyTaken(Conflict, code="batch_key_taken", title="The batch's key is another owner's"):
-    """The key was used by another owner, and stays its own."""
+class BatchKeyTaken(Conflict, code="batch_key_taken", title="The batch's key is taken"):
+    """The key was used by another owner, or for another micro-batch, and stays its own."""
 
 
 class BatchOpen(Conflict, code="batch_open", title="The batch is open elsewhere", retriable=True):

@@ -170,18 +170,27 @@ def _require_key(latest: Batch | None, request: OpenRequest) -> None:
 
 
 def _require_order(owner: Owner, latest: Batch | None, request: OpenRequest) -> None:
-    """Raise StaleBatch for an ordinal below the highest committed one, or another key at it."""
-    if request.ordinal is None or owner.ordinal is None or request.ordinal > owner.ordinal:
+    """Raise StaleBatch below the highest committed ordinal, BatchKeyTaken for another one's key.
+
+    A micro-batch may have several keys, so another key at that ordinal is a new batch.
+    """
+    if request.ordinal is None:
         return
-    committed = latest is not None and latest.state is BatchState.COMMITTED
-    if committed and request.ordinal == owner.ordinal:
+    if owner.ordinal is not None and request.ordinal < owner.ordinal:
+        raise StaleBatch(
+            f"{owner.name!r} has committed the batch {owner.ordinal} already, so its batch "
+            f"{request.ordinal} cannot be written again. If the query's checkpoint was restored "
+            "from an older copy, start the query with a new checkpoint and with the offsets where "
+            "the committed batches end."
+        )
+    if latest is None or latest.state is not BatchState.COMMITTED:
         return
-    raise StaleBatch(
-        f"{owner.name!r} has committed the batch {owner.ordinal} already, so its batch "
-        f"{request.ordinal} cannot be written again. If the query's checkpoint was restored from "
-        "an older copy, start the query with a new checkpoint and with the offsets where the "
-        "committed batches end."
-    )
+    if latest.ordinal not in {None, request.ordinal}:
+        raise BatchKeyTaken(
+            f"The key {request.key!r} is that of the batch {latest.ordinal} of {owner.name!r}, so "
+            f"its batch {request.ordinal} would not be written. Use a key with the number of the "
+            "micro-batch."
+        )
 
 
 def _require_unfenced(

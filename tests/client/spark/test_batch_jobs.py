@@ -187,6 +187,37 @@ def test_a_key_in_foreach_batch_belongs_to_its_query(
     assert ledger.kinds(channel) == ["commit"]
 
 
+def test_a_checkpoint_of_foreach_batch_that_was_rolled_back_is_refused(
+    start: Start, channel: Channel, ledger: LedgerView
+) -> None:
+    def write(number: int, ids: range, key: str = "counts") -> None:
+        job = start(batchKey=f"{key}-{number}")
+        job.writer.commit([job.attempt(0, ids, **micro_batch("a", number))])
+
+    for number in (5, 6, 7):
+        write(number, range(3))
+    write(7, range(3))  # as Spark does after a failure
+    write(7, range(3, 6), key="totals")
+
+    with pytest.raises(Conflict, match="has committed the batch 7 already") as caught:
+        write(6, range(6, 9))
+    assert caught.value.code == "stale_batch"
+    assert len(ledger.ids(channel)) == 12
+
+
+def test_a_key_in_foreach_batch_without_the_number_is_refused_in_the_next_micro_batch(
+    start: Start, channel: Channel, ledger: LedgerView
+) -> None:
+    job = start(batchKey="counts")
+    job.writer.commit([job.attempt(0, range(3), **micro_batch("a", 0))])
+
+    with pytest.raises(Conflict, match="a key with the number of the micro-batch") as caught:
+        start(batchKey="counts").attempt(0, range(3, 6), **micro_batch("a", 1))
+
+    assert caught.value.code == "batch_key_taken"
+    assert ledger.ids(channel) == [0, 1, 2]
+
+
 def test_a_failed_job_in_foreach_batch_leaves_no_batch_open_and_its_key_to_the_query(
     start: Start, channel: Channel, ledger: LedgerView
 ) -> None:

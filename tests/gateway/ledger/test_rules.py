@@ -281,8 +281,20 @@ def test_an_older_batch_of_a_stream_is_refused(channel: Channel) -> None:
     with pytest.raises(StaleBatch, match="restored from an older copy"):
         channel.open("s:6", "i2", takeover=True, ordinal=6)
     with pytest.raises(StaleBatch):
-        channel.open("renamed:7", "i2", takeover=True, ordinal=7)
+        channel.open("renamed:6", "i2", takeover=True, ordinal=6)
     assert channel.open("s:7", "i2", takeover=True, ordinal=7).replayed
+
+
+def test_a_micro_batch_may_have_several_keys_and_a_key_has_one_micro_batch(
+    channel: Channel,
+) -> None:
+    channel.commit(channel.open("a:7", ordinal=7).batch, manifest((0, 1)))
+
+    channel.commit(channel.open("b:7", "i2", ordinal=7).batch, manifest((1, 2)))
+    with pytest.raises(BatchKeyTaken, match="is that of the batch 7 of 'job'"):
+        channel.open("a:7", "i3", ordinal=8)
+    assert channel.open("a:7", "i3", ordinal=7).replayed
+    assert channel.open("a:7", "i3").replayed
 
 
 def test_an_abort_after_the_commit_changes_nothing(channel: Channel) -> None:
