@@ -469,12 +469,22 @@ class LedgerCalls:
         return replace(first, runs=merged, truncated={}, removed=tuple(sorted(removed)))
 
     def commits(
-        self, channel: str, *, uid: str | None = None, limit: int = 100, before: int | None = None
+        self,
+        channel: str,
+        *,
+        uid: str | None = None,
+        limit: int = 100,
+        before: int | None = None,
+        key: str | None = None,
+        timeout_s: float | None = None,
     ) -> CommitPage:
-        """Return the last ended batches with numbers below `before`, and the open ones."""
-        params = {"limit": limit, "uid": uid, "before": before}
+        """Return the last ended batches with numbers below `before`, and the open ones.
+
+        With a `key`, only its batches.
+        """
+        params = {"limit": limit, "uid": uid, "before": before, "key": key}
         path = f"{channel_path(channel)}/commits"
-        return self._transport.fetch(CommitPage, "GET", path, params=params)
+        return self._transport.fetch(CommitPage, "GET", path, params=params, timeout_s=timeout_s)
 
     def repair_plan(self, channel: str, *, uid: str) -> RepairPlan:
         """Return the records that a repair would remove. Raises Conflict `ledger_intact`."""

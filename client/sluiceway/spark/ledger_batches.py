@@ -65,12 +65,13 @@ class TaskResult(WriterCommitMessage):
     """Commit message of a task: `records` were acknowledged by Kafka.
 
     `ends` has the end offset of each partition after them; None if it is not needed. `part` is the
-    task's part of a batch.
+    task's part of a batch, and `request` that of a micro-batch that it did not open.
     """
 
     records: int
     ends: Mapping[int, int] | None = None
     part: BatchPart | None = None
+    request: BatchRequest | None = None
     trace: Mapping[str, str] | None = None
     """The trace of the micro-batch, for its commit."""
 
@@ -139,14 +140,15 @@ class JobBatch:
         """Commit and return the records of all tasks; none if the key was committed before.
 
         A batch job without records commits an empty batch; a micro-batch without records has no
-        batch. `number` is the micro-batch's number. Raises IncompleteBatch for missing messages and
-        messages of another batch, ReplayMismatch, and the errors of `WriteBatch.commit`.
+        batch, but may be the replay of one. `number` is the micro-batch's number. Raises
+        IncompleteBatch for missing messages and messages of another batch, ReplayMismatch,
+        GatewayError, and the errors of `WriteBatch.commit`.
         """
         parts = self._parts(messages, number)
         if parts:
             batch = self.write_batch(parts[0].request).adopt(parts[0].batch)
-        elif self.request is not None:
-            batch = self.write_batch(self.request)
+        elif (request := self.request or self._replayed_request(messages)) is not None:
+            batch = self.write_batch(request)
             batch.open()
         else:
             return WrittenRecords()
@@ -209,6 +211,18 @@ class JobBatch:
         batch = self.write_batch(request)
         batch.open(timeout_s=_ABORT_TIMEOUT_S)
         return batch
+
+    def _replayed_request(self, messages: CommitMessages) -> BatchRequest | None:
+        """Return the request of a micro-batch that no task opened, if it was committed before."""
+        results = (message for message in messages if isinstance(message, TaskResult))
+        request = next((result.request for result in results if result.request), None)
+        if request is None:
+            return None
+        page = _ledger_calls(self.gateway_url).commits(
+            request.channel, uid=request.uid, limit=1, key=request.key, timeout_s=_COMMIT_TIMEOUT_S
+        )
+        committed = any(event.kind == "commit" for event in page.events)
+        return request if committed else None
 
     def _parts(self, messages: CommitMessages, number: int | None) -> list[BatchPart]:
         """Return the tasks' parts; raise IncompleteBatch unless every task has one."""
@@ -307,13 +321,13 @@ class TaskBatch:
         self._batch.check()
 
     def result(self, records: int, written: WrittenRecords | None = None) -> TaskResult:
-        """Return the task's commit message; without a part if it never opened the batch."""
+        """Return the task's commit message; without a part if it did not open the batch."""
         if self._batch.state is BatchState.OPENING:
             # The gateway may have opened it; then the driver has to end it.
             self._open_early()
         with self._lock:
             if self._batch.state in {BatchState.NEW, BatchState.OPENING}:
-                return TaskResult(records=records)
+                return TaskResult(records=records, request=self._batch.request)
             part = BatchPart(
                 request=self._batch.request,
                 batch=self._batch.opened,

@@ -101,6 +101,7 @@ _ENDED = (
     .order_by(batches.c.number.desc())
     .limit(bindparam("most"))
 )
+_ENDED_OF_KEY = _ENDED.where(batches.c.key == bindparam("key"))
 _OF_END = ("state", "ending", "number", "records", "counts", "digest", "cause", "ended_at")
 # Sets the columns that its parameters name.
 _CHANGE = update(batches).where(_OF_CHANNEL, batches.c.id == bindparam("batch"), _IS_OPEN)
@@ -141,10 +142,14 @@ def instance_epoch(tx: ReadTransaction, uid: str, owner: str, instance: str) -> 
     return epoch
 
 
-def ended(tx: ReadTransaction, uid: str, *, before: int, limit: int) -> list[Batch]:
-    """Return ended batches, newest first."""
-    keys = {"uid": uid, "before": before, "most": limit}
-    return [_batch_of(row) for row in tx.execute(_ENDED, keys)]
+def ended(
+    tx: ReadTransaction, uid: str, *, before: int, limit: int, key: str | None = None
+) -> list[Batch]:
+    """Return ended batches, newest first, or only those of a key."""
+    statement, parameters = _ENDED, {"uid": uid, "before": before, "most": limit}
+    if key is not None:
+        statement, parameters = _ENDED_OF_KEY, parameters | {"key": key}
+    return [_batch_of(row) for row in tx.execute(statement, parameters)]
 
 
 @dataclass(frozen=True, kw_only=True)

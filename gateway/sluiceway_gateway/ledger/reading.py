@@ -152,19 +152,26 @@ class LedgerReads:
             ],
         )
 
-    def commits(self, name: str, *, uid: str | None, before: int | None, limit: int) -> CommitList:
-        """Return the last ends of batches and repairs, with numbers below `before` if given."""
+    def commits(
+        self, name: str, *, uid: str | None, before: int | None, limit: int, key: str | None = None
+    ) -> CommitList:
+        """Return the last ends of batches and repairs, with numbers below `before` if given.
+
+        With a `key`, only its batches.
+        """
         with self._database.read() as tx:
             channel = require_ledger(tx, name, uid)
             last = repair_store.AFTER_ALL if before is None else before
-            ended = batch_store.ended(tx, channel.uid, before=last, limit=limit)
-            repairs = repair_store.repairs(tx, channel.uid, before=last, limit=limit)
+            ended = batch_store.ended(tx, channel.uid, before=last, limit=limit, key=key)
+            repairs: Sequence[Repair] = ()
+            if key is None:
+                repairs = repair_store.repairs(tx, channel.uid, before=last, limit=limit)
             still_open = batch_store.open_batches(tx, channel.uid)
         least = ended[-1].number if len(ended) == limit else 0
         return CommitList(
             ended=tuple(ended),
             repairs=tuple(repair for repair in repairs if repair.number >= (least or 0)),
-            open=tuple(still_open),
+            open=tuple(batch for batch in still_open if key in {None, batch.key}),
         )
 
     async def changed(self, seen: VisibleOffsets, *, timeout_s: float) -> bool:

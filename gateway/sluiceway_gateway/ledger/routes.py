@@ -313,9 +313,10 @@ def list_commits(
     uid: Annotated[Uid | None, Query(description="Of the channel")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[int | None, Query(ge=1, le=INT64_MAX, description="A number")] = None,
+    key: Annotated[BatchText | None, Query(description="Only the batches of this key")] = None,
 ) -> Response:
     """Return ended batches (commits, aborts, reaped batches), repairs, and open batches."""
-    commits = ledger_reads.commits(name, uid=uid, before=before, limit=limit)
+    commits = ledger_reads.commits(name, uid=uid, before=before, limit=limit, key=key)
     return json_response(commits_json(commits))
 
 

@@ -146,6 +146,23 @@ def test_a_replay_with_other_records_is_refused(query: Query) -> None:
     assert "the file offsets/0 of its present one as startingOffsets" in caught.value.__notes__[0]
 
 
+def test_a_replay_without_rows_is_refused(
+    start: Callable[..., Query], channel: Channel, ledger: LedgerView
+) -> None:
+    # No task opens the batch.
+    query = start(open_after_s=3600.0)
+    query.write(0, range(5), range(5, 7))
+    start().write(0, range(7, 8))
+    query.restart()
+
+    with pytest.raises(ReplayMismatch, match="committed with 7 records, and now has 0") as caught:
+        query.write(0, range(0), range(0))
+    assert "the micro-batch 0, which was committed" in caught.value.__notes__[0]
+    query.write(1, range(0), range(0))
+    assert ledger.ids(channel) == [*range(8)]
+    assert ledger.kinds(channel) == ["commit", "commit"]
+
+
 def test_a_restarted_query_takes_over_at_once(
     query: Query, channel: Channel, ledger: LedgerView
 ) -> None:

@@ -527,6 +527,20 @@ def test_commits_are_listed_newest_first(ledger: LedgerSite) -> None:
     assert [each["number"] for each in page["commits"]] == [1]
 
 
+def test_commits_of_a_key_are_listed(ledger: LedgerSite) -> None:
+    ledger.post_abort(ledger.open("k1"))
+    ledger.commit(ledger.open("k1", instance="run-2"), {0: [(0, 10)]}, instance="run-2")
+    ledger.open("k2", "other")
+
+    def ends(key: str) -> tuple[list[int], int]:
+        page = ledger.rig.http.get(f"{ledger.path}/commits", params={"key": key}).json()
+        return [each["number"] for each in page["commits"]], len(page["open"])
+
+    assert ends("k1") == ([2, 1], 0)
+    assert ends("k2") == ([], 1)
+    assert ends("k3") == ([], 0)
+
+
 def test_an_unchanged_ledger_is_not_sent_again(ledger: LedgerSite) -> None:
     etag = ledger.get_committed().headers["etag"]
     assert ledger.get_committed(etag=etag).status_code == 304
