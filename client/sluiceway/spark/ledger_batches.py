@@ -266,10 +266,12 @@ class JobBatch:
 def _replay_advice(number: int) -> str:
     return (
         f"Spark repeats the micro-batch {number}, which was committed, with other records: the "
-        "query uses random values, its code has changed, or records that it reads were lost. To "
-        "keep the committed records and continue after them, start the query with a new "
-        f"checkpointLocation, and with the offsets in the file offsets/{number} of its present one "
-        "as startingOffsets"
+        "query uses random values, its code has changed, records that it reads were lost, or its "
+        "checkpoint was restored from an older copy. To keep the committed records and continue "
+        "after them, start the query with a new checkpointLocation, and with the offsets in the "
+        f"file offsets/{number} of its present one as startingOffsets. In a restored checkpoint "
+        "they are not those of the committed records: use the endOffset in the progress of the "
+        f"micro-batch {number} of the earlier run"
     )
 
 

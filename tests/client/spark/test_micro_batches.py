@@ -143,7 +143,9 @@ def test_a_replay_with_other_records_is_refused(query: Query) -> None:
 
     with pytest.raises(ReplayMismatch, match="committed with 5 records, and now has 6") as caught:
         query.write(0, range(6))
-    assert "the file offsets/0 of its present one as startingOffsets" in caught.value.__notes__[0]
+    (note,) = caught.value.__notes__
+    assert "the file offsets/0 of its present one as startingOffsets" in note
+    assert "In a restored checkpoint they are not those of the committed records" in note
 
 
 def test_a_replay_without_rows_is_refused(
