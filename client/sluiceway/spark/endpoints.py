@@ -37,7 +37,7 @@ from sluiceway.api.parsing import JsonNode, parse, to_json
 from sluiceway.api.transport import Transport
 from sluiceway.concurrency import Process, this_process
 from sluiceway.endpoint.heartbeat import HeartbeatSession
-from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError, cause_of
+from sluiceway.errors import Fenced, GatewayError, GatewayUnavailable, SluicewayError, cause_of
 from sluiceway.kafka.topic import TopicIdentity
 
 __all__ = [
@@ -201,8 +201,8 @@ class EndpointSpec:
 class JobEndpoint:
     """Endpoint of a batch read or write; picklable, shared by planning, tasks and commit.
 
-    A failure to report is logged and never fails the job. An end that the gateway does not answer
-    is reported later, by the driver.
+    A failure to report is logged and never fails the job, unless another write has taken its place.
+    An end that the gateway does not answer is reported later, by the driver.
     """
 
     spec: EndpointSpec
@@ -248,7 +248,7 @@ class JobEndpoint:
         """Report a successful write with the end offsets after it.
 
         Reports a failure if `ends` raises SluicewayError: for readers, a write without end offsets
-        would be empty.
+        would be empty. Raises Fenced if it has lost its place, so readers did not wait for it.
         """
         end = self.spec.end(self.epoch, None, ends if records or self.took_over else None)
         counters = {"records": records, "tasks_done": tasks, "tasks_running": 0}
@@ -256,7 +256,10 @@ class JobEndpoint:
 
     def fail(self, cause: str) -> None:
         """Report a failure."""
-        self._detach(self.spec.end(self.epoch, cause, None))
+        try:
+            self._detach(self.spec.end(self.epoch, cause, None))
+        except Fenced as error:
+            LOGGER.warning("the failure of %s was not reported: %s", self.spec, error)
 
     def _detach(self, end: EndpointEnd) -> None:
         try:
@@ -264,6 +267,8 @@ class JobEndpoint:
                 calls.detach(self.spec.channel, self.id, end, timeout_s=_TIMEOUT_S)
         except GatewayUnavailable as error:
             self._report_later(end, error)
+        except Fenced:
+            raise
         except GatewayError as error:
             LOGGER.warning("the end of %s was not reported: %s", self.spec, error)
 

@@ -3,7 +3,7 @@
 import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
 from sluiceway.api.models import Connection
-from sluiceway.errors import DeliveryFailed, RecordError, SluicewayError
+from sluiceway.errors import DeliveryFailed, Fenced, RecordError, SluicewayError
 from sluiceway.kafka.accumulator import RecordAccumulator, record_accumulator
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.messages import Messages
@@ -205,6 +205,19 @@ def _task_number() -> int:
     return 0 if task is None else task.partitionId()
 
 
+@contextmanager
+def _group_advice() -> Iterator[None]:
+    try:
+        yield
+    except Fenced as error:
+        error.add_note(
+            "A group has one batch write at a time, and readers wait for the last one only. Give "
+            "writes that run at the same time groups of their own, or none. Records of an "
+            "at-least-once channel stay"
+        )
+        raise
+
+
 class ChannelDataWriter(Shipped, DataSourceArrowWriter):
     """Batch write.
 
@@ -227,7 +240,10 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write a task's batches. Raises the errors of `TaskWriter.write`."""
-        with traced("send", self._task_writer.channel, self._trace, kind="send") as span:
+        with (
+            traced("send", self._task_writer.channel, self._trace, kind="send") as span,
+            _group_advice(),
+        ):
             result = self._write(iterator)
             span.set("sluiceway.records", result.records)
         return result
@@ -244,10 +260,10 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
     def commit(self, messages: CommitMessages) -> None:
         """Commit the batch, if there is one, and close the endpoint with the end offsets.
 
-        Raises the errors of `JobBatch.commit`.
+        Raises the errors of `JobBatch.commit`, and Fenced if another write has taken its place.
         """
         prepare_worker()
-        with traced("commit", self._task_writer.channel, self._trace):
+        with traced("commit", self._task_writer.channel, self._trace), _group_advice():
             self._commit(messages)
 
     def _commit(self, messages: CommitMessages) -> None:
@@ -257,8 +273,14 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
         if self._batch is not None:
             written = self._batch.commit(messages)
             records, ends = written.records, partial(dict, written.ends)
-        if self._endpoint is not None:
+        if self._endpoint is None:
+            return
+        try:
             self._endpoint.close(records=records, tasks=len(results), ends=ends)
+        except Fenced:
+            # A batch was committed while the write had its place, or before.
+            if self._batch is None:
+                raise
 
     def abort(self, messages: CommitMessages) -> None:
         """Abort the batch and report the failure.

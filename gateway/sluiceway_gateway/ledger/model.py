@@ -27,6 +27,10 @@ LEASE = timedelta(seconds=30)
 """Time after which a batch without renewal is aborted, unless its writer requests another one."""
 
 
+WRITER_ID_CHARACTERS = 32
+"""Characters of an endpoint's id, with which the instances of a writer's batches begin."""
+
+
 class BatchState(StrEnum):
     """State of a batch."""
 

@@ -17,7 +17,7 @@ from sluiceway_gateway.core.passes import run_steps
 from sluiceway_gateway.endpoints.model import State
 from sluiceway_gateway.endpoints.tables import endpoints
 from sluiceway_gateway.ledger import store
-from sluiceway_gateway.ledger.model import BatchState
+from sluiceway_gateway.ledger.model import WRITER_ID_CHARACTERS, BatchState
 from sluiceway_gateway.ledger.tables import (
     batch_owners,
     batch_runs,
@@ -29,8 +29,6 @@ from sluiceway_gateway.ledger.tables import (
 #: Maximum channels per pass.
 _CHANNELS = 20
 _PAUSE_S = 600.0
-#: Characters of an endpoint's id, with which the instances of a writer's batches begin.
-_ID_CHARACTERS = 32
 
 _HIGHEST = (
     select(batch_owners.c.ordinal)
@@ -44,7 +42,7 @@ _COMMITTED = batches.c.state == str(BatchState.COMMITTED)
 # Readers are told what a failed or lost writer has left, as long as it has its place: which keys it
 # has not committed, and whether it has committed any.
 _OF_WRITER = exists().where(
-    endpoints.c.id == func.substr(batches.c.instance, 1, _ID_CHARACTERS),
+    endpoints.c.id == func.substr(batches.c.instance, 1, WRITER_ID_CHARACTERS),
     ~endpoints.c.superseded,
     endpoints.c.state != str(State.CLOSED),
 )

@@ -52,6 +52,7 @@ from sluiceway_gateway.ledger.batches import (
 from sluiceway_gateway.ledger.halting import LossCheck
 from sluiceway_gateway.ledger.model import (
     LEASE,
+    WRITER_ID_CHARACTERS,
     AbortDecision,
     Batch,
     BatchState,
@@ -135,14 +136,15 @@ class Ledgers:
         """Return the key's batch: open, or committed before; idempotent by key and instance.
 
         The request's owner belongs to the first label that uses it. Raises Forbidden for another
-        label, ChannelNotFound, UidMismatch, ChannelNotReady, ChannelClosed, NoLedger, and what
-        `open_batch` raises.
+        label, Fenced for a writer without its place, ChannelNotFound, UidMismatch, ChannelNotReady,
+        ChannelClosed, NoLedger, and what `open_batch` raises.
         """
         with self._database.write() as tx:
             channel = self._channel(tx, name, uid)
             _require_writable(channel)
             was = store.hold(tx, channel)
             require_topic(channel.topic.id, was.topic_id)
+            _require_place(tx, request.instance)
             # Added partitions get here on their first use.
             grown = grow(was, channel.topic.partitions or 0)
             previous = request.previous
@@ -220,8 +222,9 @@ class Ledgers:
         A manifest that lists offsets of others is refused and audited. If Kafka uses these offsets
         again, the channel is halted.
 
-        Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound, Forbidden, KafkaUnavailable,
-        PositionMoved, and what `commit_batch`, `require_written` and a commit of positions raise.
+        Raises ChannelNotFound, UidMismatch, NoLedger, BatchNotFound, Forbidden, Fenced for a writer
+        without its place, KafkaUnavailable, PositionMoved, and what `commit_batch`,
+        `require_written` and a commit of positions raise.
         """
         if positions is not None:
             principal.require(Action.READ, positions.commit.channel)
@@ -261,6 +264,8 @@ class Ledgers:
             was = store.hold(tx, channel)
             require_topic(channel.topic.id, was.topic_id)
             batch = _require_batch(tx, channel, request.batch)
+            if batch.state is BatchState.OPEN:
+                _require_place(tx, batch.instance)
             runs = store.runs_from(tx, uid, _begins(batch, request.manifest))
             if sum(map(len, (*runs.values(), *request.manifest.values()))) > _LARGE:
                 tx.allow_pauses()
@@ -675,6 +680,17 @@ def _require_batch(tx: ReadTransaction, channel: Channel, batch_id: str) -> Batc
             "records again; after a restore, also those of later commits than the backup."
         )
     return batch
+
+
+def _require_place(tx: ReadTransaction, instance: str) -> None:
+    """Raise Fenced if the writer of an instance has lost its place.
+
+    Readers until the end of all writers do not wait for its batches. The transaction holds the
+    ledger, so that a successor's commit comes after this one.
+    """
+    writer = endpoints_store.find(tx, instance[:WRITER_ID_CHARACTERS])
+    if writer is not None:
+        writer.require()
 
 
 def _assembled(tx: ReadTransaction, batch: Batch, slices: int) -> Manifest:

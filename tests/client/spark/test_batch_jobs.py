@@ -14,13 +14,14 @@ from sluiceway.errors import (
     ChannelNotFound,
     CommitUnknown,
     Conflict,
+    Fenced,
     GatewayUnavailable,
     IncompleteBatch,
     OptionError,
     ReplayMismatch,
 )
 from sluiceway.spark.datasource import ChannelDataSource
-from sluiceway.spark.endpoints import Job
+from sluiceway.spark.endpoints import Job, JobEndpoint
 from sluiceway.spark.types import struct_of
 from spark_tasks import SCHEMA, BatchJob, Tasks
 from topics import messages_of
@@ -128,6 +129,59 @@ def test_a_second_job_with_the_key_of_a_running_one_is_refused(
     job.writer.commit([message])
 
     assert ledger.ids(channel) == [*range(3)]
+
+
+def test_of_two_writes_with_one_group_the_earlier_one_is_refused(
+    start: Start, channel: Channel, ledger: LedgerView
+) -> None:
+    first = start(batchKey="monday", group="loader")
+    message = first.attempt(0, range(3))
+    second = start(batchKey="tuesday", group="loader")
+
+    with pytest.raises(Fenced, match="another instance took that place"):
+        first.attempt(1, range(3, 6))
+    with pytest.raises(Fenced) as caught:
+        first.writer.commit([message])
+    first.writer.abort([message])  # as Spark does
+    second.write(range(6, 9))
+
+    assert "groups of their own" in caught.value.__notes__[0]
+    assert ledger.ids(channel) == [6, 7, 8]
+    assert ledger.open_keys(channel) == []
+
+
+def test_a_write_whose_place_was_taken_after_its_commit_has_succeeded(
+    start: Start, channel: Channel, ledger: LedgerView
+) -> None:
+    first = start(batchKey="monday", group="loader")
+    message = first.attempt(0, range(3))
+
+    with at_call(JobEndpoint, "close", lambda *_, **__: start(batchKey="x", group="loader")):
+        first.writer.commit([message])
+
+    assert ledger.ids(channel) == [0, 1, 2]
+
+
+def test_of_two_at_least_once_writes_with_one_group_the_earlier_one_fails(
+    gateway: Gateway, gateway_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = gateway.channel(f"{name}-plain", SCHEMA)
+    tasks = Tasks(monkeypatch)
+
+    def start() -> BatchJob:
+        job = Job(session=uuid.uuid4().hex, title="night", application="night")
+        return BatchJob(channel, gateway_url, tasks, job, group="loader")
+
+    first, second = start(), start()
+    message = first.attempt(0, range(3))
+
+    with pytest.raises(Fenced, match="another instance took that place") as caught:
+        first.writer.commit([message])
+    first.writer.abort([message])  # as Spark does
+    second.write(range(3, 6))
+
+    assert "groups of their own" in caught.value.__notes__[0]
+    assert [each.state for each in channel.endpoints()] == ["closed"]
 
 
 def test_a_failed_job_leaves_no_batch_open_and_its_late_tasks_are_refused(

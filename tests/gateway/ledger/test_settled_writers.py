@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import update
 
 from endpoints import Site
+from gateways import code
 from ledger_sites import FEATURES, LedgerSite
 from sluiceway_gateway.endpoints.tables import endpoints
 from sluiceway_gateway.ledger.pruning import LedgerPruner
@@ -26,6 +27,23 @@ def settled(site: Site, writer: Any, state: str = "error", **body: Any) -> Any:
         assert site.detach(writer, "error", **body).status_code == 200
     (found,) = (each for each in site.listed(role="writer") if each["id"] == writer["id"])
     return found["settled"]
+
+
+def test_a_writer_that_has_lost_its_place_commits_and_opens_nothing(
+    site: Site, ledger: LedgerSite
+) -> None:
+    """Readers until the end of all writers wait for its successor only."""
+    first = site.member(role="writer")
+    run = f"{first['id']}-1f"
+    done = ledger.open("k0", instance=run)
+    committed = ledger.commit(done, {0: [(0, 2)]}, instance=run)
+    left = ledger.open("k1", instance=run)
+    site.member(role="writer")
+
+    assert code(ledger.post_commit(left, {0: [(2, 5)]}, instance=run)) == "fenced"
+    assert code(ledger.post_open("k2", instance=run)) == "fenced"
+    assert ledger.commit(done, {0: [(0, 2)]}, instance=run) == committed
+    assert ledger.post_abort(left, run).json()["state"] == "aborted"
 
 
 @pytest.mark.long
