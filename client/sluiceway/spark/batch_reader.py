@@ -88,8 +88,9 @@ def plan_splits(source: RefreshableConnection, options: ReadOptions) -> list[Inp
     )
     with closing(readable):
         stream = readable.stream
-        stream.verify()
-        partitions = range(max(connection.partitions, readable.partitions))
+        # The topic may have grown outside Sluiceway.
+        in_kafka = stream.count_partitions(timeout_s=_request_timeout_s(options), max_age_s=0.0)
+        partitions = range(max(connection.partitions, readable.partitions, in_kafka))
         ends = readable.final_ends(partitions)
         marks = readable.watermarks(partitions, ends)
         ranges = resolve_ranges(

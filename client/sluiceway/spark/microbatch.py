@@ -90,8 +90,9 @@ class MicroBatchPlanner:
         Raises OptionError, OffsetOutOfRange, TopicGone, KafkaUnavailable.
         """
         connection, options, stream = self._source.connection, self._options, self._stream
-        stream.verify()
-        partitions = range(connection.partitions)
+        # The topic may have grown outside Sluiceway.
+        in_kafka = stream.count_partitions(timeout_s=self._timeout_s, max_age_s=0.0)
+        partitions = range(max(connection.partitions, in_kafka))
         self._readable.refresh()
         marks = self._readable.watermarks(partitions)
         starts = resolve_bound(

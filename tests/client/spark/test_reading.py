@@ -108,6 +108,16 @@ def test_timestamps_bound_a_read(channel: Channel) -> None:
     assert read(connection, startingtimestamp=str(2**42)) == []
 
 
+def test_partitions_that_were_added_outside_are_read(channel: Channel, topics: Topics) -> None:
+    connection = channel.connection("read")
+    fill(channel, range(1))
+    (message,) = messages_of(connection)
+    topics.grow(connection.topic_name, 3)
+    topics.produce(connection.topic_name, 2, [message.value()])
+
+    assert read(connection) == [[0], [0]]
+
+
 def test_offsets_without_messages_are_skipped(channel: Channel, topics: Topics) -> None:
     """Transaction markers take offsets in the middle and at the end."""
     connection = channel.connection("read")

@@ -39,7 +39,7 @@ from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.worker import RefreshableConnection
 from spark_tasks import SCHEMA, fill, produce
-from topics import messages_of
+from topics import Topics, messages_of
 from waiting import until
 
 Json = Mapping[str, Any]
@@ -216,6 +216,17 @@ def test_a_partition_that_was_added_outside_is_read_from_its_beginning(
         OffsetRange(partition=0, start=0, end=2),
         OffsetRange(partition=2, start=0, end=2),
     ]
+
+
+def test_the_latest_offset_of_a_partition_that_was_added_outside_is_its_end(
+    channel: Channel, topics: Topics, new_planner: Callable[..., MicroBatchPlanner]
+) -> None:
+    planner = new_planner(refresh_every_s=3600.0)
+    topic = channel.status.topic.name
+    topics.grow(topic, 3)
+    topics.produce(topic, 2, [b"", b""])
+
+    assert planner.start().next_offsets == {0: 0, 1: 0, 2: 2}
 
 
 def test_a_new_partition_that_appears_while_a_batch_is_planned_is_read(
