@@ -100,7 +100,8 @@ class Assignment:
     """The channels and partitions of one consumer.
 
     `members` are its endpoints, by channel. During a callback `in_callback` is set; `assigning`
-    has the partitions that are being assigned, `started` those of them that the callback started.
+    has the partitions that are being assigned, `started` those of them that the callback has chosen
+    to read, None before it has chosen any or none.
     """
 
     def __init__(self, settings: ConsumerSettings, *, wakeup: WakeupEvent) -> None:
@@ -124,7 +125,7 @@ class Assignment:
         self._closed = False
         self.in_callback = False
         self.assigning: frozenset[Partition] = frozenset()
-        self.started: set[Partition] = set()
+        self.started: set[Partition] | None = None
 
     @property
     def partitions(self) -> list[Partition]:
@@ -227,13 +228,22 @@ class Assignment:
         return events
 
     def start_assigning(self, offsets: Mapping[Partition, int]) -> list[Message]:
-        """Start partitions that are being assigned; return events as `starts` does."""
+        """Start partitions that are being assigned; return events as `starts` does.
+
+        Those that the callback does not start are not read.
+        """
         chosen = {partition: at for partition, at in offsets.items() if partition in self.assigning}
         starts, events = self.starts(chosen)
         self.fetcher.unassign(starts)
         self.add(self.resolve(starts))
-        self.started |= chosen.keys()
+        self.started = {*(self.started or ()), *chosen}
         return events
+
+    def leave_out(self, partitions: Collection[Partition]) -> None:
+        """Do not read these partitions of those that are being assigned."""
+        started = self.started or set()
+        self.remove(started.intersection(partitions))
+        self.started = started.difference(partitions)
 
     def resolve(self, starts: Mapping[Partition, int]) -> dict[Partition, int]:
         """Request start offsets as numbers from Kafka. Raises KafkaException."""

@@ -3,7 +3,7 @@
 import functools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar, cast
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, Message, TopicPartition
@@ -111,37 +111,48 @@ class Consumer:
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         """Read these partitions only, from their offsets or else the group's committed ones.
 
-        Inside `on_assign`, it sets the start offsets of the new partitions.
+        Inside `on_assign`, it reads these of the new partitions only.
         """
         wanted = partitions_of(partitions)
         if self._assignment.in_callback:
-            with kafka_exceptions():
-                self._events.extend(self._assignment.start_assigning(wanted))
+            self._assignment.leave_out((self._assignment.started or set()) - wanted.keys())
+            self._start_assigning(wanted)
             return
         self._coordinator.assign_manually(wanted)
 
     @_exclusive
     def unassign(self) -> None:
-        """Stop reading assigned partitions; without effect while subscribed."""
-        if not self._assignment.in_callback and not self._assignment.subscription:
+        """Stop reading assigned partitions; without effect while subscribed.
+
+        Inside `on_assign`, none of the new partitions is read.
+        """
+        if self._assignment.in_callback:
+            self._assignment.leave_out(self._assignment.assigning)
+        elif not self._assignment.subscription:
             self._coordinator.unassign_manually()
 
     @_exclusive
     def incremental_assign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Read these partitions as well."""
-        if self._assignment.in_callback:
-            self.assign(partitions)
-            return
+        """Read these partitions as well; inside `on_assign`, these of the new ones only."""
         wanted, present = partitions_of(partitions), self._assignment.manual_partitions
+        if self._assignment.in_callback:
+            self._start_assigning(wanted)
+            return
         for channel, partition in wanted.keys() & set(present):
             raise refused(CONFLICT, f"partition {partition} of {channel!r} is already assigned")
         self._coordinator.assign_manually(wanted, keep=present)
 
     @_exclusive
     def incremental_unassign(self, partitions: Sequence[TopicPartition]) -> None:
-        """Stop reading these partitions."""
-        if not self._assignment.in_callback and not self._assignment.subscription:
-            gone, present = partitions_of(partitions), set(self._assignment.manual_partitions)
+        """Stop reading these partitions; without effect while subscribed.
+
+        Inside `on_assign`, only new partitions that `assign` or `incremental_assign` named before
+        are read.
+        """
+        gone, present = partitions_of(partitions), set(self._assignment.manual_partitions)
+        if self._assignment.in_callback:
+            self._assignment.leave_out(gone)
+        elif not self._assignment.subscription:
             for channel, partition in gone.keys() - present:
                 raise refused(INVALID_ARG, f"partition {partition} of {channel!r} is not assigned")
             self._coordinator.assign_manually({}, keep=present - gone.keys())
@@ -407,6 +418,10 @@ class Consumer:
             for partition in requested:
                 self._assignment.check(partition, deadline_s)
         return requested
+
+    def _start_assigning(self, offsets: Mapping[Partition, int]) -> None:
+        with kafka_exceptions():
+            self._events.extend(self._assignment.start_assigning(offsets))
 
     def _deadline(self, timeout: float | None) -> float:
         self._coordinator.require_open()

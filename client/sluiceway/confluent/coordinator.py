@@ -244,7 +244,7 @@ class ConsumerCoordinator:
         return failure
 
     def _take(self, member: ChannelMember, added: Collection[int]) -> Steps[None]:
-        """Read partitions that the gateway has assigned, from where `on_assign` starts them."""
+        """Read partitions that the gateway has assigned, those and from where `on_assign` says."""
         assignment = self.assignment
         member.learn(added)
         partitions = dict.fromkeys(((member.channel, p) for p in added), OFFSET_INVALID)
@@ -255,12 +255,11 @@ class ConsumerCoordinator:
             self._call("assign", partitions, assigning=True)
         finally:
             # Also if `on_assign` raises, as in librdkafka.
-            started = assignment.started
-            assignment.add({p: at for p, at in starts.items() if p not in started})
+            if assignment.started is None:
+                assignment.add(starts)
+                self.events.extend(events)
+            # Those that the callback left out stay this member's, and are not read.
             member.held = tuple(sorted({*member.held, *added}))
-            self.events.extend(
-                event for event in events if (event.topic(), event.partition()) not in started
-            )
 
     def _revoke(
         self, member: ChannelMember, lost: Collection[int], callback: str
@@ -401,7 +400,7 @@ class ConsumerCoordinator:
     ) -> None:
         """Call `on_assign`, `on_revoke` or `on_lost`; `assign()` in it starts `assigning`."""
         assignment, callback = self.assignment, self.callbacks.get(name)
-        assignment.in_callback, assignment.started = True, set()
+        assignment.in_callback, assignment.started = True, None
         assignment.assigning = frozenset(partitions if assigning else ())
         self._calling, self._called = threading.get_ident(), Signal()
         try:

@@ -195,7 +195,7 @@ def test_a_callback_may_seek_and_pause_but_not_close(consumer: New, name: str) -
 
     def begin(reader: Consumer, parts: list[TopicPartition]) -> None:
         reader.assign([at(name, 0, 7), at(name, 1, 8)])
-        reader.assign([at(name, 0, 9)])
+        reader.assign([at(name, 0, 9), at(name, 1, 8)])
         reader.pause([at(name, 1)])
         reported.extend(sorted(place.partition for place in reader.assignment()))
         reported.extend(error_code_of(call) for call in (reader.close, reader.unsubscribe))

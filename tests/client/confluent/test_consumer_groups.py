@@ -18,7 +18,7 @@ from confluent_facade import (
     poll_messages,
     poll_until,
 )
-from sluiceway.confluent import OFFSET_BEGINNING, Consumer, TopicPartition, members
+from sluiceway.confluent import OFFSET_BEGINNING, OFFSET_INVALID, Consumer, TopicPartition, members
 from topics import Topics
 from waiting import until
 
@@ -93,6 +93,44 @@ def test_on_assign_sets_the_start_offsets(consumer: Callable[..., Consumer], nam
     reader = consumer()
     reader.subscribe([name], on_assign=rewind)
     assert offsets(poll_messages(reader, 7)) == {0: [3, 4], 1: [0, 1, 2, 3, 4]}
+
+
+@pytest.mark.parametrize(
+    ("choose", "chosen"),
+    [
+        (lambda reader, parts: reader.assign(parts[:1]), {0}),
+        (lambda reader, parts: reader.incremental_assign(parts[1:]), {1}),
+        (lambda reader, parts: [reader.assign(parts), reader.assign(parts[1:])], {1}),
+        (lambda reader, parts: [reader.assign(parts), reader.incremental_unassign(parts[1:])], {0}),
+        (lambda reader, _: reader.assign([]), set()),
+        (lambda reader, _: reader.unassign(), set()),
+    ],
+)
+def test_partitions_that_on_assign_leaves_out_are_not_read(
+    consumer: Callable[..., Consumer],
+    name: str,
+    choose: Callable[[Consumer, list[TopicPartition]], object],
+    chosen: set[int],
+) -> None:
+    calls: Heard = []
+
+    def on_assign(reader: Consumer, parts: list[TopicPartition]) -> None:
+        hearing(calls, "on")(reader, parts)
+        choose(reader, parts)
+
+    reader = consumer(**{"enable.auto.commit": True})
+    reader.subscribe([name], on_assign=on_assign, on_revoke=hearing(calls, "off"))
+    messages = poll_messages(reader, 5 * len(chosen))
+    poll_until(lambda: bool(calls), reader)
+    assert {place.partition for place in reader.assignment()} == chosen
+    assert reader.poll(0.2) is None
+    assert set(offsets(messages)) == chosen
+    reader.unsubscribe()
+    # They belong to the member, but nothing of them is committed.
+    both = [(name, 0), (name, 1)]
+    assert calls == [("on", both), ("off", both)]
+    committed = [place.offset for place in reader.committed([at(name), at(name, 1)])]
+    assert committed == [5 if number in chosen else OFFSET_INVALID for number in (0, 1)]
 
 
 def test_subscribing_to_several_channels_and_regexes(
