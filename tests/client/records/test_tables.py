@@ -41,6 +41,7 @@ def values(array, type_):
         (pa.array([1.0, None]), ["null", "int"], [1, None]),
         (pa.array([1, 2], pa.int64()), "double", [1.0, 2.0]),
         (pa.array([1.5, float("nan"), float("inf")]), "float", "[1.5, nan, inf]"),
+        (pa.array([2.0**24 + 1, 1e-50]), "float", [2.0**24, 0.0]),
         (pa.array(["a", "b"], pa.large_string()), "string", ["a", "b"]),
         (pa.array(["a", "b"], pa.string_view()), "string", ["a", "b"]),
         (pa.array(["a", "b", "a"]).dictionary_encode(), "string", ["a", "b", "a"]),

@@ -203,6 +203,7 @@ def test_columns_that_fit_are_accepted(mine: spark.DataType, type_: object) -> N
         (spark.DecimalType(10, 3), {"type": "bytes", "logicalType": "decimal", "precision": 20}),
         (spark.IntegerType(), {"type": "bytes", "logicalType": "decimal", "precision": 9}),
         (spark.DoubleType(), WIDE),
+        (spark.DoubleType(), "float"),
         (spark.DecimalType(10, 0), "double"),
         (spark.LongType(), MILLIS),
         (spark.TimestampNTZType(), MILLIS),
