@@ -25,8 +25,9 @@
 
 `code` is stable and meant for programs. `retriable` says whether the same call may succeed later.
 Both are class attributes; responses of the gateway that share a class, such as `Conflict`, have
-codes of their own. `summary` is the part of the message that is public: it contains no values of
-records, and is None if only the type of the error is public.
+codes of their own. `is_final` says whether work in the background has to give up. `summary` is the
+part of the message that is public: it contains no values of records, and is None if only the type
+of the error is public.
 """
 
 import copyreg
@@ -50,6 +51,14 @@ class SluicewayError(Exception):
         cls.code = code or cls.code
         cls.message_is_public = cls.message_is_public if public is None else public
         cls.retriable = cls.retriable if retriable is None else retriable
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the same request is refused for good, so that a running job must not repeat it.
+
+        More than `retriable` errors may pass while a job runs; see `GatewayError`.
+        """
+        return not self.retriable
 
     @property
     def summary(self) -> str | None:
@@ -168,9 +177,19 @@ class GatewayError(SluicewayError, code="gateway_error", public=True):
         self.code = self.code if code is None else code
         self.retriable = self.retriable if retriable is None else retriable
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the state of the channel or the content of the request refuses it for good.
+
+        All others pass: outages, tokens and certificates that are replaced, faults of the gateway,
+        and responses of proxies.
+        """
+        refused = isinstance(self, ChannelNotFound | Conflict | InvalidRequest)
+        return refused and not self.retriable
+
 
 class GatewayUnavailable(GatewayError, code="gateway_unavailable", retriable=True):
-    """The gateway did not respond to any of the retries, or responded with 503."""
+    """The gateway did not respond to any of the retries, or it or a proxy was overloaded."""
 
 
 class GatewayAccessFailed(GatewayUnavailable, code="gateway_access_failed", retriable=False):
@@ -312,6 +331,11 @@ class PortError(SluicewayError, code="port_failed"):
         self.errors = dict(errors)
         self.retriable = all(error.retriable for error in errors.values())
         self._failed = failed
+
+    @property
+    def is_final(self) -> bool:
+        """Whether one of the errors is final."""
+        return any(error.is_final for error in self.errors.values())
 
     @property
     def summary(self) -> str:

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partialmethod
 from typing import Any
 
@@ -22,6 +22,8 @@ from sluiceway.api.transport import Transport
 from sluiceway.broker import Broker
 from sluiceway.confluent import Consumer
 from topics import DEFINITION, Topics
+
+Refusing = Callable[[int, str | None], AbstractContextManager[Script]]
 
 
 @pytest.fixture(scope="session")
@@ -86,6 +88,24 @@ def relay(gateway_url: str) -> Iterator[Relay]:
     """A way to the session's gateway that tests can disturb."""
     with closing(Relay(httpx.URL(gateway_url).port or 0)) as relay:
         yield relay
+
+
+@pytest.fixture
+def refusing(relay: Relay, script: Script) -> Refusing:
+    """Put a gateway, or a proxy, that refuses each request behind the relay for a block."""
+
+    @contextmanager
+    def refusing(status: int, code: str | None) -> Iterator[Script]:
+        gateway = relay.target
+        assert isinstance(gateway, int)
+        script.refuse(status, code)
+        relay.forward_to(httpx.URL(script.url).port or 0)
+        try:
+            yield script
+        finally:
+            relay.forward_to(gateway)
+
+    return refusing
 
 
 @pytest.fixture

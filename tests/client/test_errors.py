@@ -13,16 +13,27 @@ from confluent_kafka import KafkaError
 from sluiceway import errors
 from sluiceway.api.parsing import BY_CODE
 from sluiceway.errors import (
+    ChannelNotFound,
+    ChannelNotReady,
+    Conflict,
     CorruptMessage,
     DeliveryFailed,
+    Fenced,
+    Forbidden,
+    GatewayAccessFailed,
     GatewayError,
+    GatewayUnavailable,
+    IncompatibleGateway,
     InvalidRecord,
+    InvalidRequest,
     KafkaFailure,
     KafkaUnavailable,
     OffsetOutOfRange,
+    PortError,
     RecordTooLarge,
     SluicewayError,
     TopicGone,
+    Unauthenticated,
     UnsupportedType,
 )
 from sluiceway.kafka.errors import create_client, run_callbacks, translate_error
@@ -66,6 +77,32 @@ def test_exceptions_can_be_pickled(error: SluicewayError) -> None:
     assert str(copy) == str(error)
     assert vars(copy) == vars(error)
     assert copy.code == error.code
+
+
+@pytest.mark.parametrize(
+    ("error", "final"),
+    [
+        (ChannelNotFound("it was deleted"), True),
+        (Conflict("no"), True),
+        (Conflict("not yet", code="members_open", retriable=True), False),
+        (Fenced("another one has its place"), True),
+        (InvalidRequest("no"), True),
+        (ChannelNotReady("no topic yet"), False),
+        (GatewayUnavailable("no response"), False),
+        (GatewayAccessFailed("its certificate has expired"), False),
+        (Unauthenticated("its token is replaced"), False),
+        (Forbidden("its token is replaced"), False),
+        (GatewayError("a fault", status=500, code="internal_error"), False),
+        (IncompatibleGateway("the response of a proxy"), False),
+        (KafkaUnavailable("no broker"), False),
+        (TopicGone("it was deleted"), True),
+        (PortError("closing", errors={"a": Forbidden("no"), "b": Fenced("no")}, channels=2), True),
+        (PortError("closing", errors={"a": Forbidden("no")}, channels=2), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_is_final_if_no_repetition_can_succeed(error: SluicewayError, final: bool) -> None:
+    assert error.is_final is final
 
 
 def test_every_code_of_the_gateway_has_an_exception() -> None:

@@ -65,6 +65,12 @@ class Relay:
         if listener is not None:
             listener.close()
 
+    def forward_to(self, port: int) -> None:
+        """Close all connections, and replace the server by another one on this machine."""
+        self.cut()
+        self.target = port
+        self.restore()
+
     def restore(self) -> None:
         """Accept connections again; may be repeated."""
         with self._lock:

@@ -63,6 +63,8 @@ class Script:
     def __init__(self, url: str) -> None:
         self.url = url
         self.responses: list[tuple[int, dict[str, str], bytes]] = []
+        self.last: tuple[int, dict[str, str], bytes] | None = None
+        """The response once there are no others; None closes the connection."""
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.bodies: list[Any] = []
         self.pauses_s: list[float] = []
@@ -75,6 +77,14 @@ class Script:
     def problem(self, status: int, code: str, *, retriable: bool = False, **headers: str) -> None:
         body = {"status": status, "code": code, "detail": f"it is {code}", "retriable": retriable}
         self.response(status, body, **headers)
+
+    def refuse(self, status: int, code: str | None) -> None:
+        """Refuse each request from now on; without a `code`, as a proxy does."""
+        if code is None:
+            self.response(status, b"<html>")
+        else:
+            self.problem(status, code, Retry_After="60")
+        self.last = self.responses.pop()
 
     def control(self, **options: Any) -> Control:
         return Control(self.transport(**options))
@@ -98,9 +108,10 @@ def scripted() -> Iterator[Script]:
             body_sent = self.rfile.read(int(self.headers.get("Content-Length", "0")))
             script.bodies.append(json.loads(body_sent) if body_sent else None)
             script.requests.append((self.command, self.path, dict(self.headers)))
-            if not script.responses:
+            response = script.responses.pop(0) if script.responses else script.last
+            if response is None:
                 return
-            status, headers, body = script.responses.pop(0)
+            status, headers, body = response
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(len(body))}.items():
                 self.send_header(name, value)

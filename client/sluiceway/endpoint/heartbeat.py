@@ -20,14 +20,7 @@ from sluiceway.api.endpoints import (
     SessionReport,
 )
 from sluiceway.concurrency import Process, this_process
-from sluiceway.errors import (
-    ChannelNotFound,
-    Conflict,
-    EndpointClosed,
-    GatewayError,
-    GatewayUnavailable,
-    clear_tracebacks,
-)
+from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable, clear_tracebacks
 from sluiceway.runtime.threads import Background, Signal, call
 
 __all__ = [
@@ -59,7 +52,7 @@ class DetachRequest:
     then the highest number of the writers that it waited for. `pristine`: a writer has produced no
     message. `end` is the report of one that was closed or failed, `late` whether the session has to
     send it, and `refused` whether the gateway has refused it for a time. `on_sent` is called once
-    the gateway has it, or with the error by which it is refused for good.
+    the gateway has it, or with the final error by which it is refused.
     """
 
     name: str
@@ -150,13 +143,12 @@ class AbandonedEndpoints:
             if error.code == "members_open":
                 # Index 0 of a group, which closes last.
                 return True
+            if not error.is_final:
+                level = logging.DEBUG if request.refused else logging.WARNING
+                LOGGER.log(level, "the end of %s is not reported yet: %s", request.name, error)
+                request.refused = True
+                return True
             if request.end is not None:
-                if not isinstance(error, (ChannelNotFound, Conflict)):
-                    # Such as a refused token, which may be replaced.
-                    level = logging.DEBUG if request.refused else logging.WARNING
-                    LOGGER.log(level, "the end of %s is not reported yet: %s", request.name, error)
-                    request.refused = True
-                    return True
                 LOGGER.warning("the end of %s is refused: %s", request.name, error)
             else:
                 # Fenced, or deleted with its channel.
@@ -202,7 +194,7 @@ class HeartbeatExtension(Protocol):
         """Handle the response to a heartbeat with its report."""
 
     def on_rejected(self, error: GatewayError) -> None:
-        """Handle the gateway's refusal of the report; the extension is already removed."""
+        """Handle the final refusal of its report, by an older gateway; it is removed afterwards."""
 
 
 class HeartbeatSession:
@@ -351,7 +343,7 @@ class HeartbeatSession:
             try:
                 response = self._exchange(calls, group, [] if first else further)
             except GatewayError as error:
-                if further and not first and not isinstance(error, GatewayUnavailable):
+                if further and not first and error.is_final:
                     for extension in extensions:
                         extension.on_rejected(error)
                         self.remove_extension(extension)

@@ -172,7 +172,7 @@ class Application:
             self._background.run(self._report)
 
     def on_rejected(self, error: GatewayError) -> None:
-        """End: the gateway has an older version, or rejects the token."""
+        """End: the gateway has an older version."""
         LOGGER.warning("jobs of this application are not listed as endpoints: %s", error)
         self.retire()
         self.queries.drop()

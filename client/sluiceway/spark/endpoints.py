@@ -360,7 +360,7 @@ class TaskReports:
     """The task reports of this process for one gateway.
 
     A worker may lack network access to the gateway, or a token. Then its tasks are not reported,
-    which is logged once.
+    which is logged, and attempted again once a minute.
     """
 
     def __init__(self, gateway_url: str) -> None:
@@ -409,7 +409,7 @@ class TaskReports:
             self._stop_if_idle()
 
     def on_rejected(self, error: GatewayError) -> None:
-        """Stop reporting from this process."""
+        """Stop reporting from this process: the gateway has an older version."""
         self._pause(error, float("inf"))
 
     def _pause(self, error: SluicewayError, until_s: float) -> None:
@@ -439,13 +439,16 @@ class QueryEndpoint:
         self._session = session
         self._calls = calls
         self._attached: AttachResult | None = None
-        self._ended = self._closing = False
+        self._ended = self._closing = self._refused = False
         self._partitions = 0
         self._acknowledged: Mapping[int, int] = {}
         self._reporting: Mapping[int, int] = {}
 
     def attach(self) -> None:
-        """Attach unless it is attached or ended. Raises GatewayUnavailable; repeatable."""
+        """Attach unless it is attached or ended; repeatable.
+
+        Raises GatewayUnavailable. Others are logged; the next call repeats what is not final.
+        """
         if self._ended or self._attached is not None:
             return
         # First: the session's heartbeats tell its endpoints from those of jobs by their ids.
@@ -455,8 +458,11 @@ class QueryEndpoint:
         except GatewayUnavailable:
             raise
         except GatewayError as error:
-            self.end()
-            LOGGER.warning("%s is not listed as an endpoint: %s", self._spec, error)
+            if error.is_final:
+                self.end()
+            level = logging.DEBUG if self._refused else logging.WARNING
+            LOGGER.log(level, "%s is not listed as an endpoint: %s", self._spec, error)
+            self._refused = True
             return
         self._session.require_interval(self._attached.heartbeat_interval_ms)
 
@@ -493,7 +499,7 @@ class QueryEndpoint:
         """Report the query's end, in error if there is a `cause`.
 
         A successful writer ends at its topic's end offsets, which are read with the properties
-        `kafka`. Raises GatewayUnavailable; repeatable.
+        `kafka`. Raises a GatewayError that may pass; repeatable.
         """
         attached = self._attached
         if attached is None:
@@ -517,9 +523,9 @@ class QueryEndpoint:
         self._session.wait_idle(_TIMEOUT_S)
         try:
             self._calls.detach(self._spec.channel, self.id, end, timeout_s=_TIMEOUT_S)
-        except GatewayUnavailable:
-            raise
         except GatewayError as error:
+            if not error.is_final:
+                raise
             LOGGER.warning("the gateway rejected the end of %s: %s", self._spec, error)
         self.end()
 

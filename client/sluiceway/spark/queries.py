@@ -235,16 +235,18 @@ class Queries(StreamingQueryListener):
             return
         with self._lock:
             runs = dict(self._runs)
+        failed_before, self._failing = self._failing, False
         for run_id, run in runs.items():
             try:
                 ended = self._advance(run)
-            except GatewayUnavailable as error:
-                level = logging.DEBUG if self._failing else logging.WARNING
+            except GatewayError as error:
+                level = logging.DEBUG if failed_before else logging.WARNING
                 LOGGER.log(level, "the query %s is not reported: %s", run.default_group, error)
                 self._failing = True
                 self._retry_at_s = self._monotonic() + _PAUSE_AFTER_FAILURE_S
-                return
-            self._failing = False
+                if isinstance(error, GatewayUnavailable):
+                    return
+                continue
             if ended:
                 with self._lock:
                     self._runs.pop(run_id, None)

@@ -227,6 +227,20 @@ def test_an_abandoned_endpoint_that_had_ended_is_not_reported(
     assert said(caplog) == []
 
 
+def test_an_abandoned_endpoint_is_reported_after_a_refusal_for_a_time(
+    script: Script, calls: EndpointCalls
+) -> None:
+    abandoned, thing = AbandonedEndpoints(), Thing()
+    abandoned.track(thing, replace(FAREWELL))
+    del thing
+    script.problem(401, "unauthenticated")
+    abandoned.detach_all(calls)
+    assert abandoned.pending
+    script.response(200, {})
+    abandoned.detach_all(calls)
+    assert not abandoned.pending
+
+
 class Ended(Thing):
     """An endpoint whose end is reported later."""
 

@@ -379,6 +379,24 @@ def test_an_extension_continues_during_a_gateway_outage(
     assert (extension.refusals, len(extension.received)) == ([], 1)
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [(401, "unauthenticated"), (500, "internal_error"), (404, "not_found")]
+)
+def test_an_extension_continues_while_heartbeats_are_refused(
+    session: HeartbeatSession, calls: EndpointCalls, script: Script, status: int, code: str
+) -> None:
+    extension = RecordingExtension()
+    session.add_extension(extension)
+    script.problem(status, code)
+    session.send(calls)
+    assert session.interruption is not None
+    script.response(200, {"next_ms": 700, "endpoints": []})
+    session.send(calls)
+    session.remove_extension(extension)
+    assert ["renews" in body for body in script.bodies] == [True, True]
+    assert (extension.refusals, len(extension.received)) == ([], 1)
+
+
 def test_heartbeat_numbers_continue_above_the_last_accepted_one(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:

@@ -2,17 +2,16 @@
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 
 from ledger_view import LedgerView
 from relay import Relay
-from scripted_gateway import Script
 from sluiceway import Gateway
 from sluiceway.api.endpoints import HeartbeatReply, KeptEndpoint, Role, SessionReport
 from sluiceway.api.ledger import BatchRequest
@@ -180,24 +179,6 @@ def application(spark: SparkParts, relay: Relay) -> Iterator[Application]:
     application.on_response(kept())
 
 
-@pytest.fixture
-def refuse(gateway_url: str, relay: Relay, script: Script) -> Iterator[Callable[[int, str], None]]:
-    """Replace the gateway by one that refuses each request at once."""
-
-    def forward_to(url: str) -> None:
-        relay.cut()
-        relay.target = httpx.URL(url).port or 0
-        relay.restore()
-
-    def refuse(status: int, code: str) -> None:
-        for _ in range(50):
-            script.problem(status, code, Retry_After="60")
-        forward_to(script.url)
-
-    yield refuse
-    forward_to(gateway_url)
-
-
 def terminated(exception: str | None = None) -> Any:
     """Return Spark's event of the end of the query."""
     return SimpleNamespace(runId="run", exception=exception, errorClassOnException=None)
@@ -291,6 +272,54 @@ def test_renewals_do_not_wait_for_other_requests(
         assert renewed(application) == ("run", "writing")
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [(401, "unauthenticated"), (500, "internal_error"), (404, None)]
+)
+def test_a_refused_heartbeat_does_not_end_renewals_and_endpoints(
+    application: Application,
+    relay: Relay,
+    channel: Channel,
+    refusing: Any,
+    status: int,
+    code: str | None,
+) -> None:
+    application.queries.onQueryProgress(progressed("run", channel))
+    application.report()
+    (endpoint,) = until(channel.endpoints)
+    application.session.add_extension(application)
+    with closing(control(relay.url).endpoints) as calls:
+        with refusing(status, code):
+            application.session.send(calls)
+        assert application.is_active
+        assert renewed(application) == ("run", "writing")
+        assert application.session.ids == {endpoint.id}
+        application.session.send(calls)
+    until(lambda: application.session.interruption is None)
+
+
+def test_the_start_and_end_of_a_query_that_are_refused_for_a_time_are_reported(
+    application: Application,
+    channel: Channel,
+    refusing: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.queries._PAUSE_AFTER_FAILURE_S", 0.0)
+
+    application.queries.onQueryProgress(progressed("run", channel))
+    with refusing(401, "unauthenticated") as script:
+        application.report()
+        until(lambda: script.requests)
+    until(lambda: application.report() and channel.endpoints())
+    with refusing(500, "internal_error") as script:
+        requests = len(script.requests)
+        application.queries.onQueryTerminated(terminated())
+        application.report()
+        until(lambda: len(script.requests) > requests)
+    assert not application.queries.all_ended
+    until(lambda: application.report() and application.queries.all_ended)
+    assert [each.state for each in channel.endpoints()] == ["closed"]
+
+
 def test_renewals_do_not_wait_for_spark(application: Application, spark: SparkParts) -> None:
     """As in a long garbage collection of the JVM."""
     waiting, proceed = Event(), Event()
@@ -345,17 +374,17 @@ def test_queries_whose_ends_cannot_be_reported_become_lost(
     application: Application,
     spark: SparkParts,
     channel: Channel,
-    refuse: Callable[[int, str], None],
+    refusing: Any,
 ) -> None:
     application.queries.onQueryProgress(progressed("run", channel))
     application.report()
     until(channel.endpoints)
-    refuse(503, "overloaded")
-    spark.stop()
-    application.report()
-    application.on_response(kept())
+    with refusing(503, "overloaded"):
+        spark.stop()
+        application.report()
+        application.on_response(kept())
 
-    until(lambda: not application.session.ids)
+        until(lambda: not application.session.ids)
     (endpoint,) = channel.endpoints()
     assert endpoint.state in ("opened", "started")
 
@@ -392,13 +421,13 @@ def test_an_end_that_is_not_reported_is_a_warning(
     application: Application,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-    refuse: Callable[[int, str], None],
+    refusing: Any,
 ) -> None:
     application.session.add_extension(application)
-    refuse(401, "unauthorized")
-    monkeypatch.setenv("SLUICEWAY_TOKEN_FILE", "/missing")
-    application.end()
-    monkeypatch.undo()
+    with refusing(401, "unauthenticated"):
+        monkeypatch.setenv("SLUICEWAY_TOKEN_FILE", "/missing")
+        application.end()
+        monkeypatch.undo()
 
     (warning,) = unreported(caplog)
     cause = "the file /missing in SLUICEWAY_TOKEN_FILE cannot be read"

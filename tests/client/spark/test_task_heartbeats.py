@@ -93,13 +93,24 @@ def test_tasks_of_an_ended_endpoint_are_not_reported(
     assert reported(script) == [[("4", "running", 0)]]
 
 
-def test_a_worker_without_a_token_continues_and_warns_once(
+def test_a_task_whose_report_is_refused_for_a_time_is_reported_later(
+    reports: tuple[TaskReports, EndpointCalls], task: TaskSlice, script: Script
+) -> None:
+    script.problem(401, "unauthenticated")
+    script.response(200, response())
+    with reporting(task):
+        reports[0].session.send(reports[1])
+    reports[0].session.send(reports[1])
+    assert reported(script) == [[("4", "running", 0)], [("4", "done", 0)]]
+
+
+def test_tasks_are_not_reported_to_a_gateway_that_does_not_know_them(
     reports: tuple[TaskReports, EndpointCalls],
     task: TaskSlice,
     script: Script,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    script.problem(401, "unauthenticated")
+    script.problem(422, "invalid_request")
     with reporting(task):
         reports[0].session.send(reports[1])
     with reporting(task):
