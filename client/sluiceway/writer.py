@@ -23,7 +23,7 @@ from sluiceway.errors import (
     DeliveryFailed,
     EndpointClosed,
     Fenced,
-    GatewayUnavailable,
+    GatewayError,
     KafkaFailure,
     OptionError,
     SluicewayError,
@@ -337,9 +337,9 @@ class ChannelWriter(ChannelEndpoint):
         names those that are still attached after the `close_timeout_s` of `Channel.writer`. Raises
         Fenced for a superseded writer.
 
-        A failure to write the last records is raised again by every call. After a KafkaUnavailable
-        or GatewayUnavailable of the report all records are written: call it again to retry. Any
-        other failure is raised again.
+        A failure to write the last records is raised again by every call. After a KafkaUnavailable,
+        or a GatewayError of the report that is not final, all records are written: call it again to
+        retry. Any other failure is raised again.
         """
         self._close_step(self._finish_writing)
         # Waiting writes raise before this step, which may take long.
@@ -635,7 +635,7 @@ class ChannelWriter(ChannelEndpoint):
             try:
                 step()
             except Exception as error:
-                unreported = isinstance(error, GatewayUnavailable) and self.closed
+                unreported = isinstance(error, GatewayError) and not error.is_final and self.closed
                 if not unreported and (self._handle is None or not self._handle.is_open):
                     self._close_failure = error
                 raise

@@ -16,7 +16,7 @@ from relay import Relay
 from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.confluent import KafkaException, Producer
 from sluiceway.endpoint.handle import EndpointMetrics
-from sluiceway.errors import GatewayUnavailable
+from sluiceway.errors import GatewayUnavailable, Unauthenticated
 from topics import DEFINITION, readings
 from waiting import until
 
@@ -82,6 +82,19 @@ def test_the_end_of_a_writer_that_was_closed_in_an_outage_is_reported_after_it(
     channel = make(delivery=delivery)
     written = Written(kind, relay.url, channel)
     with relay.stalled(), pytest.raises(SILENT):
+        written.close()
+    assert list(channel.reader()) == readings(3)
+    assert writer_states(channel) == [("closed", None)]
+    written.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_end_of_a_writer_that_is_refused_for_a_time_is_reported_after_it(
+    make: Callable[..., Channel], relay: Relay, refusing: Any, kind: str
+) -> None:
+    channel = make()
+    written = Written(kind, relay.url, channel)
+    with refusing(401, "unauthenticated"), pytest.raises((Unauthenticated, KafkaException)):
         written.close()
     assert list(channel.reader()) == readings(3)
     assert writer_states(channel) == [("closed", None)]
@@ -211,6 +224,17 @@ def test_a_process_that_ends_attempts_to_report_a_last_time(
     assert ("does not answer as the process ends" in log) is not answers
     ((state, _),) = writer_states(channel)
     assert (state == "closed") is answers
+
+
+def test_a_failure_that_is_refused_for_a_time_is_reported_after_it(
+    make: Callable[..., Channel], relay: Relay, refusing: Any
+) -> None:
+    channel = make()
+    with Gateway(relay.url, timeout_s=5, control_grace_s=5) as gateway:
+        writer = gateway.channel(channel.name).writer()
+    with refusing(500, "internal_error"):
+        writer.abort(RuntimeError())
+    until(lambda: writer_states(channel) == [("error", "RuntimeError")])
 
 
 @pytest.mark.long

@@ -30,7 +30,7 @@ from sluiceway.broker.protocol import (
 )
 from sluiceway.concurrency import this_process
 from sluiceway.endpoint.channel_endpoint import is_success
-from sluiceway.errors import GatewayUnavailable, SluicewayError
+from sluiceway.errors import GatewayError, SluicewayError
 
 __all__ = ["Broker"]
 
@@ -218,9 +218,9 @@ class Broker:
     def close(self, error: BaseException | None = None) -> None:
         """Report the end offsets of the produced messages, or `error`, and disconnect.
 
-        A repeated call raises a failure again, unless an `error` is given. After GatewayUnavailable
-        the end is reported by a repeated call, or once the gateway answers. Members leave their
-        groups by `leave_group`, or become lost without heartbeats.
+        A repeated call raises a failure again, unless an `error` is given. After a GatewayError
+        that is not final, the end is reported by a repeated call, or once the gateway accepts it.
+        Members leave their groups by `leave_group`, or become lost without heartbeats.
         """
         self._begin_after_fork()
         with self._lock:
@@ -230,10 +230,9 @@ class Broker:
             if handler is None and error is None and self._close_failure is not None:
                 raise self._close_failure
             self._writers.close(error, timeout_s=self._timeout_s)
-        except GatewayUnavailable:
-            raise
         except SluicewayError as failure:
-            self._close_failure = failure
+            if not isinstance(failure, GatewayError) or failure.is_final:
+                self._close_failure = failure
             raise
         finally:
             self._sources.close()

@@ -34,7 +34,7 @@ from sluiceway.concurrency import this_process
 from sluiceway.errors import (
     CommitUnknown,
     Conflict,
-    GatewayUnavailable,
+    GatewayError,
     OptionError,
     SluicewayError,
     TopicGone,
@@ -139,7 +139,8 @@ class Writers:
     def close(self, error: BaseException | None = None, *, timeout_s: float) -> None:
         """Flush and close all writers; raise the first failure after all of them.
 
-        After an interrupt, the writers have failed. After GatewayUnavailable it may be repeated.
+        After an interrupt, the writers have failed. After a GatewayError that is not final it may
+        be repeated.
         """
         if self._process.forked:
             return
@@ -164,11 +165,12 @@ class Writers:
         for writer in writers:
             try:
                 writer.close(error, timeout_s=timeout_s, detach_timeout_s=timeout_s)
-            except GatewayUnavailable as outage:
-                # The end is reported later, or by a repeated call.
-                self._unreported.append(writer)
-                failures.append(outage)
             except SluicewayError as failure:
+                if _is_unreported(failure):
+                    # The end is reported later, or by a repeated call.
+                    self._unreported.append(writer)
+                    failures.append(failure)
+                    continue
                 writer.handle.fail(failure)
                 # Without its topic, there are no messages and no readers that wait for them. Those
                 # in a topic that was created again were refused.
@@ -178,8 +180,8 @@ class Writers:
             self._control.close()
             self._control = None
         if failures:
-            # An outage last: after it, closing may be repeated.
-            raise min(failures, key=lambda failure: isinstance(failure, GatewayUnavailable))
+            # Those last after which closing may be repeated.
+            raise min(failures, key=_is_unreported)
 
     def _writer(self, handler: RequestHandler, connection: Connection) -> WriterEndpoint:
         """Return the writer of a channel. Raises GatewayError, EndpointClosed, KafkaFailure."""
@@ -298,6 +300,11 @@ class Writers:
         return self._producers.get(properties) or self._producers.setdefault(
             properties, create_client(Producer, properties)
         )
+
+
+def _is_unreported(failure: SluicewayError) -> bool:
+    """Whether an end is not reported by an error of the gateway that may pass."""
+    return isinstance(failure, GatewayError) and not failure.is_final
 
 
 @atexit.register

@@ -30,7 +30,7 @@ from sluiceway.confluent.members import ChannelMember
 from sluiceway.confluent.partition_offsets import Partition, topic_partitions
 from sluiceway.confluent.waiting import WakeupEvent
 from sluiceway.endpoint.assignment import PartitionAssignment
-from sluiceway.errors import Fenced, GatewayUnavailable, SluicewayError
+from sluiceway.errors import Fenced, GatewayError, GatewayUnavailable, SluicewayError
 from sluiceway.runtime.steps import StepRunner, Steps
 from sluiceway.runtime.threads import Signal
 
@@ -319,9 +319,11 @@ class ConsumerCoordinator:
 
         try:
             yield end
-        except GatewayUnavailable as error:
+        except GatewayError as error:
+            if error.is_final:
+                raise
             LOGGER.warning(
-                "%s leaves when the gateway answers again, or when it is lost: %s",
+                "%s leaves when the gateway accepts that, or when it is lost: %s",
                 member.handle.name,
                 error,
             )
@@ -359,12 +361,10 @@ class ConsumerCoordinator:
             yield from self._flush()
 
     def _report_outage(self) -> None:
-        """Call `error_cb` once when the gateway stops answering."""
+        """Call `error_cb` once when the gateway stops answering, or refuses heartbeats."""
         sessions = (member.handle.session for member in self.assignment.members.values())
         errors = (self.assignment.outage, *(session.interruption for session in sessions))
-        error = next(
-            (failure for failure in errors if isinstance(failure, GatewayUnavailable)), None
-        )
+        error = next(filter(None, errors), None)
         before, self._outage = self._outage, error is not None
         if error is None or before:
             return
@@ -374,7 +374,7 @@ class ConsumerCoordinator:
                 functools.partial(callback, kafka_error(error))
             )
         else:
-            LOGGER.warning("the gateway does not answer, and there is no error_cb: %s", error)
+            LOGGER.warning("requests to the gateway fail, and there is no error_cb: %s", error)
 
     def _report_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         """Let a poll call `on_commit`; called in the thread that has committed."""

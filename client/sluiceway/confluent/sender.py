@@ -20,7 +20,7 @@ from sluiceway.confluent.local_queue import (
     PendingMessage,
     encoded,
 )
-from sluiceway.errors import GatewayUnavailable, KafkaFailure, SluicewayError, TopicGone
+from sluiceway.errors import GatewayError, KafkaFailure, SluicewayError, TopicGone
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client
 from sluiceway.runtime.threads import call
@@ -143,8 +143,8 @@ class MessageSender:
         """Flush, and report the end offsets, or `error`; return the first failure.
 
         After `timeout_s` without a delivery, the remaining messages fail. It may be repeated after
-        an interrupt, and for channels whose end the gateway has not answered. Raises the exception
-        of a callback after everything else.
+        an interrupt, and for channels whose end is not reported yet. Raises the exception of a
+        callback after everything else.
         """
         deadline_s, raised = time.monotonic() + timeout_s, None
         if not self._stopped:
@@ -175,7 +175,7 @@ class MessageSender:
         return self._failure or outage
 
     def _report_ends(self, error: BaseException | None, deadline_s: float) -> KafkaError | None:
-        """Report the ends of channels, or `error`; return the error of a silent gateway."""
+        """Report the ends of channels, or `error`; return the error of ends to report later."""
         outage: KafkaError | None = None
         for name, channel in list(self._ending.items()):
             left_s = max(_LEAST_DETACH_S, deadline_s - time.monotonic())
@@ -187,11 +187,11 @@ class MessageSender:
                 if channel.batches is not None and cause is None:
                     cause = self.commits.unended(channel, self._failure)
                 channel.close(cause, timeout_s=left_s, detach_timeout_s=left_s)
-            except GatewayUnavailable as unreported:
-                LOGGER.warning("the end of %s is reported later: %s", name, unreported)
-                outage = outage or kafka_error(unreported)
-                continue
             except SluicewayError as unreported:
+                if isinstance(unreported, GatewayError) and not unreported.is_final:
+                    LOGGER.warning("the end of %s is reported later: %s", name, unreported)
+                    outage = outage or kafka_error(unreported)
+                    continue
                 LOGGER.warning("the end of %s is not reported: %s", name, unreported)
                 if isinstance(unreported, KafkaFailure):
                     channel.handle.fail(unreported)

@@ -29,13 +29,10 @@ from sluiceway.api.transport import Backoff
 from sluiceway.concurrency import this_process
 from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession
 from sluiceway.errors import (
-    ChannelNotFound,
     ChannelNotReady,
-    Conflict,
     EndpointClosed,
     Fenced,
     GatewayError,
-    GatewayUnavailable,
     SluicewayError,
     SluicewayTimeout,
     cause_of,
@@ -285,11 +282,11 @@ class EndpointHandle:
     ) -> None:
         """Report the end. May be repeated.
 
-        After GatewayUnavailable it stays attached, and the session reports the end once the gateway
-        answers, or in a last attempt as the process ends. `timeout_s` replaces the grace period as
-        the limit of the request. `ends` are a writer's end offsets by partition. Index 0 of a group
-        closes last: it waits for the other members, and raises SluicewayTimeout after
-        `close_timeout_s`. Raises Fenced.
+        After a GatewayError that is not final, such as GatewayUnavailable, it stays attached, and
+        the session reports the end once the gateway accepts it, or in a last attempt as the process
+        ends. `timeout_s` replaces the grace period as the limit of the request. `ends` are a
+        writer's end offsets by partition. Index 0 of a group closes last: it waits for the other
+        members, and raises SluicewayTimeout after `close_timeout_s`. Raises Fenced.
         """
         if not self.is_open or self._process.forked:
             if self._refusal is not None:
@@ -307,18 +304,21 @@ class EndpointHandle:
         while True:
             try:
                 self._send_detach("closed", ends=ends, timeout_s=limit_s)
-            except (GatewayUnavailable, KeyboardInterrupt, SystemExit):
-                # An interrupt may have come before the report was complete.
+            except (KeyboardInterrupt, SystemExit):
+                # It may have come before the report was complete.
                 if self._if_abandoned.end is not None:
                     self.session.detach_later(self._if_abandoned)
                 raise
-            except (ChannelNotFound, Conflict) as error:
+            except GatewayError as error:
                 if error.code == "members_open":
                     if backoff.wait():
                         continue
                     late = f"its group was open for {self._close_timeout_s:g} s: {error}"
                     call(partial(self._fail, late, ends))
                     raise SluicewayTimeout(f"{self.name} was not closed: {late}") from error
+                if not error.is_final:
+                    self.session.detach_later(self._if_abandoned)
+                    raise
                 self._end()
                 if error.code not in _GONE:
                     raise
@@ -336,7 +336,7 @@ class EndpointHandle:
         self._end()
 
     def fail(self, error: BaseException) -> None:
-        """Report that an exception ended it, later if the gateway does not answer.
+        """Report that an exception ended it, later if the gateway does not accept that now.
 
         An interrupt does not end the report, but the wait for it.
         """
@@ -428,11 +428,11 @@ class EndpointHandle:
         try:
             if self._failure is None:
                 self._send_detach("error", cause=cause, ends=ends, timeout_s=_FINAL_TIMEOUT_S)
-        except GatewayUnavailable as error:
-            LOGGER.warning("the failure of %s is reported later: %s", self.name, error)
-            self.session.detach_later(self._if_abandoned)
-            return
         except GatewayError as error:
+            if not error.is_final:
+                LOGGER.warning("the failure of %s is reported later: %s", self.name, error)
+                self.session.detach_later(self._if_abandoned)
+                return
             LOGGER.warning("the failure of %s could not be reported: %s", self.name, error)
         self._end()
 

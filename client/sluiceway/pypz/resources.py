@@ -85,9 +85,10 @@ class Resources:
             gateway.close()
 
     def attempt(self, act: Callable[[], bool], *, opening: bool = False) -> bool:
-        """Return the result of `act`; log a retriable error, and return False.
+        """Return the result of `act`; log an error that may pass, and return False.
 
-        Once `opening` has succeeded, connections to the gateway are kept until `release`.
+        Before `opening` has succeeded, only retriable errors may pass: a token may be wrong.
+        From then on, connections to the gateway are kept until `release`.
         """
         try:
             done = act()
@@ -95,7 +96,7 @@ class Resources:
         except ChannelNotFound:
             return False
         except SluicewayError as error:
-            if not error.retriable:
+            if error.is_final or not (self._held or error.retriable):
                 raise
             self._logger.warning(str(error))
             return False

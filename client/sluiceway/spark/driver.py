@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from sluiceway.api.endpoints import EndpointEnd, HeartbeatReply, KeptEndpoint, SessionReport
 from sluiceway.concurrency import this_process
-from sluiceway.errors import GatewayError, GatewayUnavailable, SluicewayError
+from sluiceway.errors import GatewayError, SluicewayError
 from sluiceway.runtime.threads import Background
 from sluiceway.spark.endpoints import Job, UnreportedEnds, control, heartbeat_session
 from sluiceway.spark.queries import (
@@ -229,10 +229,10 @@ class Application:
         for end in ends:
             try:
                 self._control.endpoints.detach(end.channel, end.id, end.end, timeout_s=_TIMEOUT_S)
-            except GatewayUnavailable as error:
-                LOGGER.debug("channel %r: the end of a write waits: %s", end.channel, error)
-                return True
             except GatewayError as error:
+                if not error.is_final:
+                    LOGGER.debug("channel %r: the end of a write waits: %s", end.channel, error)
+                    return True
                 LOGGER.warning(
                     "channel %r: the end of a write was not reported: %s", end.channel, error
                 )

@@ -77,7 +77,7 @@ def heartbeat_session(gateway_url: str) -> HeartbeatSession:
 
 @dataclass(frozen=True, kw_only=True)
 class UnreportedEnd:
-    """The end of a batch write that the gateway did not answer."""
+    """The end of a batch write that the gateway has not accepted yet."""
 
     id: str
     channel: str
@@ -202,7 +202,7 @@ class JobEndpoint:
     """Endpoint of a batch read or write; picklable, shared by planning, tasks and commit.
 
     A failure to report is logged and never fails the job, unless another write has taken its place.
-    An end that the gateway does not answer is reported later, by the driver.
+    An end that the gateway has not refused for good is reported later, by the driver.
     """
 
     spec: EndpointSpec
@@ -265,14 +265,15 @@ class JobEndpoint:
         try:
             with closing(control(self.gateway_url).endpoints) as calls:
                 calls.detach(self.spec.channel, self.id, end, timeout_s=_TIMEOUT_S)
-        except GatewayUnavailable as error:
-            self._report_later(end, error)
         except Fenced:
             raise
         except GatewayError as error:
-            LOGGER.warning("the end of %s was not reported: %s", self.spec, error)
+            if error.is_final:
+                LOGGER.warning("the end of %s was not reported: %s", self.spec, error)
+            else:
+                self._report_later(end, error)
 
-    def _report_later(self, end: EndpointEnd, outage: GatewayUnavailable) -> None:
+    def _report_later(self, end: EndpointEnd, failure: GatewayError) -> None:
         unreported = self.spec.job.unreported
         reason = "there is no driver to report it later"
         if unreported is not None:
@@ -281,9 +282,9 @@ class JobEndpoint:
             except OSError as error:
                 reason = f"it cannot be left to the driver: {error}"
             else:
-                LOGGER.warning("the driver reports the end of %s later: %s", self.spec, outage)
+                LOGGER.warning("the driver reports the end of %s later: %s", self.spec, failure)
                 return
-        LOGGER.warning("the end of %s was not reported: %s; %s", self.spec, outage, reason)
+        LOGGER.warning("the end of %s was not reported: %s; %s", self.spec, failure, reason)
 
 
 @dataclass(frozen=True, kw_only=True)

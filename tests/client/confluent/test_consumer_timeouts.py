@@ -125,6 +125,18 @@ def test_close_is_bounded_and_the_gateway_gets_the_rest_later(
     assert {endpoint.state for endpoint in channel.endpoints()} == {"closed"}
 
 
+def test_a_consumer_that_is_closed_while_requests_are_refused_leaves_later(
+    site: Facade, name: str, relay: Relay, refusing: Any
+) -> None:
+    reader = site.consumer(**EARLIEST, **{"bootstrap.servers": relay.url})
+    reader.subscribe([name])
+    poll_messages(reader, 20)
+    with refusing(401, "unauthenticated"):
+        reader.close()
+    channel = site.gateway.channel(name)
+    until(lambda: [endpoint.state for endpoint in channel.endpoints()] == ["closed"])
+
+
 @pytest.mark.usefixtures("quick_end")
 def test_closing_a_consumer_that_joins_does_not_wait_for_it(
     site: Facade, name: str, relay: Relay

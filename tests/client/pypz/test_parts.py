@@ -15,10 +15,12 @@ from sluiceway import Endpoint, Position
 from sluiceway.endpoint.handle import EndpointMetrics
 from sluiceway.errors import (
     ChannelNotFound,
+    Fenced,
     Forbidden,
     GatewayUnavailable,
     KafkaUnavailable,
     SluicewayTimeout,
+    Unauthenticated,
 )
 from sluiceway.pypz import ChannelStatus, ChannelStatusMonitor
 from sluiceway.pypz.config import (
@@ -292,6 +294,11 @@ def test_retriable_errors_are_logged_and_others_raised(
     assert "there is none" not in caplog.text, "that is no news while ports wait for each other"
     with pytest.raises(Forbidden):
         resources.attempt(failing(Forbidden("not yours")))
+    assert resources.attempt(lambda: True, opening=True)
+    assert not resources.attempt(failing(Unauthenticated("not now")))
+    assert "not now" in caplog.text
+    with pytest.raises(Fenced):
+        resources.attempt(failing(Fenced("replaced")))
 
 
 RELOADING = """

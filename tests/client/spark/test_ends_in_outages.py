@@ -100,6 +100,25 @@ def test_the_end_of_a_write_that_met_an_outage_is_reported_after_it(
     assert writers(channel) == [COMMITTED]
 
 
+def test_the_end_of_a_write_that_is_refused_for_a_time_is_reported_after_it(
+    application: Application,
+    relay: Relay,
+    refusing: Any,
+    make: Callable[..., Channel],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    channel = make(heartbeat=OFTEN)
+    job = BatchJob(channel, relay.url, Tasks(monkeypatch), application.job)
+    results = [job.attempt(0, range(5))]
+    with refusing(401, "unauthenticated"):
+        pickled_copy(job.writer).commit(results)
+    assert "reports the end of" in caplog.text
+    with channel.reader(timeout_s=300) as reader:
+        assert sorted(record["id"] for record in reader) == [*range(5)]
+    assert writers(channel) == [COMMITTED]
+
+
 @pytest.mark.long
 def test_the_failure_of_a_write_that_met_an_outage_is_reported_after_it(
     application: Application,
