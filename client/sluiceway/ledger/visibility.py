@@ -15,7 +15,6 @@ from sluiceway.concurrency import this_process
 from sluiceway.errors import (
     Conflict,
     GatewayError,
-    GatewayUnavailable,
     IncompatibleGateway,
     OffsetOutOfRange,
     OptionError,
@@ -250,8 +249,8 @@ class CommittedRuns(Visibility):
     """The committed runs of a channel, shared by its readers in a process.
 
     While readers wait, one thread waits for commits by long polls. It ends when no reader has
-    waited for a while. Waiting readers get an outage of the gateway after `grace_s`, other errors
-    at once.
+    waited for a while. Waiting readers get final errors at once, an outage of the gateway and other
+    errors that may pass after `grace_s`.
     """
 
     def __init__(
@@ -382,9 +381,9 @@ class CommittedRuns(Visibility):
 
     @property
     def _overdue(self) -> Exception | None:
-        """The failure to raise; an outage only after the grace period."""
+        """The failure to raise; one that may pass only after the grace period."""
         failure, since_s = self._failure, self._failing_since_s
-        if isinstance(failure, GatewayUnavailable) and failure.retriable and since_s is not None:
+        if isinstance(failure, GatewayError) and not failure.is_final and since_s is not None:
             return failure if self._monotonic() - since_s > self._grace_s else None
         return failure
 

@@ -14,6 +14,7 @@ from sluiceway.api.transport import Transport
 from sluiceway.errors import (
     CheckpointMismatch,
     Conflict,
+    GatewayError,
     GatewayUnavailable,
     OffsetOutOfRange,
     OptionError,
@@ -183,8 +184,8 @@ class ReadableOffsets:
         """Update the commits for a query that calls this repeatedly.
 
         With calls every few milliseconds, a long poll in the background waits for commits; with
-        rarer calls, each sends a request. While the gateway does not answer, nothing can be
-        committed, so the known commits stay valid.
+        rarer calls, each sends a request. After an error that may pass, the known commits stay
+        valid. Raises CheckpointMismatch, TopicGone and final errors of the gateway.
         """
         if self._visibility is None:
             return
@@ -197,7 +198,9 @@ class ReadableOffsets:
                     self._visibility.wait(self._visibility.number, 0.0)
                 else:
                     self._visibility.refresh()
-        except GatewayUnavailable as error:
+        except GatewayError as error:
+            if error.is_final:
+                raise
             self._retry_at_s = now_s + _RETRY_AFTER_S
             LOGGER.warning(
                 "channel %r: %s. The query waits for further commits", self._channel, error

@@ -23,7 +23,7 @@ from sluiceway import __version__
 from sluiceway.api.channels import Access
 from sluiceway.api.models import Connection
 from sluiceway.concurrency import Process, this_process
-from sluiceway.errors import Conflict, GatewayUnavailable
+from sluiceway.errors import Conflict, GatewayError
 from sluiceway.gateway import Gateway
 from sluiceway.tracing import ActiveSpan, channel_span, configure, continued
 
@@ -180,10 +180,10 @@ class ClientPool(Generic[C]):
 class RefreshableConnection:
     """A channel's Connection, requested again when it may have changed. Picklable.
 
-    `connection` is the latest one. While the gateway does not answer, it stays in use, and requests
-    pause for 15 s. A reader keeps the schema of its first Connection, because Spark's plan has its
-    columns. Without a `gateway_url` the Connection never changes. `timeout_s` (None: 3 s) is the
-    timeout of its requests.
+    `connection` is the latest one. While requests fail, it stays in use, and they pause for 15 s. A
+    reader keeps the schema of its first Connection, because Spark's plan has its columns. Without a
+    `gateway_url` the Connection never changes. `timeout_s` (None: 3 s) is the timeout of its
+    requests.
     """
 
     def __init__(
@@ -204,9 +204,9 @@ class RefreshableConnection:
     def refresh(self, *, max_age_s: float = 0.0) -> bool:
         """Request a Connection unless the present one is younger than `max_age_s`.
 
-        Returns whether `connection` is now that recent. It is False while the gateway does not
-        answer; then the channel may have new schemas. Raises ChannelNotFound, Conflict (another
-        channel has the name now) and other errors of the gateway.
+        Returns whether `connection` is now that recent. It is False while the gateway's errors may
+        pass; then the channel may have new schemas. Raises final ones: ChannelNotFound, Conflict
+        (another channel has the name now) and InvalidRequest.
         """
         before, now_s = self.connection, time.monotonic()
         if self.gateway_url is None or now_s < self._refreshed_s + max_age_s:
@@ -215,7 +215,9 @@ class RefreshableConnection:
             return False
         try:
             connection = self._requested(self.gateway_url)
-        except GatewayUnavailable as error:
+        except GatewayError as error:
+            if error.is_final:
+                raise
             LOGGER.warning(
                 "channel %r: %s. The query continues with the last known connection",
                 before.channel_name,

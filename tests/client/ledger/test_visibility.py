@@ -14,11 +14,13 @@ from sluiceway.api.ledger import Committed, Interval, LedgerCalls
 from sluiceway.api.models import Connection
 from sluiceway.errors import (
     Conflict,
+    GatewayError,
     GatewayUnavailable,
     IncompatibleGateway,
     OptionError,
     RecordsLost,
     TopicGone,
+    Unauthenticated,
 )
 from sluiceway.ledger.visibility import CommittedRuns, Visibility, visibility_of
 from topics import connection_to
@@ -296,16 +298,29 @@ def test_an_answer_that_lacks_runs_is_refused(
         visibility_of(calls, connection, grace_s=60.0)
 
 
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (503, "unavailable", GatewayUnavailable),
+        (401, "unauthenticated", Unauthenticated),
+        (500, "internal_error", GatewayError),
+    ],
+)
 def test_an_outage_is_raised_to_waiting_readers_after_the_grace(
-    script: Script, calls: LedgerCalls, connection: Connection
+    script: Script,
+    calls: LedgerCalls,
+    connection: Connection,
+    status: int,
+    code: str,
+    kind: type[GatewayError],
 ) -> None:
     now_s = [1000.0]
     found = CommittedRuns(calls, connection, grace_s=60.0, monotonic=lambda: now_s[0])
-    script.problem(503, "unavailable")
+    script.problem(status, code)
     found.follow_once(calls)
     assert not found.wait(found.number, 0.0)
     now_s[0] = 1061.0
-    with pytest.raises(GatewayUnavailable):
+    with pytest.raises(kind):
         found.wait(-1, 1.0)
 
 

@@ -8,15 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
-import httpx
 import pytest
 
 from relay import Relay
-from scripted_gateway import Script
 from sluiceway import Gateway
 from sluiceway.api.ledger import Interval
 from sluiceway.channel import Channel
 from sluiceway.errors import (
+    ChannelNotFound,
     CheckpointMismatch,
     GatewayUnavailable,
     OffsetOutOfRange,
@@ -115,13 +114,6 @@ def stored(offset: Json) -> Json:
 
 def offsets(offset: Json) -> dict[int, int]:
     return dict(StreamOffset.parse(offset).next_offsets)
-
-
-def forward(relay: Relay, url: str) -> None:
-    """Replace the server behind the relay."""
-    relay.cut()
-    relay.target = httpx.URL(url).port or 0
-    relay.restore()
 
 
 @pytest.fixture
@@ -372,21 +364,39 @@ def test_a_query_waits_while_the_gateway_does_not_answer(
     assert sum("waits for further commits" in message for message in caplog.messages) == 1
 
 
+@pytest.mark.parametrize(
+    ("status", "code"), [(401, "unauthenticated"), (500, "internal_error"), (404, None)]
+)
+def test_a_query_waits_while_its_requests_are_refused(
+    channel: Channel,
+    refusing: Any,
+    new_readable: Callable[..., ReadableOffsets],
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    code: str | None,
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.readable_offsets._RETRY_AFTER_S", 0.0)
+    readable = new_readable(followed_s=0.0)
+    fill(channel, range(4))
+    with refusing(status, code):
+        assert followed(readable) == {0: 0, 1: 0}
+    assert followed(readable) == {0: 4, 1: 0}
+
+    with refusing(404, "channel_not_found"), pytest.raises(ChannelNotFound):
+        followed(readable)
+
+
 def test_a_starting_query_waits_for_the_gateway(
     channel: Channel,
     relay: Relay,
-    gateway_url: str,
-    script: Script,
+    refusing: Any,
     new_readable: Callable[..., ReadableOffsets],
 ) -> None:
     fill(channel, range(4))
-    for _ in range(2):
-        script.problem(503, "overloaded", retriable=True, Retry_After="60")
-    forward(relay, script.url)
     with ThreadPoolExecutor(1) as threads:
-        starting = threads.submit(new_readable)
-        until(lambda: not script.responses)
-        forward(relay, gateway_url)
+        with refusing(503, "overloaded") as script:
+            starting = threads.submit(new_readable)
+            until(lambda: len(script.requests) > 1)
         assert starting.result(60).ends(range(2)) == {0: 4, 1: 0}
 
     relay.cut()

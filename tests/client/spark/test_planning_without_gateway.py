@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
+from scripted_gateway import Script
 from sluiceway import Gateway
 from sluiceway.api.models import Connection
 from sluiceway.channel import Channel
-from sluiceway.errors import GatewayUnavailable
+from sluiceway.errors import ChannelNotFound, GatewayUnavailable
 from sluiceway.spark.batch_reader import ChannelDataReader
 from sluiceway.spark.microbatch import ChannelStreamReader
 from sluiceway.spark.options import ReadOptions
@@ -135,6 +136,23 @@ def test_a_connection_is_not_current_while_requests_pause(early: Connection) -> 
     source = without_gateway(early)
 
     assert [source.refresh(max_age_s=60.0) for _ in range(2)] == [False, False]
+
+
+def test_a_connection_stays_in_use_while_requests_are_refused(
+    channel: Channel, gateway_url: str, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluiceway.spark.worker._RETRY_AFTER_S", 0.0)
+    source = RefreshableConnection(channel.connection("read"), "read", gateway_url=script.url)
+    script.problem(401, "unauthenticated")
+    script.problem(500, "internal_error")
+    script.response(404, b"<html>")
+    assert [source.refresh() for _ in range(3)] == [False, False, False]
+    script.problem(404, "channel_not_found")
+    with pytest.raises(ChannelNotFound):
+        source.refresh()
+
+    source.gateway_url = gateway_url
+    assert source.refresh()
 
 
 def test_a_recently_refreshed_connection_is_current(channel: Channel, gateway_url: str) -> None:
