@@ -1,7 +1,6 @@
 """Batch reads: planning in the driver, fetching in tasks."""
 
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from sluiceway.errors import (
     OffsetOutOfRange,
 )
 from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.consumer import FetchedMessages, MessageStream, PartitionStream
+from sluiceway.kafka.consumer import FetchedMessages, IdleTimeout, MessageStream, PartitionStream
 from sluiceway.ledger.committed_stream import CommittedStream
 from sluiceway.schema import Schema
 from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice, reporting
@@ -157,17 +156,16 @@ def loss_handler(options: ReadOptions) -> LossHandler:
 
 _CHUNK_MESSAGES: Final = 10_000
 _WAIT_S: Final = 0.5
-_VERIFY_EVERY_S: Final = 5.0
 
 
 class RangeFetcher:
     """Fetches the messages of an offset range in chunks.
 
     Skips offsets without a message, such as compacted messages and transaction markers. Raises
-    TopicGone, and KafkaUnavailable when nothing arrives for `poll_timeout_ms`. Offsets that Kafka
-    no longer holds raise OffsetOutOfRange; without `fail_on_data_loss` they are skipped and logged.
-    A committed record that is missing in Kafka, although the log begins before it, always raises
-    RecordsLost.
+    TopicGone, and KafkaUnavailable when nothing arrives for `poll_timeout_ms`; before that, a Kafka
+    client that does not connect again is replaced. Offsets that Kafka no longer holds raise
+    OffsetOutOfRange; without `fail_on_data_loss` they are skipped and logged. A committed record
+    that is missing in Kafka, although the log begins before it, always raises RecordsLost.
     """
 
     def __init__(self, stream: PartitionStream, split: InputSplit, options: ReadOptions) -> None:
@@ -181,7 +179,7 @@ class RangeFetcher:
     def __iter__(self) -> Iterator[FetchedMessages]:
         offsets, stream = self._offsets, self._stream
         stream.assign({offsets.partition: offsets.start})
-        progress_s = time.monotonic()
+        idle_timeout = IdleTimeout(timeout_s=self._timeout_s)
         while self._next < offsets.end:
             before = self._next
             taken = stream.poll(_CHUNK_MESSAGES, _WAIT_S)
@@ -192,9 +190,9 @@ class RangeFetcher:
                     chunks = [chunk.part(offsets.start, offsets.end) for chunk in chunks]
                 if any(chunk.offsets for chunk in chunks):
                     yield replace(taken, chunks=chunks)
-                progress_s = time.monotonic()
-            else:
-                self._check_topic(time.monotonic() - progress_s)
+                idle_timeout.reset()
+            elif self._probe(idle_timeout):
+                stream.assign({offsets.partition: self._next})
 
     def _advance(self, taken: FetchedMessages) -> None:
         self._next = max(self._next, taken.next.get(self._offsets.partition, 0))
@@ -217,19 +215,17 @@ class RangeFetcher:
         self._next = error.begin
         self._stream.assign({error.partition: error.begin})
 
-    def _check_topic(self, idle_s: float) -> None:
+    def _probe(self, idle_timeout: IdleTimeout) -> bool:
+        """Return whether the stream must be assigned again."""
         try:
-            self._stream.verify(max_age_s=_VERIFY_EVERY_S)
-        except KafkaUnavailable:
-            if idle_s >= self._timeout_s:
-                raise
-        if idle_s >= self._timeout_s:
-            raise KafkaUnavailable(
-                f"no message of topic {self._topic}, partition {self._offsets.partition}, arrived "
-                f"from offset {self._next} for {self._timeout_s:g} s, although messages up to "
-                f"{self._offsets.end} exist. Run the job again; if it fails again, check the "
-                "brokers' logs"
+            return idle_timeout.probe(self._stream, awaited=True)
+        except KafkaUnavailable as error:
+            error.add_note(
+                f"The task waits for offset {self._next} of partition {self._offsets.partition}, "
+                f"whose end is {self._offsets.end}. Run the job again; if it fails again, check "
+                "the brokers' logs"
             )
+            raise
 
 
 STREAMS: ClientPool[MessageStream] = ClientPool(close=MessageStream.close)

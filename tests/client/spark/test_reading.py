@@ -1,6 +1,7 @@
 """Batch reads without a Spark session: plan, pickle, read."""
 
 import pickle
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Producer
@@ -17,8 +18,10 @@ from sluiceway.errors import (
     OptionError,
     TopicGone,
 )
+from sluiceway.kafka.consumer import FetchedMessages, MessageStream
 from sluiceway.schema import Schema
-from sluiceway.spark.batch_reader import ChannelDataReader
+from sluiceway.spark.batch_reader import ChannelDataReader, InputSplit, RangeFetcher
+from sluiceway.spark.offsets import OffsetRange
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import struct_of
 from sluiceway.spark.worker import RefreshableConnection
@@ -182,6 +185,38 @@ def test_without_kafka_a_task_fails_within_the_timeout(
         list(hasty.read(split))
     with pytest.raises(KafkaUnavailable, match="Kafka"):
         hasty.partitions()
+
+
+class Stranded(MessageStream):
+    """A stream whose Kafka client does not connect again, until it is replaced."""
+
+    replaced = False
+
+    def request_metadata(self, timeout_s: float, *, max_age_s: float = 0.0) -> None:
+        if not self.replaced:
+            raise KafkaUnavailable("no brokers")
+        super().request_metadata(timeout_s, max_age_s=max_age_s)
+
+    def renew(self, *, timeout_s: float) -> bool:
+        self.replaced = super().renew(timeout_s=timeout_s)
+        return self.replaced
+
+    def poll(self, limit: int, wait_s: float) -> FetchedMessages:
+        polled = super().poll(limit, wait_s)
+        return polled if self.replaced else FetchedMessages(chunks=[], next={})
+
+
+def test_a_task_replaces_a_kafka_client_that_does_not_connect_again(channel: Channel) -> None:
+    """As of librdkafka after the response of a broker that shuts down, which cannot be timed."""
+    fill(channel, range(3))
+    connection = channel.connection("read")
+    options = ReadOptions.parse({"path": channel.name, "kafkaConsumer.pollTimeoutMs": "20000"})
+    offsets = OffsetRange(partition=0, start=0, end=3)
+    split = InputSplit(connection=connection, current=True, offsets=offsets)
+    with closing(Stranded(connection, timeout_s=30)) as stream:
+        chunks = [chunk for taken in RangeFetcher(stream, split, options) for chunk in taken.chunks]
+        assert stream.replaced
+    assert [offset for chunk in chunks for offset in chunk.offsets] == [0, 1, 2]
 
 
 @pytest.mark.long
