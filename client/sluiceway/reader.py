@@ -355,9 +355,9 @@ class ChannelReader(ChannelEndpoint):
 
         A successor of this reader continues there. Raises CommitBeyondRead for records that were
         not returned yet, Conflict `goes_back` for a position before a stored one, Fenced and
-        StaleGeneration for a superseded reader, GatewayUnavailable, after which the next commit
-        includes these positions, and OptionError in a transaction, which commits them together
-        with its output.
+        StaleGeneration for a superseded reader, GatewayUnavailable and other GatewayErrors that are
+        not final, after which the next commit includes these positions, and OptionError in a
+        transaction, which commits them together with its output.
         """
         self.require_continued()
         if self.in_transaction:

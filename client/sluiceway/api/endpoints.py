@@ -541,7 +541,7 @@ class EndpointCalls:
         """
         path = f"{group_path(advance.channel, advance.group)}/offsets"
         if advance.endpoint is not None:
-            self.transport.request("PUT", path, body=advance)
+            self.transport.request("PUT", path, body=advance, in_job=True)
             return
         body = {
             "uid": advance.uid,
@@ -549,7 +549,7 @@ class EndpointCalls:
             "positions": positions_json(advance.after),
             "before": positions_json({p: at for p, at in advance.before.items() if at is not None}),
         }
-        self.transport.request("POST", f"{path}/advance", body=body)
+        self.transport.request("POST", f"{path}/advance", body=body, in_job=True)
 
     def commit_progress(
         self,

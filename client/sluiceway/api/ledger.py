@@ -13,7 +13,7 @@ from sluiceway.api.arguments import channel_path
 from sluiceway.api.endpoints import PositionAdvance, position_json
 from sluiceway.api.parsing import LOCAL, JsonPath, to_json
 from sluiceway.api.transport import Backoff, Params, Transport
-from sluiceway.errors import CommitUnknown, Conflict, GatewayError, InvalidRequest
+from sluiceway.errors import CommitUnknown, GatewayError, InvalidRequest
 
 __all__ = [
     "DEFAULT_LEASE_MS",
@@ -317,7 +317,9 @@ class LedgerCalls:
         Raises Conflict `ledger_restored` if the gateway does not have the `previous` commit.
         """
         path = _batches(request.channel)
-        return self._transport.fetch(Batch, "POST", path, body=request, timeout_s=timeout_s)
+        return self._transport.fetch(
+            Batch, "POST", path, body=request, timeout_s=timeout_s, in_job=True
+        )
 
     def upload(
         self, request: BatchRequest, batch_id: str, *, index: int, manifest: Manifest
@@ -341,8 +343,8 @@ class LedgerCalls:
         """Commit the records in a batch's manifest, together with positions of a reader.
 
         A large manifest is uploaded in slices. The request is retried until there is a response,
-        and while the partitions' watermarks are below its records. Raises Conflict and
-        InvalidRequest if nothing was committed, and CommitUnknown if the state is unknown.
+        and while the partitions' watermarks are below its records. Raises a GatewayError that is
+        final if nothing was committed, and CommitUnknown if the state is unknown.
         """
         intervals = sum(map(len, manifest.values()))
         if intervals > _MAX_INTERVALS:
@@ -529,13 +531,13 @@ class LedgerCalls:
         while True:
             try:
                 return self._transport.fetch(
-                    CommitResult, "POST", path, body=body, timeout_s=timeout_s
+                    CommitResult, "POST", path, body=body, timeout_s=timeout_s, in_job=True
                 )
             except GatewayError as error:
                 # An earlier request may still arrive, so only these errors are final.
                 if error.code == _BEYOND_WATERMARK and backoff.wait():
                     continue
-                if isinstance(error, Conflict | InvalidRequest) and not error.retriable:
+                if error.is_final:
                     raise
                 raise CommitUnknown(channel=channel, key=batch.key) from error
 

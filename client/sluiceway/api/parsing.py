@@ -360,7 +360,8 @@ def problem(response: httpx.Response, *, via: str = "") -> GatewayError:
         content = None
     if not isinstance(content, dict) or not isinstance(content.get("code"), str):
         # The response of a proxy or another server.
-        kind = _BY_STATUS.get(status, IncompatibleGateway)
+        overloaded = status == 429 or status >= 500
+        kind = GatewayUnavailable if overloaded else _BY_STATUS.get(status, IncompatibleGateway)
         return kind(
             f"{response.request.url} answered {status} {response.reason_phrase}{via}, but is not a "
             f"Sluiceway gateway. Check the URL{' and the proxy' if via else ''}",

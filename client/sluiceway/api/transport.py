@@ -24,7 +24,9 @@ from sluiceway.api.tls import certificate_fault, speaks_tls, tls_error, trusted
 from sluiceway.concurrency import this_process
 from sluiceway.errors import (
     EndpointClosed,
+    Forbidden,
     GatewayAccessFailed,
+    GatewayError,
     GatewayUnavailable,
     IncompatibleGateway,
     OptionError,
@@ -52,11 +54,11 @@ _JITTER = random.SystemRandom()
 class Transport:
     """Sends requests to one gateway, with retries.
 
-    A request without a response, or with 503, is retried with growing pauses for `timeout_s`; each
-    attempt gets the remaining time, but at least a second. So every request must be safe to repeat.
-    All attempts have the same `X-Request-Id`, which the gateway logs, and the W3C trace context of
-    the current span, or else of the variable TRACEPARENT. The proxies of the environment
-    (HTTPS_PROXY, NO_PROXY and the like) are used, except for loopback.
+    A request without a response, or with 503 or a proxy's 429 or 5xx, is retried with growing
+    pauses for `timeout_s`; each attempt gets the remaining time, but at least a second. So every
+    request must be safe to repeat. All attempts have the same `X-Request-Id`, which the gateway
+    logs, and the W3C trace context of the current span, or else of the variable TRACEPARENT. The
+    proxies of the environment (HTTPS_PROXY, NO_PROXY and the like) are used, except for loopback.
     """
 
     def __init__(
@@ -110,11 +112,14 @@ class Transport:
         body: object = None,
         wait_s: float = 0.0,
         timeout_s: float | None = None,
+        in_job: bool = False,
     ) -> httpx.Response:
         """Send a request; return the response if it is a success or 304.
 
         Parameters that are None are omitted. `body` is a dataclass or a JSON object. `wait_s` is
         the time of a long poll, and extends the timeout. `timeout_s` replaces the transport's own.
+        `in_job`: it is the request of a running job, so it is also repeated after a refused token,
+        a fault of the gateway and the response of a proxy, which may pass.
         Raises GatewayError for other responses, GatewayAccessFailed at once for a certificate or
         protocol that does not match, and EndpointClosed if the transport was closed.
         """
@@ -133,6 +138,7 @@ class Transport:
         headers = {"X-Request-Id": next(self._request_ids), **(headers or {})}
         params = {name: value for name, value in (params or {}).items() if value is not None}
         json = to_json(body) if is_dataclass(body) else body
+        failure: GatewayError
         cause: Exception | None = None
         attempts = 0
         while True:
@@ -165,7 +171,7 @@ class Transport:
                 if response.is_success or response.status_code == 304:
                     return response
                 refusal = problem(response, via=self._via)
-                if not isinstance(refusal, GatewayUnavailable):
+                if not (isinstance(refusal, GatewayUnavailable) or (in_job and _passes(refusal))):
                     raise refusal
                 failure, cause = refusal, None
                 pause_s = _retry_after_s(response)
@@ -365,6 +371,11 @@ def proxy_of(url: httpx.URL) -> str | None:
     proxies = getproxies()
     proxy = proxies.get(url.scheme) or proxies.get("all")
     return f"http://{proxy}" if proxy and "://" not in proxy else proxy
+
+
+def _passes(refusal: GatewayError) -> bool:
+    """Whether a running job's request may succeed without a change of its channel or scopes."""
+    return not (refusal.is_final or refusal.retriable or isinstance(refusal, Forbidden))
 
 
 def _retry_after_s(response: httpx.Response) -> float:

@@ -167,7 +167,7 @@ class ChannelProducer(WriterEndpoint):
                 if error is not None:
                     on_deletion(error)
             except SluicewayError as failure:
-                self._existence_checked = not failure.retriable
+                self._existence_checked = failure.is_final
 
         if not self._existence_checked and self._is_unknown():
             self._checking.run(check)

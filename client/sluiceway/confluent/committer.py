@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, TopicPartition
 from sluiceway.api.endpoints import Position
 from sluiceway.confluent.errors import FAIL, kafka_error
 from sluiceway.confluent.partition_offsets import Partition, by_channel
-from sluiceway.errors import GatewayUnavailable, SluicewayError
+from sluiceway.errors import SluicewayError
 from sluiceway.runtime.threads import Background, Signal
 
 __all__ = ["AsyncCommitter", "committed_partitions"]
@@ -91,10 +91,10 @@ class AsyncCommitter:
         for offsets in requests:
             together |= {key: max(at, together.get(key, at)) for key, at in offsets.items()}
         failures = self.commit(together)
-        # Commit one by one to find the request that failed, unless the gateway is unavailable.
-        unavailable = all(isinstance(error, GatewayUnavailable) for error in failures.values())
+        # Commit one by one to find the request that is refused; other errors are those of all.
+        refused = any(error.is_final for error in failures.values())
         for offsets in requests:
-            own = failures if unavailable or len(requests) == 1 else self.commit(offsets)
+            own = self.commit(offsets) if refused and len(requests) > 1 else failures
             self._report(offsets, {channel: kafka_error(error) for channel, error in own.items()})
 
     def _report(

@@ -20,7 +20,7 @@ from sluiceway.confluent.local_queue import (
     PendingMessage,
     encoded,
 )
-from sluiceway.errors import GatewayError, KafkaFailure, SluicewayError, TopicGone
+from sluiceway.errors import Forbidden, GatewayError, KafkaFailure, SluicewayError, TopicGone
 from sluiceway.kafka.config import producer_config
 from sluiceway.kafka.errors import create_client
 from sluiceway.runtime.threads import call
@@ -236,7 +236,7 @@ class MessageSender:
             opened = self.commits.open(channel, lambda: self._queue.first(name) is not None)
         except SluicewayError as error:
             with self.lock:
-                if error.retriable:
+                if _may_pass(error):
                     self._report_outage(name, kafka_error(error))
                     self._changed.wait(_RETRY_S)
                     return
@@ -367,7 +367,7 @@ class MessageSender:
             channel.validator.error(encoded(message.value))
         except SluicewayError as error:
             with self.lock:
-                if error.retriable:
+                if _may_pass(error):
                     self._report_outage(name, kafka_error(error))
                     self._changed.wait(_RETRY_S)
                 else:
@@ -486,6 +486,11 @@ class MessageSender:
         channel = self._attached.get(self._names.get(message.topic(), ""))
         if channel is not None and (error is not None or channel.batches is not None):
             channel.record_delivery(error, message)
+
+
+def _may_pass(error: SluicewayError) -> bool:
+    """Whether messages wait after an error; what the token does not cover fails them at once."""
+    return not error.is_final and not isinstance(error, Forbidden)
 
 
 def closed(*_: object, **__: object) -> None:

@@ -10,7 +10,7 @@ from sluiceway.api.endpoints import HeartbeatResult, Position, SyncResult
 from sluiceway.endpoint.committer import AttachedMember
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import StopCondition
-from sluiceway.errors import GatewayUnavailable, StaleGeneration
+from sluiceway.errors import GatewayError, StaleGeneration
 from sluiceway.runtime.steps import Steps
 from sluiceway.runtime.threads import Signal
 
@@ -147,12 +147,14 @@ class PartitionAssignment:
         self.partitions = tuple(p for p in self.partitions if p not in revoked)
 
     def _find_revoked(self) -> tuple[int, ...]:
-        """Request the assignment and return the revoked partitions; none in an outage."""
+        """Request the assignment and return the revoked partitions; none without a response."""
         self._heartbeat.clear()
         self._offer = None
         try:
             self._offer = offer = sync(self._handle)
-        except GatewayUnavailable as error:
+        except GatewayError as error:
+            if error.is_final:
+                raise
             LOGGER.warning("the assignment of %s stays unchanged: %s", self._handle.name, error)
             return ()
         self.forfeited = offer.has is None and self._generation is not None
@@ -173,7 +175,9 @@ class PartitionAssignment:
             return
         try:
             self._update(offer if offer.taken else sync(self._handle, offer))
-        except GatewayUnavailable as error:
+        except GatewayError as error:
+            if error.is_final:
+                raise
             LOGGER.warning("%s has not taken its new assignment: %s", self._handle.name, error)
 
     def on_heartbeat(self, result: HeartbeatResult) -> None:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from sluiceway.api.endpoints import AttachResult, EndpointCalls, Position, PositionAdvance
 from sluiceway.api.groups import Membership
-from sluiceway.errors import CommitBeyondRead, Fenced, GatewayError, GatewayUnavailable, OptionError
+from sluiceway.errors import CommitBeyondRead, Fenced, GatewayError, OptionError
 
 __all__ = ["AttachedMember", "OffsetCommitter"]
 
@@ -187,7 +187,7 @@ class OffsetCommitter:
             try:
                 send(advance)
             except GatewayError as error:
-                if not isinstance(error, GatewayUnavailable):
+                if error.is_final:
                     self._doubtful = {}
                 if isinstance(error, Fenced) and member is not None:
                     member.fence(error)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from sluiceway.api.ledger import DEFAULT_LEASE_MS, LedgerCalls
 from sluiceway.concurrency import this_process
-from sluiceway.errors import ChannelNotFound, Conflict, GatewayError
+from sluiceway.errors import GatewayError
 from sluiceway.runtime.timers import Timer
 
 __all__ = ["LeaseKeeper"]
@@ -67,13 +67,13 @@ class LeaseKeeper:
                 lease_ms=self.lease_ms if self._renews else 0,
                 timeout_s=self._interval_s,
             )
-        except (ChannelNotFound, Conflict) as error:
-            LOGGER.warning("the batches of the channel %r ended: %s", self._channel, error)
-            self._lost |= {batch_id: error.code for batch_id in held if batch_id in self._held}
-            return 0
         except GatewayError as error:
-            # The next renewal may still be in time.
-            LOGGER.warning("leases in the channel %r are not renewed: %s", self._channel, error)
+            if error.is_final:
+                LOGGER.warning("the batches of the channel %r ended: %s", self._channel, error)
+                self._lost |= {batch_id: error.code for batch_id in held if batch_id in self._held}
+            else:
+                # The next renewal may still be in time.
+                LOGGER.warning("leases in the channel %r are not renewed: %s", self._channel, error)
             return 0
         for batch_id in held:
             lease = leases.get(batch_id)

@@ -17,7 +17,6 @@ from sluiceway.errors import (
     EndpointClosed,
     GatewayError,
     GatewayUnavailable,
-    InvalidRequest,
     ReplayMismatch,
     SluicewayError,
     TopicGone,
@@ -189,9 +188,9 @@ class WriteBatch:
     ) -> CommitResult:
         """Make the written records visible, and commit a reader's positions with them.
 
-        May be repeated with the same records, as after an interrupt. Raises Conflict and
-        InvalidRequest if nothing was committed, and CommitUnknown if that is unknown; then repeat
-        it, or call `resolve`.
+        May be repeated with the same records, as after an interrupt. Raises a GatewayError that is
+        final if nothing was committed, and CommitUnknown if that is unknown; then repeat it, or
+        call `resolve`.
         """
         self._process.check(f"the batch {self.key!r}")
         batch, repeats = self.opened, self.is_requested
@@ -212,8 +211,7 @@ class WriteBatch:
             self.release()
             raise
         except GatewayError as error:
-            refused = isinstance(error, Conflict | InvalidRequest) and not error.retriable
-            if refused or not repeats:
+            if error.is_final or not repeats:
                 raise
             # An earlier request may have been applied, whatever this one has failed by.
             self.release()

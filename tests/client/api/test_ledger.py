@@ -19,7 +19,7 @@ from sluiceway.api.ledger import (
     manifest_digest,
     manifest_slices,
 )
-from sluiceway.errors import CommitUnknown, Conflict, IncompatibleGateway, InvalidRequest
+from sluiceway.errors import CommitUnknown, GatewayError, IncompatibleGateway, InvalidRequest
 
 UID = "0" * 32
 REQUEST = BatchRequest(channel="c", uid=UID, key="day-1", owner="job", instance="i")
@@ -215,11 +215,40 @@ def test_a_commit_is_retried_until_the_watermarks_cover_its_records(
     assert commit(calls, batch).number == 7
 
 
-def test_a_refused_commit_is_not_repeated(script: Script, calls: LedgerCalls, batch: Batch) -> None:
-    script.problem(409, "batch_aborted")
-    with pytest.raises(Conflict) as raised:
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(409, "batch_aborted"), (422, "invalid_manifest"), (404, "channel_not_found")],
+)
+def test_a_refused_commit_is_not_repeated(
+    script: Script, calls: LedgerCalls, batch: Batch, status: int, code: str
+) -> None:
+    script.problem(status, code)
+    with pytest.raises(GatewayError) as raised:
         commit(calls, batch)
-    assert raised.value.code == "batch_aborted"
+    assert raised.value.code == code
+    assert len(script.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(401, "unauthenticated"), (500, "internal_error"), (404, "not_found")]
+)
+def test_a_commit_that_is_refused_for_a_time_is_repeated(
+    script: Script, calls: LedgerCalls, batch: Batch, status: int, code: str
+) -> None:
+    script.problem(status, code)
+    script.response(200, COMMITTED)
+    assert commit(calls, batch).number == 7
+    script.refuse(status, code)
+    with pytest.raises(CommitUnknown):
+        commit(calls, batch)
+
+
+def test_a_commit_that_the_token_does_not_cover_is_not_repeated(
+    script: Script, calls: LedgerCalls, batch: Batch
+) -> None:
+    script.problem(403, "forbidden")
+    with pytest.raises(CommitUnknown):
+        commit(calls, batch)
     assert len(script.requests) == 1
 
 

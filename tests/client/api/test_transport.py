@@ -188,6 +188,14 @@ def test_a_server_that_is_not_a_gateway_is_recognized(
         script.control().channel("flights")
 
 
+@pytest.mark.parametrize("status", [429, 500, 502, 520])
+def test_a_request_is_repeated_while_a_proxy_cannot_forward_it(script: Script, status: int) -> None:
+    script.response(status, b"<html>", Retry_After="1")
+    script.response(200, CHANNEL)
+    assert script.control().channel("flights").name == "flights"
+    assert script.pauses_s
+
+
 def test_lists_are_read_page_after_page(script: Script) -> None:
     script.response(200, {"items": [CHANNEL, CHANNEL], "next_cursor": "c/1"})
     script.response(200, {"items": [CHANNEL], "next_cursor": None, "total": 3})

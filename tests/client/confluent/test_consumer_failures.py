@@ -31,7 +31,7 @@ from sluiceway.api.transport import Transport
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.endpoint.heartbeat import HeartbeatSession
-from sluiceway.errors import Fenced, GatewayUnavailable
+from sluiceway.errors import Fenced, GatewayUnavailable, Unauthenticated
 from waiting import until
 
 EARLIEST = {"auto.offset.reset": "earliest"}
@@ -188,6 +188,18 @@ def test_a_member_that_learns_of_its_dismissal_in_a_rebalance_is_lost(
     with at_call(EndpointCalls, "sync", Mock(side_effect=dismissed)):
         assert codes(poll_messages(reader, 1)) == [KafkaError.UNKNOWN_MEMBER_ID]
     assert (calls, reader.assignment()) == ([2], [])
+
+
+def test_a_rebalance_that_is_refused_for_a_time_is_repeated(consumer: New, name: str) -> None:
+    reader, other = consumer(**EARLIEST), consumer(**EARLIEST)
+    reader.subscribe([name])
+    poll_messages(reader, 20)
+    other.subscribe([name])
+    poll_until(lambda: other.memberid() is not None, other)
+    refuse = Mock(side_effect=Unauthenticated("its token is replaced", status=401))
+    with at_call(EndpointCalls, "sync", refuse):
+        poll_until(lambda: refuse.called, reader)
+    poll_until(lambda: len(reader.assignment()) == len(other.assignment()) == 1, reader, other)
 
 
 def test_a_callback_may_seek_and_pause_but_not_close(consumer: New, name: str) -> None:

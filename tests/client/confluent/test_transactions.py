@@ -163,6 +163,41 @@ def test_a_producer_commits_by_time(site: Facade, name: str) -> None:
 
 
 @pytest.mark.usefixtures("commit_every_s")
+def test_a_batch_whose_opening_is_refused_for_a_time_is_opened_later(
+    site: Facade, name: str, relay: Relay, refusing: Any
+) -> None:
+    reports: list[KafkaError | None] = []
+    with site.producer(**{"bootstrap.servers": relay.url}) as producer:
+
+        def produce(value: bytes) -> None:
+            producer.produce(name, value, on_delivery=lambda error, _: reports.append(error))
+
+        produce(b"0")
+        assert producer.flush(60) == 0
+        with refusing(401, "unauthenticated") as script:
+            produce(b"1")
+            until(lambda: any(path.endswith("/batches") for _, path, _ in script.requests))
+        assert producer.flush(60) == 0
+    assert reports == [None, None]
+    assert sorted(values(site, name)) == [b"0", b"1"]
+
+
+@pytest.mark.usefixtures("commit_every_s")
+def test_a_batch_that_the_token_does_not_cover_fails_its_messages(
+    site: Facade, name: str, relay: Relay, refusing: Any
+) -> None:
+    reports: list[KafkaError] = []
+    producer = site.producer(**{"bootstrap.servers": relay.url})
+    producer.produce(name, b"0")
+    assert producer.flush(60) == 0
+    with refusing(403, "forbidden"):
+        producer.produce(name, b"1", on_delivery=lambda error, _: reports.append(error))
+        until(lambda: producer.poll(0.05) and reports)
+    assert [error.code() for error in reports] == [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+    error_code_of(producer.close)
+
+
+@pytest.mark.usefixtures("commit_every_s")
 def test_a_failed_message_commits_nothing_and_ends_the_producer(site: Facade, name: str) -> None:
     producer = site.producer(**{"message.max.bytes": 2000})
     delivered: list[Any] = []

@@ -11,7 +11,13 @@ from sluiceway.api.channels import Control
 from sluiceway.api.endpoints import EndpointCalls, Position
 from sluiceway.api.transport import Transport
 from sluiceway.endpoint.committer import OffsetCommitter
-from sluiceway.errors import CommitBeyondRead, Conflict, GatewayUnavailable, OptionError
+from sluiceway.errors import (
+    CommitBeyondRead,
+    Conflict,
+    GatewayError,
+    GatewayUnavailable,
+    OptionError,
+)
 from waiting import until
 
 
@@ -46,6 +52,17 @@ def test_a_commit_without_an_answer_is_resolved_by_the_next_one(
         committer.commit({0: 3})
     until(lambda: channel.committed("g"))
     relay.closes_at_response = False
+    committer.commit({0: 8})
+    assert channel.committed("g")[0].offset == 8
+
+
+def test_a_commit_with_the_error_of_a_fault_is_resolved_by_the_next_one(
+    channel: Channel, calls: EndpointCalls
+) -> None:
+    committer = committer_of(channel, calls)
+    fault = GatewayError("after the commit", status=500, code="internal_error")
+    with failing_call(EndpointCalls, "commit", fault, arrives=True):
+        committer.commit({0: 3})
     committer.commit({0: 8})
     assert channel.committed("g")[0].offset == 8
 
