@@ -154,12 +154,17 @@ class OutputPort(ClosesOnExit):
         return any(writer.is_unfinished(error) for writer in self.writers.values())
 
     def abort(self, error: BaseException) -> None:
-        """Abort every writer; `error` is reported to all channels."""
+        """Abort every writer; `error` is reported to all channels, also after an interrupt."""
+        interrupt: BaseException | None = None
         for name, writer in self._writers.items():
             try:
                 writer.abort(error)
             except SluicewayError as other:
                 LOGGER.warning("the writer of the channel %r was not closed: %s", name, other)
+            except BaseException as other:
+                interrupt = interrupt or other
+        if interrupt is not None:
+            raise interrupt
 
     def _try_all(self, doing: str, act: Callable[[str], object]) -> None:
         errors: dict[str, SluicewayError] = {}

@@ -485,10 +485,13 @@ class ChannelReader(ChannelEndpoint):
 
     def abort(self, error: BaseException) -> None:
         """Close, and report to the gateway that `error` ended this reader."""
-        self._release()
-        if self._handle is not None:
-            with self._fetcher.turn:
-                self._handle.fail(error)
+        try:
+            self._release()
+        finally:
+            # Also after an interrupt, or `close` would report success.
+            if self._handle is not None:
+                with self._fetcher.turn:
+                    self._handle.fail(error)
 
     def span(self, operation: str, *, kind: str) -> AbstractContextManager[ActiveSpan]:
         """Start the span of an operation of this reader."""

@@ -351,16 +351,22 @@ class ChannelWriter(ChannelEndpoint):
         return error is not None and batches is not None and batches.was_left_by(error)
 
     def abort(self, error: BaseException) -> None:
-        """Discard unsent records, and report to the gateway that `error` ended this writer."""
+        """Discard unsent records, and report to the gateway that `error` ended this writer.
+
+        After an interrupt of this, `close` does the rest, and raises EndpointClosed.
+        """
         if not self.closed:
+            # No call between the two: the interpreter handles interrupts at calls.
+            self._close_failure = error
             self.closed = True
             self._rows.close()
             self.producer.discard()
-            self._end_batches(error)
+            self._end_as_failed(error)
+            self._close_failure = None
         elif self._handle is not None and self._handle.is_open:
             # A reported failure is final, so a failed `close` cannot be retried.
             self._close_failure = error
-        self._report_failure(error)
+            self._end_as_failed(error)
 
     @property
     def accepted_records(self) -> int:
@@ -641,15 +647,14 @@ class ChannelWriter(ChannelEndpoint):
                 raise
 
     def _raise_again(self, failure: BaseException) -> NoReturn:
-        """Raise the failure of closing, or of an interrupted close that the writer has failed."""
-        # A second interrupt may have come before the end of these.
-        self._end_batches(failure)
-        self._report_failure(failure)
-        if isinstance(failure, Exception):
+        """Raise the failure of closing, or EndpointClosed after an interrupt or another error."""
+        # A second interrupt may have come before the end of this.
+        self._end_as_failed(failure)
+        if isinstance(failure, SluicewayError):
             raise failure
         raise EndpointClosed(
-            f"{type(failure).__name__} interrupted a writer while it was closed, so records since "
-            "its last flush may not be written. Open a new writer, and write them again"
+            f"{type(failure).__name__} ended a writer before it was closed, so records since its "
+            "last flush may not be written. Open a new writer, and write them again"
         ) from failure
 
     def _finish_writing(self) -> None:
@@ -664,8 +669,7 @@ class ChannelWriter(ChannelEndpoint):
         except BaseException as error:
             # Also an outage: its records are lost, so no repeated call may succeed.
             self._close_failure = error
-            self._end_batches(error)
-            self._report_failure(error)
+            self._end_as_failed(error)
             raise
         finally:
             self.closed = True
@@ -691,6 +695,10 @@ class ChannelWriter(ChannelEndpoint):
                     self._report_failure(error)
                 raise
         self._handle.detach(ends=self._ends)
+
+    def _end_as_failed(self, error: BaseException) -> None:
+        self._end_batches(error)
+        self._report_failure(error)
 
     def _report_failure(self, error: BaseException) -> None:
         if self._handle is not None:

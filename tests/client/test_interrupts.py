@@ -37,6 +37,7 @@ from sluiceway.api.transport import Transport
 from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import DeliveryFailed, EndpointClosed, OptionError
+from sluiceway.kafka.consumer import MessageStream
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.reader import ChannelReader
@@ -192,7 +193,7 @@ def test_a_writer_whose_close_was_interrupted_says_so_by_each_further_close(
     with failing_call(IdempotentProducer, "flush", KeyboardInterrupt(), arrives=False):
         writer.close()
     for _ in range(2):
-        with pytest.raises(EndpointClosed, match="KeyboardInterrupt interrupted a writer while it"):
+        with pytest.raises(EndpointClosed, match="KeyboardInterrupt ended a writer before it"):
             writer.close()
 
 
@@ -206,6 +207,36 @@ def test_a_close_that_was_interrupted_after_its_report_succeeds(
         writer.close()
     writer.close()
     assert [endpoint.state for endpoint in channel.endpoints()] == ["closed"]
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("again", ["abort", "close"])
+def test_a_writer_whose_abort_was_interrupted_has_failed(
+    new_channel: Callable[..., Channel], delivery: str, again: str
+) -> None:
+    channel = new_channel(delivery=delivery)
+    writer = channel.writer()
+    writer.write(readings(10_000))
+    with failing_call(IdempotentProducer, "discard", KeyboardInterrupt(), arrives=False):
+        writer.abort(ValueError())
+    if again == "abort":
+        writer.abort(ValueError())
+    with pytest.raises(EndpointClosed, match="ValueError ended a writer before it was closed"):
+        writer.close()
+    assert [endpoint.state for endpoint in channel.endpoints()] == ["error"]
+    if delivery == "exactly_once":
+        assert not channel.commits().open
+
+
+def test_a_reader_whose_abort_was_interrupted_has_failed(
+    new_channel: Callable[..., Channel],
+) -> None:
+    channel = new_channel()
+    reader = channel.reader(group="g", until=None)
+    with failing_call(MessageStream, "close", KeyboardInterrupt(), arrives=False):
+        reader.abort(ValueError())
+    reader.close()
+    assert [endpoint.state for endpoint in channel.endpoints()] == ["error"]
 
 
 def test_a_failed_delivery_is_raised_after_interrupts_of_any_call_of_a_flush(

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import httpx
 import pytest
 
-from faults import lose
+from faults import failing_call, lose
 from relay import Relay
 from sluiceway import Channel, Gateway, Heartbeat, InputPort, OutputPort
 from sluiceway.errors import (
@@ -82,6 +82,20 @@ def test_records_validated_once_are_written_unchanged_to_all_channels(gateway_ur
             port.write(fares)
         for each in pair:
             assert [Fare(**record) for record in each.reader()] == fares
+
+
+def test_an_interrupt_of_an_abort_leaves_no_writer_of_a_port_open(
+    pair: tuple[Channel, Channel],
+) -> None:
+    port = OutputPort(pair)
+    port.write(readings(5))
+    first = port.writers[pair[0].name]
+    with failing_call(first.producer, "discard", KeyboardInterrupt(), arrives=False):
+        port.abort(ValueError())
+    assert states(pair[1]) == ["error"]
+    with pytest.raises(PortError):
+        port.close()
+    assert states(pair[0]) == ["error"]
 
 
 @pytest.mark.long

@@ -77,6 +77,8 @@ class MessageSender:
         # The channels whose end is to be reported, and the failure that is none of reporting.
         self._ending: dict[str, ChannelProducer] = {}
         self._failure: KafkaError | None = None
+        # The program's exception that ended the producer.
+        self._error: BaseException | None = None
 
     def add(self, message: PendingMessage) -> None:
         """Queue a message until its channel is attached; the caller holds `lock`.
@@ -143,9 +145,10 @@ class MessageSender:
         """Flush, and report the end offsets, or `error`; return the first failure.
 
         After `timeout_s` without a delivery, the remaining messages fail. It may be repeated after
-        an interrupt, and for channels whose end is not reported yet. Raises the exception of a
-        callback after everything else.
+        an interrupt, which reports the first `error`, and for channels whose end is not reported
+        yet. Raises the exception of a callback after everything else.
         """
+        error = self._error = self._error or error
         deadline_s, raised = time.monotonic() + timeout_s, None
         if not self._stopped:
             self.commits.stopped = True

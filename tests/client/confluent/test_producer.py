@@ -21,8 +21,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.aio import AIOProducer
 
 from confluent_facade import NUMBER, Facade, KafkaError, error_code_of, offsets, poll_messages
-from faults import no_threads
+from faults import failing_call, no_threads
 from sluiceway.confluent import Message, Producer, TopicPartition
+from sluiceway.confluent.local_queue import Deliveries
 from sluiceway.errors import SluicewayTimeout
 from topics import Topics
 from waiting import until
@@ -134,6 +135,21 @@ def test_leaving_a_producer_by_an_exception_fails_its_writer(site: Facade, name:
     (writer,) = site.gateway.channel(name).endpoints()
     assert (writer.state, str(writer.cause)[:17]) == ("error", "ZeroDivisionError")
     assert producer.close() is True
+
+
+def test_a_producer_whose_end_by_an_exception_was_interrupted_has_failed(
+    site: Facade, name: str
+) -> None:
+    with (
+        failing_call(Deliveries, "flush_or_fail", KeyboardInterrupt(), arrives=False),
+        site.producer() as producer,
+    ):
+        producer.produce(name, b"one")
+        assert producer.flush(30) == 0
+        raise ZeroDivisionError
+    producer.close()
+    (writer,) = site.gateway.channel(name).endpoints()
+    assert (writer.state, str(writer.cause)[:17]) == ("error", "ZeroDivisionError")
 
 
 def test_an_abandoned_producer_is_closed(site: Facade, name: str) -> None:
