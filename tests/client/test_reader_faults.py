@@ -5,9 +5,16 @@ from typing import Any
 import pytest
 
 from relay import Relay
+from shared_kafka import SharedKafka
 from sluiceway.api.endpoints import Position
 from sluiceway.api.models import Connection
-from sluiceway.errors import CorruptMessage, KafkaUnavailable, OffsetOutOfRange, TopicGone
+from sluiceway.errors import (
+    CorruptMessage,
+    KafkaFailure,
+    KafkaUnavailable,
+    OffsetOutOfRange,
+    TopicGone,
+)
 from sluiceway.reader import ChannelReader
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
@@ -66,6 +73,26 @@ def test_skipping_counts_foreign_messages(
     ) as reader:
         assert list(reader) == readings(25)
         assert reader.corrupt_messages == 1
+
+
+@BOTH
+def test_a_damaged_batch_is_an_error_at_its_position_until_a_seek(
+    topics: Topics, kafka: SharedKafka, each_format: str
+) -> None:
+    connection = topics.connect(each_format, partitions=1)
+    for first in (0, 10, 20):
+        with ChannelWriter(connection) as writer:
+            writer.write(readings(10, first))
+    messages = 1 if each_format == "arrow" else 10
+    topics.damage(kafka.log_dir, connection.topic_name, messages)
+    with ChannelReader(connection, until="now") as reader:
+        assert reader.read(100, timeout=None) == readings(10)
+        for _ in range(2):
+            with pytest.raises(KafkaFailure, match=f"reading partition 0 .* offset {messages} "):
+                reader.read(100, timeout=None)
+            assert reader.position() == {0: Position(offset=messages)}
+        reader.seek({0: 2 * messages})
+        assert list(reader) == readings(10, 20)
 
 
 def test_a_channel_with_only_foreign_messages_ends(topics: Topics, each_format: str) -> None:

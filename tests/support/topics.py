@@ -1,7 +1,10 @@
 """Kafka topics for tests, and connections to them as the gateway describes them."""
 
+import os
+import struct
 import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, IsolationLevel, Message, Producer, TopicPartition
@@ -137,6 +140,18 @@ class Topics:
     def truncate(self, name: str, partition: int, before: int) -> None:
         at = TopicPartition(name, partition, before)
         self._admin.client.admin.delete_records([at])[at].result(30)
+
+    def damage(self, log_dir: str, name: str, offset: int) -> None:
+        """Change a byte of the batch of messages at this offset of partition 0, on the disk."""
+        with (Path(log_dir) / f"{name}-0" / f"{0:020}.log").open("r+b") as log:
+            # Each batch begins with its first offset and the number of the bytes that follow.
+            while (header := struct.unpack(">qi", log.read(12)))[0] < offset:
+                log.seek(header[1], os.SEEK_CUR)
+            assert header[0] == offset
+            log.seek(header[1] - 1, os.SEEK_CUR)
+            (last,) = log.read(1)
+            log.seek(-1, os.SEEK_CUR)
+            log.write(bytes([last ^ 1]))
 
     def produce(self, name: str, partition: int, values: Sequence[bytes | None]) -> None:
         producer = Producer(self._client | {"enable.idempotence": True})

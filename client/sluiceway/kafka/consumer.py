@@ -21,8 +21,14 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.kafka.config import MaskedProperties, consumer_config
-from sluiceway.kafka.errors import is_gone, is_unavailable, translate_error
-from sluiceway.kafka.io_thread import SHARED_CONSUMERS, Chunk, Consumers, MessageQueue
+from sluiceway.kafka.errors import translate_error
+from sluiceway.kafka.io_thread import (
+    SHARED_CONSUMERS,
+    Chunk,
+    Consumers,
+    MessageQueue,
+    is_failure,
+)
 from sluiceway.kafka.topic import EARLIEST, LATEST, TopicIdentity
 from sluiceway.runtime.threads import Signal, call
 
@@ -291,16 +297,16 @@ class MessageStream(PartitionStream):
                 next_[chunk.partition] = chunk.offsets[-1] + 1
                 at_end.discard(chunk.partition)
             for event in chunk.events:
-                error = event.error()
-                if error.code() == KafkaError._PARTITION_EOF:
+                code = event.error().code()
+                if code == KafkaError._PARTITION_EOF:
                     if event.offset() >= next_.get(chunk.partition, 0):
                         next_[chunk.partition] = event.offset()
                         at_end.add(chunk.partition)
-                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                elif code == KafkaError._AUTO_OFFSET_RESET:
                     refused.add(chunk.partition)
-                elif not is_unavailable(error) and not is_gone(error):
+                elif is_failure(event):
                     # librdkafka retries the others by itself; the idle timeout diagnoses them.
-                    failure = self._failure(error)
+                    failure = self._failure(event.error(), f"reading partition {chunk.partition}")
         if failure is not None and not next_ and not refused:
             raise failure
         self._pending_failure = failure
@@ -393,8 +399,8 @@ class MessageStream(PartitionStream):
         failure.__cause__ = error
         return failure
 
-    def _failure(self, error: KafkaError) -> SluicewayError:
-        return translate_error(error, doing="reading", topic=self._topic)
+    def _failure(self, error: KafkaError, doing: str = "reading") -> SluicewayError:
+        return translate_error(error, doing=doing, topic=self._topic)
 
 
 class IdleTimeout:

@@ -28,6 +28,7 @@ __all__ = [
     "ConsumerThread",
     "Consumers",
     "MessageQueue",
+    "is_failure",
 ]
 
 LOGGER = logging.getLogger("sluiceway.kafka")
@@ -168,11 +169,20 @@ class MessageQueue:
         """Remove and return a failure of the consumer, or None."""
         return self._failures.popleft() if self._failures else None
 
-    def put(self, partition: int, items: list[Message], known_end: int) -> None:
-        """Append messages and events of a partition; only the thread of the consumer."""
+    def put(self, partition: int, items: list[Message], known_end: int) -> bool:
+        """Append messages and events of a partition; only the thread of the consumer.
+
+        Nothing after a failure is appended: librdkafka has skipped the messages that it could not
+        read, such as a damaged batch. Returns whether there is none.
+        """
         self.known_ends[partition] = max(-1, known_end)
         messages = [*filterfalse(Message.error, items)]
         events = [] if len(messages) == len(items) else [*filter(Message.error, items)]
+        failure = next(filter(is_failure, events), None)
+        if failure is not None:
+            items = items[: items.index(failure) + 1]
+            messages = [*filterfalse(Message.error, items)]
+            events = [*filter(Message.error, items)]
         ends = [event.offset() for event in events if event.error().code() == _AT_END]
         chunk = Chunk(
             partition=partition,
@@ -186,6 +196,7 @@ class MessageQueue:
         self._put_bytes += chunk.size
         self._chunks.append(chunk)
         self.arrived.set()
+        return failure is None
 
     def fail(self, failure: KafkaError | Exception) -> None:
         """Add a failure in the place of one that was not taken yet."""
@@ -210,6 +221,14 @@ class MessageQueue:
         if consumer is not None:
             consumer.abandoned.append(self)
             consumer.wake()
+
+
+def is_failure(item: Message) -> bool:
+    """Whether it is no message, but an error that librdkafka does not retry by itself."""
+    error = item.error()
+    if error is None or error.code() in _OF_A_PARTITION:
+        return False
+    return not is_unavailable(error) and not is_gone(error)
 
 
 def _size(items: list[Message]) -> int:
@@ -454,7 +473,9 @@ class ConsumerThread:
                 _, known_end = self._consumer.get_watermark_offsets(
                     TopicPartition(*key), cached=True
                 )
-                queue.put(key[1], items, known_end)
+                if not queue.put(key[1], items, known_end):
+                    # The stream assigns it again once it has raised the failure.
+                    self._want(queue, {key[1]: None})
                 if queue.is_full and len(self._queues) > 1:
                     self._limit_total(queue)
 
@@ -476,15 +497,10 @@ class ConsumerThread:
 
     def _broadcast(self, topic: str | None, events: list[Message]) -> None:
         """Pass failures of a topic or the brokers to all affected queues."""
-        for event in events:
-            error = event.error()
-            if error is None or error.code() in _OF_A_PARTITION:
-                continue
-            if is_unavailable(error) or is_gone(error):
-                continue
+        for event in filter(is_failure, events):
             for queue in self._queues:
                 if not topic or topic == queue.topic:
-                    queue.fail(error)
+                    queue.fail(event.error())
 
     def _has_others(self, queue: MessageQueue, partitions: Collection[int]) -> bool:
         """Whether another queue reads one of the partitions."""

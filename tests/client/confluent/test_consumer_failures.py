@@ -25,6 +25,7 @@ from confluent_facade import (
 )
 from faults import at_call, interrupted_at_call
 from relay import Relay
+from shared_kafka import SharedKafka
 from sluiceway.api.channels import Control
 from sluiceway.api.endpoints import EndpointCalls, Position
 from sluiceway.api.transport import Transport
@@ -32,6 +33,7 @@ from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import Fenced, GatewayUnavailable, Unauthenticated
+from topics import Topics
 from waiting import until
 
 EARLIEST = {"auto.offset.reset": "earliest"}
@@ -71,6 +73,26 @@ def test_reading_continues_while_the_gateway_is_unavailable(
         relay.restore()
         poll_until(lambda: "the gateway accepts heartbeats again" in caplog.text, reader)
     assert sum(at.offset for at in site.gateway.channel(name).committed("g").values()) == 20
+
+
+def test_a_damaged_batch_is_an_event_again_until_a_seek(
+    consumer: New, site: Facade, topics: Topics, kafka: SharedKafka
+) -> None:
+    name = site.channel(partitions=1)
+    with site.producer() as producer:
+        for value in (b"0", b"1", b"2"):
+            producer.produce(name, value)
+            producer.flush()
+    topics.damage(kafka.log_dir, site.gateway.channel(name).connection("read").topic_name, 1)
+    reader = consumer()
+    reader.assign([at(name, 0, 0)])
+    first, *events = poll_messages(reader, 3)
+    assert first.value() == b"0"
+    assert codes(events) == [KafkaError._FAIL] * 2
+    (position,) = reader.position([at(name)])
+    assert position.offset == 1
+    reader.seek(at(name, 0, 2))
+    until(lambda: (message := reader.poll(1)) is not None and message.value() == b"2")
 
 
 @pytest.mark.long
