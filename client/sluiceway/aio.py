@@ -148,6 +148,11 @@ async def _to_its_end(future: "asyncio.Future[T]", undo: Callable[[T], object] |
     raise cancelled
 
 
+async def _without_fail(call: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a call that is made also if this is cancelled before it has begun."""
+    return await _to_its_end(asyncio.create_task(call))
+
+
 class _Callback:
     """A coroutine that a call waits for in its thread; that thread makes the coroutine's calls."""
 
@@ -293,7 +298,7 @@ class _Endpoint(_Wrapper[E]):
 
     async def _leave(self, work: Callable[[], None]) -> None:
         """Make the last call, in a thread of its own: members of a group wait for each other."""
-        await _in_turns(self._turns, work, submit=_start)
+        await _without_fail(_in_turns(self._turns, work, submit=_start))
 
 
 class _Block(Generic[T]):
@@ -317,7 +322,7 @@ class _Block(Generic[T]):
     async def __aexit__(self, *raised: Any) -> None:
         leave, self._exit = self._exit, None
         assert leave is not None  # noqa: S101 - entered
-        await _in_turns(self._turns, functools.partial(leave, *raised))
+        await _without_fail(_in_turns(self._turns, functools.partial(leave, *raised)))
 
 
 class Writer(_Endpoint[ChannelWriter]):
@@ -484,7 +489,7 @@ class Reader(_Endpoint[ChannelReader]):
                     return taken
                 await self._wait(waiter, left_s)
         except BaseException:
-            await self._run(self._sync.put_back)
+            await _without_fail(self._run(self._sync.put_back))
             raise
 
     async def _wait(self, waiter: "asyncio.Future[None]", left_s: float) -> None:

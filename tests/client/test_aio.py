@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import pytest
 import uvloop
 
-from sluiceway import Channel, Endpoint, aio
+from faults import at_call
+from sluiceway import Channel, ChannelReader, ChannelWriter, Endpoint, aio
 from sluiceway.errors import EndpointClosed, OptionError, SluicewayTimeout
 from topics import readings
 from waiting import until
@@ -159,6 +160,81 @@ def test_a_reader_that_is_cancelled_at_each_point_returns_each_record_once(
 
     run(work)
     assert returned == readings(total)
+
+
+async def cancel_again_and_again(task: "asyncio.Task[Any]") -> None:
+    """Cancel a task at each of its next suspensions, as anyio does."""
+    for _ in range(20):
+        task.cancel()
+        await asyncio.sleep(0)
+
+
+class Held:
+    """A call that waits in its thread until `proceed` is set."""
+
+    def __init__(self) -> None:
+        self.begun, self.proceed = threading.Event(), threading.Event()
+
+    def __call__(self, *_: object) -> None:
+        self.begun.set()
+        self.proceed.wait(60)
+
+
+def test_a_read_that_is_cancelled_again_while_another_call_runs_loses_no_record(
+    run: Run[None],
+) -> None:
+    held = Held()
+
+    async def work(channel: aio.Channel) -> None:
+        async with channel.writer(partition=0) as writer:
+            await writer.write(readings(10))
+        async with channel.reader(group="g", until=None) as reader:
+            # The others are at hand then.
+            assert await reader.read(1, timeout=None) == readings(1)
+            reading = asyncio.create_task(reader.read(100, timeout=None))
+            # After the first look of the call, which then waits.
+            await reader.position()
+            with at_call(ChannelReader, "commit", held):
+                committing = asyncio.create_task(reader.commit())
+                await asyncio.to_thread(held.begun.wait, 60)
+                await cancel_again_and_again(reading)
+                held.proceed.set()
+                await committing
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            assert await reader.read(9, timeout=10) == readings(9, 1)
+
+    run(work)
+
+
+def test_a_block_that_is_cancelled_again_while_another_call_runs_ends(
+    run: Run[None], exact: Channel
+) -> None:
+    held = Held()
+
+    async def work(channel: aio.Channel) -> None:
+        writer, inside = await channel.writer(), asyncio.Event()
+
+        async def write() -> None:
+            async with writer, writer.batch("day-1"):
+                await writer.write(readings(5))
+                inside.set()
+                await asyncio.Event().wait()
+
+        writing = asyncio.create_task(write())
+        await inside.wait()
+        with at_call(ChannelWriter, "flush", held):
+            flushing = asyncio.create_task(writer.flush())
+            await asyncio.to_thread(held.begun.wait, 60)
+            await cancel_again_and_again(writing)
+            held.proceed.set()
+            await flushing
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert not (await channel.commits()).open
+        assert [endpoint.state for endpoint in await channel.endpoints()] == ["error"]
+
+    run(work, exact.name)
 
 
 @pytest.mark.parametrize("kind", ["batch", "transaction"])
