@@ -315,7 +315,7 @@ class ChannelReader(ChannelEndpoint):
 
     def batch_at_hand(self) -> pa.RecordBatch | None:
         """Return a batch of records that have arrived; it counts as returned after `end_call`."""
-        return self.take_at_hand(self._fetcher.batch)
+        return self.take_at_hand(self._fetcher.take_batch)
 
     def end_call(self) -> None:
         """Count what the last call has taken as returned."""

@@ -207,6 +207,33 @@ def test_a_read_that_is_cancelled_again_while_another_call_runs_loses_no_record(
     run(work)
 
 
+def test_a_commit_does_not_include_the_batch_of_a_cancelled_task(run: Run[None]) -> None:
+    held = Held()
+
+    async def work(channel: aio.Channel) -> None:
+        async with channel.writer(partition=0) as writer:
+            await writer.write(readings(10))
+        async with channel.reader(group="g", until=None) as reader:
+            # The others are at hand then.
+            assert await reader.read(1, timeout=None) == readings(1)
+            batches = reader.batches()
+            with at_call(ChannelReader, "batch_at_hand", held, arrives=True):
+                taking = asyncio.ensure_future(anext(batches))
+                await asyncio.to_thread(held.begun.wait, 60)
+                committing = asyncio.create_task(reader.commit())
+                # It waits for its turn from here on.
+                await asyncio.sleep(0)
+                taking.cancel()
+                held.proceed.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await taking
+                await committing
+            assert (await channel.committed("g"))[0].offset == 1
+            assert await reader.read(9, timeout=10) == readings(9, 1)
+
+    run(work)
+
+
 def test_a_block_that_is_cancelled_again_while_another_call_runs_ends(
     run: Run[None], exact: Channel
 ) -> None:

@@ -83,7 +83,7 @@ class Fetcher:
         self._taken_from: int | None = None
         self._positions_before: dict[int, Position] = {}
         self.reading = False
-        """True while a `read` that has taken records waits for more."""
+        """True while a call that has taken records has not returned them."""
         # Whether the stream continues at `_next`. It does not after an interrupt of a poll, which
         # loses the polled messages, or between `_reset` and `assign`.
         self._in_step = False
@@ -158,6 +158,13 @@ class Fetcher:
                 self._begin_taking()
             return self._current.batch()
 
+    def take_batch(self) -> pa.RecordBatch | None:
+        """Like `batch`; it counts as returned once `end_call` is called."""
+        with self._state:
+            batch = self.batch()
+            self.reading = batch is not None
+            return batch
+
     def end_call(self) -> None:
         """Count what the last `take` or `batch` returned as returned, for good."""
         self._taker, self.reading = None, False
@@ -206,7 +213,7 @@ class Fetcher:
     def position(self) -> dict[int, Position]:
         """Return the position of the next record, by partition.
 
-        Records of a `read` that has not returned yet are not counted.
+        Records of a `take` or `take_batch` that do not count as returned yet are not counted.
         """
         with self._state:
             positions = self._position()
