@@ -101,6 +101,8 @@ class DynamicGroupReader(ChannelReader):
             and self._fetcher.bounded
             and self._assignment.stable
             and not self._assignment.rebalance_due
+            # Taking new ones may have failed.
+            and set(self._assignment.partitions) == set(self.partitions)
         )
 
     def close(self) -> None:

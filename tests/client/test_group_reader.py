@@ -8,18 +8,21 @@ from typing import Any
 import httpx
 import pytest
 
-from faults import lose
+from faults import failing_call, lose
 from relay import Relay
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
 from sluiceway.errors import (
     Conflict,
     EndpointClosed,
     Fenced,
+    KafkaUnavailable,
     OptionError,
     SluicewayError,
     StaleGeneration,
 )
+from sluiceway.kafka.consumer import MessageStream
 from topics import readings
+from waiting import until
 
 NewChannel = Callable[..., Channel]
 
@@ -105,6 +108,23 @@ def test_partitions_of_a_leaving_member_continue_at_its_commits(channel: Channel
             found += first.read(100 - len(found), timeout=None)
         assert by_id(found) == readings(100)
         assert set(first.lag().values()) == {0}
+
+
+def test_a_member_that_could_not_take_its_partitions_has_not_finished(channel: Channel) -> None:
+    write(channel, 100)
+    with channel.reader(group="d", dynamic=True) as first:
+        second = channel.reader(group="d", dynamic=True)
+        records = read_until(first, lambda: first.partitions == (0, 2))
+        records += first
+        second.close()
+        until(lambda: first.rebalance_due)
+        unavailable = KafkaUnavailable("the brokers elect leaders")
+        with failing_call(MessageStream, "offsets", unavailable, arrives=False):
+            first.read(1, timeout=None)
+        assert not first.finished
+        records += first
+        assert first.finished
+    assert by_id(records) == readings(100)
 
 
 def test_a_reader_that_is_closed_when_it_gets_partitions_gets_no_others(
