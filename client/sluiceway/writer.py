@@ -277,7 +277,8 @@ class ChannelWriter(ChannelEndpoint):
         """Return whether the batch of the last CommitUnknown was committed; None without one.
 
         If it was not committed, it never will be: write its records again. The writer is usable
-        again afterwards. Raises CommitUnknown while the gateway does not answer.
+        again afterwards, unless it was closed. Raises CommitUnknown while the gateway does not
+        answer.
         """
         return self.batches.resolve(timeout_s=timeout_s)
 

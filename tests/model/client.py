@@ -228,6 +228,13 @@ class Transport:
     def __init__(self, world: World, gateway: Gateway, partitions: tuple[int, ...] | None) -> None:
         self._world, self._gateway, self._partitions = world, gateway, partitions
 
+    def clone(self) -> "Transport":
+        """Return this transport, which has no connections."""
+        return self
+
+    def close(self) -> None:
+        """Do nothing: it has no connections."""
+
     def fetch(self, kind: type[T], _method: str, path: str, **options: Any) -> T:
         """Send a request until it is answered, and return the response. Raises GatewayError."""
         return parse(kind, JsonNode(json.loads(to_json(self.request(_method, path, **options)))))

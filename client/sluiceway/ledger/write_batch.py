@@ -3,6 +3,7 @@
 import logging
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from enum import StrEnum
 from typing import Final, Self
 
@@ -228,7 +229,9 @@ class WriteBatch:
         self._process.check(f"the batch {self.key!r}")
         if self.committed is None:
             try:
-                self._abort("the response to its commit was lost", timeout_s)
+                # The endpoint of its writer may have ended, and closed its connections.
+                with closing(self._calls.clone()) as calls:
+                    self._abort(calls, "the response to its commit was lost", timeout_s)
             except Conflict:
                 if self.committed is None:
                     raise
@@ -251,7 +254,8 @@ class WriteBatch:
                 self._request(_ABORT_TIMEOUT_S)
             self.release()
             if self.state in {BatchState.OPEN, BatchState.COMMITTING}:
-                self._abort(cause if isinstance(cause, str) else cause_of(cause), _ABORT_TIMEOUT_S)
+                reason = cause if isinstance(cause, str) else cause_of(cause)
+                self._abort(self._calls, reason, _ABORT_TIMEOUT_S)
         except SluicewayError as failure:
             LOGGER.warning("the batch %r was not aborted: %s", self.key, failure)
             if self.state is BatchState.OPEN:
@@ -280,11 +284,11 @@ class WriteBatch:
         """Return the partitions to write to that the ledger lacks."""
         return set() if self.replayed else set(range(partitions)) - self.opened.begin.keys()
 
-    def _abort(self, cause: str, timeout_s: float | None) -> None:
+    def _abort(self, calls: LedgerCalls, cause: str, timeout_s: float | None) -> None:
         """Request the abort. Raises Conflict, also if the batch is `committed`, GatewayError."""
         cause = cause[:_MAX_CAUSE_CHARACTERS]
         try:
-            self._calls.abort(self.request, self.opened.id, cause=cause, timeout_s=timeout_s)
+            calls.abort(self.request, self.opened.id, cause=cause, timeout_s=timeout_s)
         except Conflict as error:
             if error.code == "batch_committed":
                 self._become(BatchState.COMMITTED)

@@ -54,6 +54,33 @@ def test_a_flush_without_an_answer_is_resolved(
     assert ledger.open_keys(channel) == []
 
 
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_closing_flush_without_an_answer_is_resolved_after_the_endpoint_has_ended(
+    relayed_gateway: Gateway,
+    relay: Relay,
+    new_ledgered: NewChannel,
+    *,
+    arrives: bool,
+) -> None:
+    remote = relayed_gateway.channel(new_ledgered().name)
+    writer = remote.writer()
+    writer.write(readings(10))
+    relay.drop_at(LOST_COMMIT, forward=arrives)
+    with pytest.raises(CommitUnknown):
+        writer.close()
+
+    def has_closed_connections() -> bool:
+        try:
+            writer.handle.calls.transport.request("GET", "/livez")
+        except EndpointClosed:
+            return True
+        return False
+
+    # It was the only endpoint of its session.
+    until(has_closed_connections)
+    assert writer.resolve() is arrives
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("arrives", [True, False])
 def test_a_batch_without_an_answer_is_written_once_by_its_key(
