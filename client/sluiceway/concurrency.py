@@ -1,5 +1,6 @@
 """Concurrency: a fair lock, and the process that an object belongs to."""
 
+import ctypes
 import functools
 import math
 import os
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 
 from sluiceway.errors import EndpointClosed
 
-__all__ = ["FairLock", "Process", "StatementExit", "this_process"]
+__all__ = ["FairLock", "Process", "StatementExit", "keep_in_children", "this_process"]
 
 
 class Process:
@@ -75,11 +76,23 @@ def this_process() -> Process:
     return _current
 
 
+def keep_in_children(client: object) -> None:
+    """Have no forked child free a client of librdkafka, which may wait for its threads forever.
+
+    Neither when its last reference goes, nor when the child ends.
+    """
+    _CLIENTS.add(client)
+
+
 def _begin() -> None:
     global _current
+    for client in _CLIENTS:
+        # A reference in Python would be dropped as the child ends.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
     _current = Process()
 
 
+_CLIENTS: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _current: Process
 _begin()
 os.register_at_fork(after_in_child=_begin)

@@ -7,13 +7,17 @@ import signal
 import subprocess
 import sys
 import textwrap
+import weakref
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
 
 from sluiceway import Channel
 from sluiceway.concurrency import Process, this_process
 from sluiceway.errors import EndpointClosed
+from sluiceway.kafka.errors import create_client
 from sluiceway.reader import ChannelReader
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
@@ -102,6 +106,45 @@ def test_a_forked_child_is_refused_the_end_offsets_at_once(topics: Topics) -> No
     with ChannelWriter(topics.connect("avro", partitions=1), timeout_s=60) as writer:
         assert holds_in_a_forked_child(lambda: refuses(writer.end_offsets))
         assert writer.end_offsets() == {0: 0}
+
+
+@pytest.mark.parametrize("kind", [AdminClient, Consumer, Producer])
+def test_a_forked_child_frees_no_kafka_client_of_its_parent(kind: type) -> None:
+    config = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}
+    clients = [create_client(kind, config)]
+    client = weakref.ref(clients[0])
+
+    def keeps() -> bool:
+        clients.clear()
+        gc.collect()
+        return client() is not None
+
+    assert holds_in_a_forked_child(keeps)
+
+
+ENDING_CHILD = """
+    import os, sys
+    from sluiceway.concurrency import keep_in_children
+
+    class Client:
+        def __del__(self):
+            if os.getpid() != parent:
+                os._exit(1)
+
+    parent = os.getpid()
+    client = Client()
+    keep_in_children(client)
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_that_ends_frees_no_kafka_client_of_its_parent() -> None:
+    program = textwrap.dedent(ENDING_CHILD)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 FORKED_AFTER_A_WRITE = """

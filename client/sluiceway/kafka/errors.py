@@ -1,5 +1,6 @@
 """Translation of Kafka errors into Sluiceway's, by code."""
 
+import functools
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -7,6 +8,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from sluiceway.api.transport import Backoff
+from sluiceway.concurrency import keep_in_children
 from sluiceway.errors import (
     KafkaFailure,
     KafkaUnavailable,
@@ -95,9 +97,17 @@ _UNAVAILABLE = frozenset(
 
 def create_client(client: Callable[..., C], config: Mapping[str, Any]) -> C:
     """Create a librdkafka client. Raises OptionError for invalid properties."""
+    if isinstance(client, type) and not client.__weakrefoffset__:
+        client = _weakly_referenced(client)
+
+    def create() -> C:
+        created = client(dict(config), logger=LOGGER)
+        keep_in_children(created)
+        return created
+
     try:
         # The binding turns an interrupt into a TypeError.
-        return call_apart(lambda: client(dict(config), logger=LOGGER))
+        return call_apart(create)
     except KafkaException as error:
         clear_tracebacks(error)
         raise OptionError(
@@ -105,6 +115,12 @@ def create_client(client: Callable[..., C], config: Mapping[str, Any]) -> C:
             "source: the gateway's SLUICEWAY_KAFKA_CLIENT_PROPERTIES, this process's "
             "SLUICEWAY_KAFKA_CREDENTIALS, or the arguments of the call"
         ) from error
+
+
+@functools.cache
+def _weakly_referenced(client: type) -> Callable[..., Any]:
+    """Return a class of the binding with weak references to its instances."""
+    return type(client.__name__, (client,), {"__slots__": ("__weakref__",)})
 
 
 def run_callbacks(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
