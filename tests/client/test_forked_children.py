@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import weakref
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ from sluiceway.concurrency import Process, this_process
 from sluiceway.errors import EndpointClosed
 from sluiceway.kafka.errors import create_client
 from sluiceway.reader import ChannelReader
+from sluiceway.records.to_python import gc_paused
 from sluiceway.writer import ChannelWriter
 from topics import Topics, readings
 
@@ -106,6 +108,37 @@ def test_a_forked_child_is_refused_the_end_offsets_at_once(topics: Topics) -> No
     with ChannelWriter(topics.connect("avro", partitions=1), timeout_s=60) as writer:
         assert holds_in_a_forked_child(lambda: refuses(writer.end_offsets))
         assert writer.end_offsets() == {0: 0}
+
+
+def test_a_child_that_is_forked_while_the_garbage_collector_is_paused_has_one() -> None:
+    paused, forked = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        with gc_paused():
+            paused.set()
+            forked.wait(60)
+
+    def collects() -> bool:
+        with gc_paused():
+            pass
+        return gc.isenabled()
+
+    pausing = threading.Thread(target=pause)
+    pausing.start()
+    paused.wait(60)
+    try:
+        assert holds_in_a_forked_child(collects)
+    finally:
+        forked.set()
+        pausing.join()
+    assert gc.isenabled()
+
+
+def test_a_child_that_is_forked_in_a_pause_of_the_garbage_collector_ends_it() -> None:
+    with gc_paused():
+        assert holds_in_a_forked_child(gc.isenabled)
+        assert not gc.isenabled()
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("kind", [AdminClient, Consumer, Producer])

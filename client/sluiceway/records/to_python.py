@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -199,8 +200,20 @@ def _cut(values: list[Any], bounds: list[int]) -> list[list[Any]]:
     return [values[begin:end] for begin, end in pairwise(bounds)]
 
 
-_pauses: dict[object, None] = {}
+_pauses: set[object] = set()
 _is_paused = False
+
+
+def _end_pauses() -> None:
+    """Collect in a forked child: it has none of the threads whose blocks would end the pause."""
+    global _is_paused
+    _pauses.clear()
+    if _is_paused:
+        _is_paused = False
+        gc.enable()
+
+
+os.register_at_fork(after_in_child=_end_pauses)
 
 
 @contextmanager
@@ -212,18 +225,19 @@ def gc_paused() -> Iterator[None]:
     For short blocks only: the collector is paused for the whole process, until the last of the
     blocks that run at the same time has ended.
     """
-    global _is_paused
-    pause = object()
+    global _is_paused, _pauses
+    pause = {object()}
     # Without a lock, which an interrupt could leave held. Interrupts come at calls, and no call is
     # between two steps that belong together.
-    _pauses[pause] = None
+    _pauses |= pause
     try:
         if gc.isenabled():
             _is_paused = True
             gc.disable()
         yield
     finally:
-        del _pauses[pause]
+        # It is gone in a child that was forked in the block.
+        _pauses -= pause
         if _is_paused and not _pauses:
             _is_paused = False
             gc.enable()
