@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from sluiceway.errors import EndpointClosed
+from sluiceway.errors import EndpointClosed, OptionError
 
 __all__ = ["FairLock", "Process", "StatementExit", "keep_in_children", "this_process"]
 
@@ -210,6 +210,18 @@ class FairLock:
     def held(self) -> bool:
         """Whether the calling thread holds it."""
         return self._owner == threading.get_ident()
+
+    def require_free(self, doing: str) -> None:
+        """Raise OptionError in a signal handler that has interrupted the holder, in its thread.
+
+        For work that cannot begin again in its middle; `doing` is the name of it.
+        """
+        if self.held:
+            raise OptionError(
+                f"this thread is {doing} already: a signal handler has interrupted it, and cannot "
+                "do so in its middle. Set a flag in the handler, or call sys.exit(), and do it "
+                "after that"
+            )
 
     @property
     def depth(self) -> int:

@@ -1,7 +1,6 @@
 """Broker: pykafka's requests, for programs that send Kafka's requests one by one."""
 
 import logging
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Self, TypeVar, TypeVarTuple
 
@@ -28,7 +27,7 @@ from sluiceway.broker.protocol import (
     SyncGroupResponse,
     checked_count,
 )
-from sluiceway.concurrency import this_process
+from sluiceway.concurrency import FairLock, this_process
 from sluiceway.endpoint.channel_endpoint import is_success
 from sluiceway.errors import GatewayError, SluicewayError
 
@@ -101,7 +100,7 @@ class Broker:
     def _begin(self) -> None:
         """Begin without connections."""
         # Guards the handlers; a call that connects for offsets holds it, so no other thread does.
-        self._lock = threading.Lock()
+        self._lock = FairLock()
         self._handler: RequestHandler | None = None
         self._offsets_handler: RequestHandler | None = None
         self._sources = Sources()
@@ -223,6 +222,8 @@ class Broker:
         Members leave their groups by `leave_group`, or become lost without heartbeats.
         """
         self._begin_after_fork()
+        self._writers.lock.require_free("producing")
+        self._sources.lock.require_free("fetching")
         with self._lock:
             handler, self._handler = self._handler, None
             offsets_handler, self._offsets_handler = self._offsets_handler, None

@@ -4,7 +4,6 @@ The client's fetch loop (`kafka/fetcher.py`) decodes one topic from its own posi
 request has offsets, for partitions of any topics, and messages are not decoded.
 """
 
-import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
@@ -30,6 +29,7 @@ from sluiceway.broker.protocol import (
     checked_count,
     requests_by_topic,
 )
+from sluiceway.concurrency import FairLock
 from sluiceway.errors import OptionError, RecordsLost, SluicewayError
 from sluiceway.kafka.consumer import PartitionStream, open_stream
 from sluiceway.kafka.io_thread import SHARED_CONSUMERS
@@ -256,8 +256,8 @@ class Sources:
     """
 
     def __init__(self) -> None:
-        # Held during a request, and while the sources are closed.
-        self._lock = threading.Lock()
+        self.lock = FairLock()
+        """Held during a request, and while the sources are closed."""
         self._sources: dict[tuple[str, str | None], Source] = {}
 
     def fetch(
@@ -269,7 +269,8 @@ class Sources:
         topics: ByName[dict[int, FetchPartitionResponse]] = ByName()
         valid: list[_Request] = []
         by_topic = requests_by_topic(requests)
-        with self._lock:
+        self.lock.require_free("fetching")
+        with self.lock:
             for topic, requested in by_topic.items():
                 topics[topic] = {}
                 for number, request in requested.items():
@@ -293,7 +294,7 @@ class Sources:
 
     def close(self) -> None:
         """Close the connections to Kafka."""
-        with self._lock:
+        with self.lock:
             sources, self._sources = self._sources, {}
             for source in sources.values():
                 source.close()

@@ -3,7 +3,6 @@
 import atexit
 import contextlib
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from sluiceway.broker.protocol import (
     ProduceResponse,
     in_bytes,
 )
-from sluiceway.concurrency import this_process
+from sluiceway.concurrency import FairLock, this_process
 from sluiceway.errors import (
     CommitUnknown,
     Conflict,
@@ -100,8 +99,8 @@ class Writers:
 
     def __init__(self) -> None:
         self._process = this_process()
-        # Held during a request, and while the writers are closed.
-        self._lock = threading.Lock()
+        self.lock = FairLock()
+        """Held during a request, and while the writers are closed."""
         self._control: Control | None = None
         self._producers: dict[MaskedProperties, Any] = {}
         self._writers: dict[str, WriterEndpoint] = {}
@@ -114,7 +113,8 @@ class Writers:
         wait = request.required_acks != 0
         topics: ByName[dict[int, ProducePartitionResponse]] = ByName()
         parts: list[tuple[bytes, _Part]] = []
-        with self._lock:
+        self.lock.require_free("producing")
+        with self.lock:
             for name, partitions in request.msets.items():
                 topic = in_bytes(name, "topic")
                 for partition, message_set in partitions.items():
@@ -144,7 +144,7 @@ class Writers:
         """
         if self._process.forked:
             return
-        with self._lock:
+        with self.lock:
             try:
                 for producer in self._producers.values():
                     if run_callbacks(producer.flush, _GRACE_S):

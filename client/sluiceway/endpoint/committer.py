@@ -6,6 +6,7 @@ from typing import Protocol
 
 from sluiceway.api.endpoints import AttachResult, EndpointCalls, Position, PositionAdvance
 from sluiceway.api.groups import Membership
+from sluiceway.concurrency import FairLock
 from sluiceway.errors import CommitBeyondRead, Fenced, GatewayError, OptionError
 
 __all__ = ["AttachedMember", "OffsetCommitter"]
@@ -45,7 +46,8 @@ class OffsetCommitter:
     membership, the committed positions are requested by `fetch`, or by the first commit.
 
     Thread-safe. Commits are sent one after the other, because positions must not go back. Nothing
-    else waits for a commit: reading continues during an outage of the gateway.
+    else waits for a commit: reading continues during an outage of the gateway. A signal handler
+    that has interrupted a commit of its thread gets OptionError.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class OffsetCommitter:
         self._uncommitted_from: dict[int, Position] = {}
         # The positions of a commit without a response.
         self._doubtful: dict[int, Position] = {}
-        self._commit_lock = threading.Lock()
+        self._commit_lock = FairLock()
         # Guards the maps for a few instructions; taken after `_commit_lock`.
         self._lock = threading.RLock()
 
@@ -157,6 +159,7 @@ class OffsetCommitter:
     ) -> None:
         """Like `commit`, by the caller's `send`, which gets None if nothing moved."""
         group, member = self._require_group(), self._member
+        self._commit_lock.require_free("committing")
         with self._commit_lock:
             self._resolve(self._calls_or(calls))
             current = consumed()
@@ -214,6 +217,7 @@ class OffsetCommitter:
 
         Raises GatewayError.
         """
+        self._commit_lock.require_free("committing")
         with self._commit_lock:
             stored = self._stored(self._calls_or(calls))
             with self._lock:
@@ -227,6 +231,7 @@ class OffsetCommitter:
 
     def last_committed(self, *, calls: EndpointCalls | None = None) -> Mapping[int, Position]:
         """Return the last seen committed positions; requests them if needed."""
+        self._commit_lock.require_free("committing")
         with self._commit_lock:
             self._resolve(self._calls_or(calls))
             return dict(self._committed)

@@ -90,9 +90,10 @@ class RowBuffer:
             if isinstance(present, t.Array | t.Map | t.Record | t.Union):
                 self._nested.append(index)
         self._fixed_bytes = _VALUE_BYTES * len(record.fields)
+        # No call is made with it held: a signal's handler that writes or flushes may come there.
         self._lock = threading.Lock()
         self._rows: list[tuple[Any, ...]] = []
-        self._size_bytes = 0
+        self._count = self._size_bytes = 0
         self.added = 0
         """The number of rows added so far."""
         self._closed = False
@@ -117,13 +118,15 @@ class RowBuffer:
         Returns 0 if the buffer is closed, and at least FULL if the size of the rows requires a
         drain.
         """
+        count = len(rows.values)
         with self._lock:
             if self._closed:
                 return 0
             self._rows += rows.values
+            self._count += count
             self._size_bytes += rows.size_bytes
-            self.added += len(rows.values)
-            return len(self._rows) if self._size_bytes < _MAX_BYTES else FULL
+            self.added += count
+            return self._count if self._size_bytes < _MAX_BYTES else FULL
 
     def close(self) -> None:
         """Accept no more rows; buffered ones can still be drained."""
@@ -133,7 +136,7 @@ class RowBuffer:
     def drain(self) -> list[pa.RecordBatch]:
         """Remove all rows and return them as a batch; none give an empty list."""
         with self._lock:
-            rows, self._rows, self._size_bytes = self._rows, [], 0
+            rows, self._rows, self._count, self._size_bytes = self._rows, [], 0, 0
         return self.to_batches(rows)
 
     def to_batches(self, rows: Sequence[tuple[Any, ...]]) -> list[pa.RecordBatch]:

@@ -1,6 +1,7 @@
 """Messages by pykafka's Broker: produce, fetch, offset limits, metadata."""
 
 import datetime as dt
+import signal
 import time
 import uuid
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from sluiceway.broker import (
     PartitionFetchRequest,
     PartitionOffsetRequest,
     ProduceRequest,
+    produce,
 )
 from sluiceway.broker.exceptions import (
     InvalidMessageError,
@@ -95,6 +97,37 @@ def test_a_fetch_begins_at_its_offset_and_ends_at_max_bytes(
     assert values(fetch(broker, channel, 40)) == sent[40:]
     reported = fetch(broker, channel, 50, timeout=0)
     assert (values(reported), reported.max_offset, reported.err) == ([], 50, 0)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "doing"),
+    [(MessageStream, "poll", "fetching"), (produce, "run_callbacks", "producing")],
+)
+def test_a_signal_handler_that_interrupts_a_request_can_neither_repeat_it_nor_close(
+    broker: Broker, channel: Channel, owner: object, name: str, doing: str
+) -> None:
+    (value,) = encode(channel, 1)
+    produce_values(broker, channel, [value])
+    requests = {
+        "fetching": lambda: fetch(broker, channel),
+        "producing": lambda: produce_values(broker, channel, [value], partition=1),
+    }
+    refused: list[OptionError] = []
+
+    def handle(*_: object) -> None:
+        for work in (requests[doing], broker.close):
+            with pytest.raises(OptionError, match=f"this thread is {doing} already") as raised:
+                work()
+            refused.append(raised.value)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with at_call(owner, name, lambda *_, **__: signal.raise_signal(signal.SIGUSR1)):
+            assert requests[doing]().err == 0
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(refused) >= 2
+    assert values(fetch(broker, channel)) == [value]
 
 
 @pytest.mark.long

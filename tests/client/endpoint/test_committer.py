@@ -1,10 +1,11 @@
 """Commits for a group without joining it: responses that are lost, and other consumers."""
 
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from faults import failing_call
+from faults import at_call, failing_call
 from relay import Relay
 from sluiceway import Channel
 from sluiceway.api.channels import Control
@@ -73,6 +74,32 @@ def test_an_interrupted_commit_is_resolved_by_the_next_one(
     committer = committer_of(channel, calls)
     with failing_call(EndpointCalls, "commit", KeyboardInterrupt(), arrives=True):
         committer.commit({0: 3})
+    committer.commit({0: 8})
+    assert channel.committed("g")[0].offset == 8
+
+
+def test_a_signal_handler_that_interrupts_a_commit_cannot_commit(
+    channel: Channel, calls: EndpointCalls
+) -> None:
+    committer = committer_of(channel, calls)
+    refused: list[OptionError] = []
+
+    def handle(*_: object) -> None:
+        for work in (lambda: committer.commit({0: 8}), committer.fetch, committer.last_committed):
+            with pytest.raises(OptionError, match="Set a flag in the handler") as raised:
+                work()
+            refused.append(raised.value)
+
+    def send_signal(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with at_call(EndpointCalls, "commit", send_signal):
+            committer.commit({0: 3})
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(refused) == 3
     committer.commit({0: 8})
     assert channel.committed("g")[0].offset == 8
 

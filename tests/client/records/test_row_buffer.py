@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import json
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from faults import AS_SIGNALS, interrupted_at_call
 from generated import same, schema_of, with_rows, without_branches
 from sluiceway.codecs import codec
 from sluiceway.records import to_batches, to_records
@@ -256,3 +258,19 @@ def test_a_closed_buffer_accepts_nothing_and_keeps_its_rows() -> None:
     assert buffer.add(row) == 0
     assert buffer.added == 1
     assert drained(buffer) == [{"x": 1}]
+
+
+def test_a_signal_handler_may_take_the_rows_at_any_call_of_an_addition() -> None:
+    buffer = buffer_of(schema_of("long"))
+    row = buffer.check({"x": 1})
+    assert row is not None
+    taken: list[Any] = []
+
+    def take() -> None:
+        taken.extend(drained(buffer))
+
+    added = itertools.count(1)
+    while interrupted_at_call(next(added), lambda: buffer.add(row), AS_SIGNALS, action=take):
+        pass
+    take()
+    assert len(taken) == next(added) - 1 > 2
