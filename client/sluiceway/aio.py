@@ -25,7 +25,10 @@ import itertools
 import logging
 import math
 import os
+import sys
+import threading
 import weakref
+from collections import deque
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -75,7 +78,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 W = TypeVar("W")
 
-_MAX_THREADS = 64
+_MAX_CALLS = 64
 """The most calls of writers and readers at a time in a process; others wait for their turn."""
 _SHORTEST_CHECK_S = 0.25
 _LONGEST_CHECK_S = 5.0
@@ -99,10 +102,12 @@ def _complete(future: Future[T], work: Callable[[], T]) -> None:
         future.set_result(result)
 
 
-def _start(work: Callable[[], T]) -> "asyncio.Future[T]":
-    """Do some work in a thread of its own, where it may wait for long."""
+def _start(
+    work: Callable[[], T], run: Callable[[Callable[[], object]], None] = start
+) -> "asyncio.Future[T]":
+    """Do some work, by default in a thread of its own, where it may wait for long."""
     future: Future[T] = Future()
-    start(functools.partial(_complete, future, functools.partial(copy_context().run, work)))
+    run(functools.partial(_complete, future, functools.partial(copy_context().run, work)))
     waiter = asyncio.wrap_future(future)
     future.add_done_callback(functools.partial(_log_abandoned, waiter))
     return waiter
@@ -114,16 +119,59 @@ def _log_abandoned(waiter: "asyncio.Future[Any]", future: Future[Any]) -> None:
         LOGGER.warning("a call that was cancelled has failed: %r", future.exception())
 
 
+class _Threads:
+    """The threads that make a process's calls; each of them takes one of some places.
+
+    A thread that waits for a callback gives its place up: the end of the callback may need others.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._executor = ThreadPoolExecutor(sys.maxsize, thread_name_prefix="sluiceway-aio")
+        # No lock, as a deque's operations are atomic.
+        self._calls: deque[Callable[[], object]] = deque()
+        self._places: deque[None] = deque([None] * places)
+        self._thread = threading.local()
+
+    def run(self, call: Callable[[], object]) -> None:
+        """Make a call once there is a place. Raises RuntimeError without a thread."""
+        self._calls.append(call)
+        self._take_place()
+
+    def give_place_up(self) -> None:
+        """Let another call have the place of this thread, if it has one."""
+        if getattr(self._thread, "has_place", False):
+            self._thread.has_place = False
+            self._places.append(None)
+            if self._calls:
+                self._take_place()
+
+    def _take_place(self) -> None:
+        with suppress(IndexError):  # a thread that has one makes the call
+            self._places.pop()
+            self._executor.submit(self._make_calls)
+
+    def _make_calls(self) -> None:
+        self._thread.has_place = True
+        while self._thread.has_place:
+            try:
+                call = self._calls.popleft()
+            except IndexError:
+                self.give_place_up()
+                return
+            call()
+            # Its arguments may keep abandoned endpoints alive.
+            del call
+
+
 @functools.cache
-def _executor(_process: int) -> ThreadPoolExecutor:
+def _threads(_process: int) -> _Threads:
     """Return the threads of a process: a forked child has none of its parent's."""
-    return ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="sluiceway-aio")
+    return _Threads(_MAX_CALLS)
 
 
 def _submit(work: Callable[[], T]) -> "asyncio.Future[T]":
     """Do some work in one of a few threads."""
-    executor = _executor(os.getpid())
-    return asyncio.get_running_loop().run_in_executor(executor, copy_context().run, work)
+    return _start(work, _threads(os.getpid()).run)
 
 
 async def _to_its_end(future: "asyncio.Future[T]", undo: Callable[[T], object] | None = None) -> T:
@@ -178,6 +226,7 @@ class _Callback:
         finally:
             self.current.reset(token)
         future.add_done_callback(self._end)
+        _threads(os.getpid()).give_place_up()
         while (work := self._work.get()) is not None:
             work()
         return future.result()

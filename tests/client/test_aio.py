@@ -1,6 +1,7 @@
 """sluiceway.aio: the interface awaited, and cancelled at each point."""
 
 import asyncio
+import functools
 import itertools
 import threading
 import types
@@ -387,6 +388,33 @@ def test_a_callback_may_close_its_reader_and_write_but_not_read(run: Run[None]) 
             assert writer.accepted_records == 2
         async with channel.reader(until="now") as check:
             assert {record["id"] async for record in check} == {0, 1}
+
+    run(work)
+
+
+def test_callbacks_that_await_a_shared_writer_leave_threads_for_its_calls(
+    run: Run[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Otherwise as many readers as there are places would be needed.
+    monkeypatch.setattr(aio, "_threads", functools.cache(lambda _: aio._Threads(1)))
+
+    async def work(channel: aio.Channel) -> None:
+        async with channel.writer() as writer:
+
+            async def write(partitions: tuple[int, ...]) -> None:
+                await writer.write(readings(len(partitions)))
+                await writer.flush()
+
+            readers = [
+                await channel.reader(group=name, dynamic=True, until=None, on_assign=write)
+                for name in ("a", "b", "c")
+            ]
+            reads = [asyncio.create_task(reader.read(6, timeout=None)) for reader in readers]
+            await asyncio.gather(*(writer.flush() for _ in range(3)))
+            for read in reads:
+                assert len(await read) == 6
+            for reader in readers:
+                await reader.close()
 
     run(work)
 
