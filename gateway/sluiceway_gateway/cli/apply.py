@@ -34,7 +34,13 @@ from sluiceway.errors import (
 from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import possible_renames
 from sluiceway_gateway.cli import entry
-from sluiceway_gateway.cli.documents import Document, document_of, document_schema, read_documents
+from sluiceway_gateway.cli.documents import (
+    Document,
+    Source,
+    document_of,
+    document_schema,
+    read_documents,
+)
 from sluiceway_gateway.cli.entry import (
     confirm,
     gateway_at,
@@ -181,7 +187,7 @@ def _planned(transport: Transport, document: Document) -> Step:
         response = transport.request("PUT", path, params=_DRY, headers=guard, body=document.body)
         after = transport.parse(ChannelResource, response)
     except GatewayError as error:
-        return _refused(document.name, error, document)
+        return _refused(document.name, error, document.source)
 
     def send() -> None:
         transport.request("PUT", path, headers=guard | _key(), body=document.body)
@@ -250,7 +256,7 @@ def _key() -> dict[str, str]:
     return {"Idempotency-Key": uuid.uuid4().hex}
 
 
-def _refused(name: str, error: GatewayError, document: Document | None = None) -> Step:
+def _refused(name: str, error: GatewayError, source: Source | None = None) -> Step:
     """Return the step of a refusal; raises errors that do not concern this channel."""
     aborts = isinstance(error, GatewayUnavailable | Unauthenticated | IncompatibleGateway)
     if aborts or error.status is None or error.status >= 500:
@@ -258,12 +264,12 @@ def _refused(name: str, error: GatewayError, document: Document | None = None) -
     # The error itself explains headers of HTTP.
     what = _CHANGING if error.code == _PRECONDITION_FAILED else message_of(error)
     lines = [f"{error.code}: {what}"]
-    if document is not None and not error.errors:
-        lines.append(f"at {document.place()}")
-    elif document is not None:
+    if source is not None and not error.errors:
+        lines.append(f"at {source.place()}")
+    elif source is not None:
+        pointers = [violation["pointer"] for violation in error.errors]
         lines += [
-            f"at {document.place(violation['pointer'])}: {document.explained(violation['pointer'])}"
-            for violation in error.errors
+            f"at {source.place(pointer)}: {source.explained(pointer)}" for pointer in pointers
         ]
     return Step(name=name, kind=StepKind.REFUSED, lines=tuple(lines))
 

@@ -243,6 +243,27 @@ def test_a_refusal_has_the_line_of_each_field_in_json_and_words_with_their_types
         assert words in run.out
 
 
+@pytest.mark.parametrize(
+    ("part", "line"),
+    [
+        ('\r\n"k":\r\n\t{"a":\r\n1}', 4),
+        ('\n"k":{"é\u2028\x85\x7f":\n0,\n"a":1}', 5),
+        # These are no YAML, so they have the line of the document.
+        ('\n"k"\n:{"a":1}', 2),
+        (f'"{"l" * 2000}":0,\n"k":{{"a":1}}', 2),
+    ],
+)
+def test_the_line_of_a_part_of_json_is_independent_of_white_space_and_escapes(
+    folder: Path, part: str, line: int
+) -> None:
+    path = folder / "a.json"
+    text = f'{{"metadata":{{"name":"a"}}}}\n{{"metadata":{{"name":"b"}},{part}}}'
+    path.write_text(text, encoding="utf-8", newline="")
+    _, second = read_documents([str(folder)])
+    assert second.source.place("/k/a") == f"{path}:{line} (document 2)"
+    assert second.source.explained("/k/a") == "/k/a"
+
+
 def test_a_document_may_name_its_json_schema(folder: Path) -> None:
     value = {"$schema": "../channel.schema.json"} | document("a")
     jsonschema.validate(value, document_schema())
