@@ -23,7 +23,7 @@ from sluiceway_gateway.core.errors import DatabaseUnavailable, EmbeddedError, Sl
 COMMANDS = {
     "up": "sluiceway_gateway.dev.up:up",
     "serve": "sluiceway_gateway.cli.serve:serve",
-    "migrate": "sluiceway_gateway.cli.serve:migrate",
+    "migrate": "sluiceway_gateway.cli.migrate:migrate",
     "token": "sluiceway_gateway.cli.token:token",
     "channels": "sluiceway_gateway.cli.channels:channels",
     "apply": "sluiceway_gateway.cli.apply:apply",

@@ -1,10 +1,9 @@
-"""`sluiceway serve` and `migrate`: the gateway and its database."""
+"""`sluiceway serve`: the gateway, on uvicorn."""
 
 import asyncio
 import gc
 import signal
 import socket
-import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,12 +18,12 @@ import structlog
 import uvicorn
 
 from sluiceway.tracing import configure as configure_tracing
+from sluiceway_gateway.cli.certificate import Certificate, tls_options
 from sluiceway_gateway.cli.entry import waiting_for
 from sluiceway_gateway.core.auth.service import Tokens, check_bind
 from sluiceway_gateway.core.db.revision import open_database
 from sluiceway_gateway.core.logs import configure_logs
 from sluiceway_gateway.core.settings import Settings, unknown_variables
-from sluiceway_gateway.migration import migrate as migrate_database
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -91,19 +90,6 @@ def serve(host: str | None, port: int | None) -> None:
         run_server(settings, bound, lambda: click.echo(f"serving on {address}", err=True))
 
 
-@click.command()
-def migrate() -> None:
-    """Migrate the database to this version.
-
-    Can be repeated, and run by several processes at once.
-    """
-    settings = Settings.load()
-    configure_logs(level="error", format="console")
-    with waiting_for("the database"):
-        revision = migrate_database(settings.database_url.get_secret_value())
-    click.echo(f"the database is at revision {revision}")
-
-
 def check(settings: Settings) -> None:
     """Raise StartupRefused unless the database is ready and the address is safe to listen on."""
     with (
@@ -162,43 +148,6 @@ def url(bound: socket.socket, settings: Settings) -> str:
     if address.is_unspecified:
         host = "::1" if isinstance(address, IPv6Address) else "127.0.0.1"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-class Certificate:
-    """The certificate of a TLS context; read again when its files change."""
-
-    def __init__(self, context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-        """Watch the files, which the context has loaded."""
-        self._context = context
-        self._files = (certificate, key)
-        self._seen = self._state()
-
-    def reload(self) -> None:
-        """Load changed files. The previous certificate stays if they cannot be used."""
-        seen = self._state()
-        if seen == self._seen:
-            return
-        self._seen = seen
-        try:
-            # Into another context first, because a failure may leave half of the pair.
-            for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._context):
-                _load_certificate(context, *self._files)
-        except OSError as error:
-            _log.error("the changed certificate cannot be used", reason=str(error))
-        else:
-            _log.info("the certificate was read again", file=str(self._files[0]))
-
-    def _state(self) -> list[tuple[int, int] | None]:
-        """Return what changes with the files' content; None for a file that cannot be read."""
-        states: list[tuple[int, int] | None] = []
-        for file in self._files:
-            try:
-                status = file.stat()
-            except OSError:
-                states.append(None)
-            else:
-                states.append((status.st_ino, status.st_mtime_ns))
-        return states
 
 
 class OwnBroker(Protocol):
@@ -262,7 +211,7 @@ def server_config(app: "FastAPI") -> uvicorn.Config:
         proxy_headers=False,
         lifespan="on",
         timeout_graceful_shutdown=_GRACE_S,
-        **_tls_options(settings),
+        **tls_options(settings),
     )
 
 
@@ -325,23 +274,3 @@ def tuned_interpreter() -> Iterator[None]:
     finally:
         gc.unfreeze()
         sys.setswitchinterval(interval_s)
-
-
-def _tls_options(settings: Settings) -> dict[str, Any]:
-    """Return uvicorn's options for TLS. Raises ClickException if the files cannot be used."""
-    certificate, key = settings.tls_certificate_file, settings.tls_key_file
-    if certificate is None:
-        return {}
-    try:
-        _load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
-    except OSError as error:
-        raise click.ClickException(
-            f"cannot serve HTTPS with the certificate {certificate} and the key {key} ({error}): "
-            "use PEM files, one with the certificate and its chain, one with the unencrypted key"
-        ) from error
-    return {"ssl_certfile": certificate, "ssl_keyfile": key}
-
-
-def _load_certificate(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
-    # A password makes an encrypted key an error instead of a prompt on the terminal.
-    context.load_cert_chain(certificate, key, password="-")  # noqa: S106

@@ -20,7 +20,8 @@ import pytest
 from databases import Databases
 from processes import COMMAND, Process, process
 from secured import Authority
-from sluiceway_gateway.cli.serve import Certificate, bind, run_server, tuned_interpreter
+from sluiceway_gateway.cli.certificate import Certificate
+from sluiceway_gateway.cli.serve import bind, run_server, tuned_interpreter
 from sluiceway_gateway.core.settings import Settings
 
 FILES = 256
