@@ -20,7 +20,7 @@ from sluiceway_gateway.channels.model import (
 )
 from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.statements import PreparedSelect, by_dialect, columns_of, starts_with
+from sluiceway_gateway.core.db.statements import by_dialect, columns_of, starts_with
 from sluiceway_gateway.schemas.model import Compatibility, Format
 from sluiceway_gateway.schemas.tables import channel_schemas, schemas
 
@@ -123,18 +123,13 @@ _LOCK = (
     .with_for_update(key_share=True)
 )
 _LOCK_NAMED = {
-    wait: PreparedSelect(
-        select(channels.c.uid)
-        .where(channels.c.name.in_(bindparam("names", expanding=True)))
-        .order_by(channels.c.uid)
-        .with_for_update(key_share=True, skip_locked=not wait),
-        keys="names",
-    )
+    wait: select(channels.c.uid)
+    .where(channels.c.name.in_(bindparam("names", expanding=True)))
+    .order_by(channels.c.uid)
+    .with_for_update(key_share=True, skip_locked=not wait)
     for wait in (True, False)
 }
-_OF_UIDS = PreparedSelect(
-    selection().where(channels.c.uid.in_(bindparam("uids", expanding=True))), keys="uids"
-)
+_OF_UIDS = selection().where(channels.c.uid.in_(bindparam("uids", expanding=True)))
 _HOLD_THESE = (
     select(channels.c.uid)
     .where(channels.c.uid.in_(bindparam("uids", expanding=True)))
@@ -188,8 +183,8 @@ def hold(tx: WriteTransaction, name: str) -> Channel | None:
 
 def hold_named(tx: WriteTransaction, names: Collection[str], *, wait: bool) -> dict[str, Channel]:
     """Lock channels and return them by name; without `wait`, skip those that are locked."""
-    held = [row.uid for row in tx.look_up(_LOCK_NAMED[wait], sorted(names))]
-    return {row.name: channel_of(row) for row in tx.look_up(_OF_UIDS, held)}
+    held = tx.execute(_LOCK_NAMED[wait], {"names": sorted(names)}).scalars().all()
+    return {row.name: channel_of(row) for row in tx.in_parts(_OF_UIDS, uids=held)}
 
 
 def hold_channels(tx: WriteTransaction, uids: Collection[str]) -> set[str]:

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Row, bindparam, delete, select, tuple_
 
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.statements import KEYS_AT_ONCE, PreparedSelect, upsert
+from sluiceway_gateway.core.db.statements import KEYS_AT_ONCE, PreparedDml, PreparedSelect, upsert
 from sluiceway_gateway.endpoints.groups.assignment import position_member
 from sluiceway_gateway.endpoints.model import Endpoint
 from sluiceway_gateway.endpoints.positions import Committed, Position
@@ -24,6 +24,7 @@ _OF_GROUP = (
     .order_by(positions.c.member_index, positions.c.partition)
 )
 _OF_MEMBER = _OF_GROUP.where(positions.c.member_index == bindparam("member"))
+# Prepared: commits run them.
 _STORED = PreparedSelect(
     select(positions).where(
         tuple_(*(positions.c[name] for name in (*_WHOSE, "partition"))).in_(
@@ -32,7 +33,9 @@ _STORED = PreparedSelect(
     ),
     keys="keys",
 )
-_PUT = upsert(positions, (*_WHOSE, "partition"))
+_PUT = PreparedDml(
+    upsert(positions, (*_WHOSE, "partition")), columns=[column.name for column in positions.columns]
+)
 
 
 def whose(endpoint: Endpoint) -> Whose:

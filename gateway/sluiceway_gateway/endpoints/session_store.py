@@ -46,11 +46,8 @@ _BEAT = PreparedDml(
         owner=func.coalesce(sessions.c.owner, bindparam("by")),
     )
 )
-_SESSIONS = PreparedSelect(
-    select(sessions.c.id, sessions.c.beat, sessions.c.owner).where(
-        sessions.c.id.in_(bindparam("ids", expanding=True))
-    ),
-    keys="ids",
+_SESSIONS = select(sessions.c.id, sessions.c.beat, sessions.c.owner).where(
+    sessions.c.id.in_(bindparam("ids", expanding=True))
 )
 _HOLD = (
     select(sessions.c.id, sessions.c.beat)
@@ -79,7 +76,7 @@ def _begin(insert: Any) -> Any:
     )
 
 
-_BEGIN = PreparedDml(by_dialect(_begin), columns=[column.name for column in sessions.columns])
+_BEGIN = by_dialect(_begin)
 
 
 def begin(tx: WriteTransaction, openings: Iterable[Opening], *, now: datetime) -> None:
@@ -98,12 +95,13 @@ def begin(tx: WriteTransaction, openings: Iterable[Opening], *, now: datetime) -
         }
         for opening in openings
     }
-    tx.run_each(_BEGIN, [rows[id_] for id_ in sorted(rows)])
+    if rows:
+        tx.execute(_BEGIN[tx.dialect], [rows[id_] for id_ in sorted(rows)])
 
 
 def owners(tx: ReadTransaction, ids: Collection[str]) -> dict[str, str | None]:
     """Return the owners of existing sessions; None if anybody may use the session."""
-    return {row.id: row.owner for row in tx.look_up(_SESSIONS, list(ids))} if ids else {}
+    return {row.id: row.owner for row in tx.in_parts(_SESSIONS, ids=list(ids))}
 
 
 def require_own(tx: ReadTransaction, session: str, principal: Principal) -> None:
@@ -129,7 +127,7 @@ def beat(
     }
     if tx.run_each(_BEAT, [row]) == 1:
         return True, number
-    stored = next(iter(tx.look_up(_SESSIONS, [session])), None)
+    stored = tx.execute(_SESSIONS, {"ids": [session]}).one_or_none()
     if stored is None:
         return False, 0
     principal.require_own(stored.owner, f"The session {session}")
@@ -144,11 +142,8 @@ def hold(tx: WriteTransaction, ids: Collection[str]) -> dict[str, int]:
     return {row.id: row.beat for row in tx.in_parts(_HOLD, ids=sorted(ids))}
 
 
-_BEATS_OF_SESSIONS = PreparedSelect(
-    select(sessions.c.id, sessions.c.beat_at).where(
-        sessions.c.id.in_(bindparam("ids", expanding=True)), sessions.c.beat_at.is_not(None)
-    ),
-    keys="ids",
+_BEATS_OF_SESSIONS = select(sessions.c.id, sessions.c.beat_at).where(
+    sessions.c.id.in_(bindparam("ids", expanding=True)), sessions.c.beat_at.is_not(None)
 )
 _LATEST_BEATS = (
     select(endpoints.c.channel_uid, func.max(sessions.c.beat_at).label("beat_at"))
@@ -169,7 +164,7 @@ _BEATS_OF_CHANNEL = (
 
 def beats_of_sessions(tx: ReadTransaction, ids: Collection[str]) -> dict[str, datetime]:
     """Return the last heartbeat of each of these sessions that has sent one."""
-    return {row.id: row.beat_at for row in tx.look_up(_BEATS_OF_SESSIONS, sorted(ids))}
+    return {row.id: row.beat_at for row in tx.in_parts(_BEATS_OF_SESSIONS, ids=sorted(ids))}
 
 
 def beats_of_channel(tx: ReadTransaction, channel_uid: str) -> dict[str, datetime]:
@@ -229,7 +224,7 @@ def _context(reported_at: ColumnElement[Any]) -> Select[Any]:
     )
 
 
-# Built once: they run with every heartbeat.
+# Prepared: it runs with every heartbeat.
 _CONTEXT_OF_IDS = PreparedSelect(
     _context(null()).where(endpoints.c.id.in_(bindparam("ids", expanding=True))), keys="ids"
 )
@@ -268,13 +263,10 @@ def _context_of(row: Any) -> EndpointContext:
     )
 
 
-_ATTEMPTS = PreparedSelect(
-    select(endpoint_tasks).where(
-        tuple_(endpoint_tasks.c.endpoint_id, endpoint_tasks.c.task).in_(
-            bindparam("tasks", expanding=True)
-        )
-    ),
-    keys="tasks",
+_ATTEMPTS = select(endpoint_tasks).where(
+    tuple_(endpoint_tasks.c.endpoint_id, endpoint_tasks.c.task).in_(
+        bindparam("tasks", expanding=True)
+    )
 )
 _SAVE_ATTEMPT = upsert(endpoint_tasks, ("endpoint_id", "task", "attempt"))
 
@@ -284,7 +276,7 @@ def attempts(
 ) -> dict[tuple[str, str], list[Attempt]]:
     """Return the attempts at these tasks, each an endpoint's id and a task."""
     by_task: dict[tuple[str, str], list[Attempt]] = {task: [] for task in tasks}
-    for row in tx.look_up(_ATTEMPTS, list(by_task)):
+    for row in tx.in_parts(_ATTEMPTS, tasks=list(by_task)):
         attempt = Attempt(
             endpoint=row.endpoint_id,
             task=row.task,
@@ -300,12 +292,18 @@ def attempts(
 def save_attempts(tx: WriteTransaction, changed: Sequence[Attempt], *, now: datetime) -> None:
     """Insert attempts, or update them."""
     rows = [
-        vars(attempt)
-        | {"endpoint_id": attempt.endpoint, "attempt": attempt.number}
-        | {"state": str(attempt.state), "changed_at": now}
+        {
+            "endpoint_id": attempt.endpoint,
+            "task": attempt.task,
+            "attempt": attempt.number,
+            "state": str(attempt.state),
+            "counters": attempt.counters,
+            "reached": attempt.reached,
+            "changed_at": now,
+        }
         for attempt in changed
     ]
-    tx.run_each(_SAVE_ATTEMPT, rows)
+    tx.execute(_SAVE_ATTEMPT[tx.dialect], rows)
 
 
 def delete_attempts(tx: WriteTransaction, endpoint_id: str) -> None:

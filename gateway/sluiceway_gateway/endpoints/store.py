@@ -157,13 +157,12 @@ def changing_values_of(endpoint: Endpoint) -> dict[str, Any]:
 
 _HERE = ~endpoints.c.superseded
 _PLACE = (endpoints.c.role, endpoints.c.group_name, endpoints.c.member_index)
-# Built once: heartbeats and commits run them.
 _OF_IDS = (
     select(endpoints)
     .where(endpoints.c.id.in_(bindparam("ids", expanding=True)))
     .order_by(endpoints.c.id)
 )
-_FIND = PreparedSelect(_OF_IDS, keys="ids")
+# Prepared: commits and heartbeats run them.
 _HOLD = PreparedSelect(_OF_IDS.with_for_update(key_share=True), keys="ids")
 _HOLD_FREE = PreparedSelect(_OF_IDS.with_for_update(key_share=True, skip_locked=True), keys="ids")
 _OF_GROUP = (
@@ -199,31 +198,24 @@ _REVISE = (
     .where(channels.c.uid.in_(bindparam("uids", expanding=True)))
     .values(endpoints_revision=channels.c.endpoints_revision + 1)
 )
-_REVISIONS = PreparedSelect(
-    select(channels.c.uid, channels.c.endpoints_revision).where(
-        channels.c.uid.in_(bindparam("uids", expanding=True))
-    ),
-    keys="uids",
+_REVISIONS = select(channels.c.uid, channels.c.endpoints_revision).where(
+    channels.c.uid.in_(bindparam("uids", expanding=True))
 )
 _LIVE_WRITERS = select(endpoints.c.channel_uid, endpoints.c.id).where(
     endpoints.c.channel_uid.in_(bindparam("uids", expanding=True)),
     endpoints.c.role == str(Role.WRITER),
     LIVES,
 )
-_AT_PLACES = PreparedSelect(
-    select(endpoints).where(
-        tuple_(endpoints.c.channel_uid, *_PLACE).in_(bindparam("places", expanding=True)), _HERE
-    ),
-    keys="places",
+_AT_PLACES = select(endpoints).where(
+    tuple_(endpoints.c.channel_uid, *_PLACE).in_(bindparam("places", expanding=True)), _HERE
 )
-_ON_SIDES = PreparedSelect(
+_ON_SIDES = (
     select(endpoints)
     .where(
         _HERE,
         tuple_(endpoints.c.channel_uid, endpoints.c.role).in_(bindparam("sides", expanding=True)),
     )
-    .order_by(*_PLACE),
-    keys="sides",
+    .order_by(*_PLACE)
 )
 # The latest one last, which stays.
 _OF_STATIC_IDS = (
@@ -257,7 +249,7 @@ def find(tx: ReadTransaction, endpoint_id: str) -> Endpoint | None:
 
 def find_all(tx: ReadTransaction, ids: Sequence[str]) -> dict[str, Endpoint]:
     """Return the endpoints of these ids, superseded or not."""
-    return {row.id: endpoint_of(row) for row in tx.look_up(_FIND, ids)}
+    return {row.id: endpoint_of(row) for row in tx.in_parts(_OF_IDS, ids=ids)}
 
 
 def hold(tx: WriteTransaction, ids: Collection[str], *, wait: bool = True) -> dict[str, Endpoint]:
@@ -279,7 +271,7 @@ def at_places(
 ) -> dict[tuple[str, Place], Endpoint]:
     """Return the endpoints in these places, each with its channel's uid."""
     keys = [(uid, str(place.role), place.group, place.index) for uid, place in places]
-    occupants = map(endpoint_of, tx.look_up(_AT_PLACES, keys))
+    occupants = map(endpoint_of, tx.in_parts(_AT_PLACES, places=keys))
     return {(endpoint.channel_uid, endpoint.place): endpoint for endpoint in occupants}
 
 
@@ -346,7 +338,7 @@ def on_sides(
 ) -> dict[tuple[str, Role], list[Endpoint]]:
     """Return the endpoints of each pair of a channel's uid and a role, in the order of places."""
     by_side: dict[tuple[str, Role], list[Endpoint]] = {side: [] for side in sides}
-    for row in tx.look_up(_ON_SIDES, [(uid, str(role)) for uid, role in by_side]):
+    for row in tx.in_parts(_ON_SIDES, sides=[(uid, str(role)) for uid, role in by_side]):
         by_side[row.channel_uid, Role(row.role)].append(endpoint_of(row))
     return by_side
 
@@ -410,7 +402,7 @@ def revision(tx: ReadTransaction, channel_uid: str) -> int:
 
 def revisions(tx: ReadTransaction, channel_uids: Collection[str]) -> dict[str, int]:
     """Return the revision of the endpoints of each channel."""
-    rows = tx.look_up(_REVISIONS, sorted(channel_uids))
+    rows = tx.in_parts(_REVISIONS, uids=sorted(channel_uids))
     return {row.uid: row.endpoints_revision for row in rows}
 
 

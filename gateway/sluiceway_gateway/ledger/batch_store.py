@@ -52,15 +52,13 @@ _OWNERS = select(batch_owners).where(
 )
 
 
-# A literal, because an upsert has the values of the row as its only parameters.
-_NONE: ColumnElement[int] = literal_column("-1")
 _PUT_OWNER = upsert(
     batch_owners,
     ("channel_uid", "name"),
     where=lambda new: (
         (batch_owners.c.epoch <= new.epoch)
         & (batch_owners.c.fence <= new.fence)
-        & (func.coalesce(batch_owners.c.ordinal, _NONE) <= func.coalesce(new.ordinal, _NONE))
+        & (func.coalesce(batch_owners.c.ordinal, -1) <= func.coalesce(new.ordinal, -1))
     ),
 )
 
@@ -79,8 +77,8 @@ def owners_of(tx: ReadTransaction, uid: str, names: Collection[str]) -> dict[str
 
 def put_owner(tx: WriteTransaction, uid: str, owner: Owner) -> None:
     """Store an owner; its numbers never fall."""
-    stored = tx.run_each(_PUT_OWNER, [vars(owner) | {"channel_uid": uid}])
-    require_held(stored == 1, "owner of batches")
+    stored = tx.execute(_PUT_OWNER[tx.dialect], vars(owner) | {"channel_uid": uid})
+    require_held(stored.rowcount == 1, "owner of batches")
 
 
 _OF_CHANNEL = batches.c.channel_uid == bindparam("uid")
@@ -295,7 +293,8 @@ _PUT_SLICE = upsert(manifest_slices, ("batch_id", "slice"))
 
 def put_slice(tx: WriteTransaction, batch_id: str, number: int, manifest: Manifest) -> None:
     """Store a part of an open batch's manifest."""
-    tx.run_each(_PUT_SLICE, [{"batch_id": batch_id, "slice": number, "manifest": manifest}])
+    row = {"batch_id": batch_id, "slice": number, "manifest": manifest}
+    tx.execute(_PUT_SLICE[tx.dialect], row)
 
 
 def slices(tx: ReadTransaction, batch_id: str) -> dict[int, Manifest]:

@@ -1,7 +1,8 @@
-"""Prepared and cached statements, upserts, and selectors as SQL.
+"""Prepared and cached statements, and upserts.
 
 Prepared statements avoid most of SQLAlchemy's work per execution: they keep the compiled text, the
-order of its parameters and the converters of values.
+order of its parameters and the converters of values. They are for what runs with each commit or
+heartbeat, and for rows that are read again and again; all others are SQLAlchemy's own.
 """
 
 import threading
@@ -197,13 +198,13 @@ def upsert(
     *,
     where: Callable[[Any], ColumnElement[bool]] | None = None,
     kept: Collection[str] = (),
-) -> PreparedDml:
+) -> Mapping[str, Insert]:
     """Return the INSERT of whole rows, which updates the row with the same `keys`, if there is one.
 
-    Columns of `kept` are set where they are NULL, and keep their value otherwise. `where` gets the
-    columns of the new row; where it is false, nothing changes.
+    It is one statement per dialect. Columns of `kept` are set where they are NULL, and keep their
+    value otherwise. `where` gets the columns of the new row; where it is false, nothing changes,
+    and the row does not count in the result's `rowcount`.
     """
-    columns = [column.name for column in table.columns]
 
     def build(insert: Any) -> Insert:
         statement = insert(table)
@@ -212,14 +213,14 @@ def upsert(
             index_elements=keys,
             set_={
                 name: func.coalesce(table.c[name], new[name]) if name in kept else new[name]
-                for name in columns
+                for name in table.columns.keys()  # noqa: SIM118 - it iterates over columns
                 if name not in keys
             },
             where=None if where is None else where(new),
         )
-        return updated
+        return updated.execution_options(preserve_rowcount=True)
 
-    return PreparedDml(by_dialect(build), columns=columns)
+    return by_dialect(build)
 
 
 def columns_of(row: Any, kind: type) -> dict[str, Any]:

@@ -21,6 +21,7 @@ GroupKey = tuple[str, str]
 """A channel's uid and the name of a group of readers."""
 
 _KEY = ("channel_uid", "role", "name")
+# Prepared: commits and attaches run it.
 _FIND = PreparedSelect(
     select(endpoint_groups).where(
         tuple_(*(endpoint_groups.c[key] for key in _KEY)).in_(bindparam("keys", expanding=True))
@@ -70,7 +71,8 @@ def of_readers(tx: ReadTransaction, channel_uids: Collection[str]) -> dict[Group
 def save(tx: WriteTransaction, *groups: Group) -> None:
     """Insert groups, or update them; stored owners stay."""
     rows = [vars(group) | {"role": str(group.role), "mode": str(group.mode)} for group in groups]
-    tx.run_each(_SAVE, rows)
+    if rows:
+        tx.execute(_SAVE[tx.dialect], rows)
 
 
 def claim(
@@ -120,21 +122,17 @@ def group_of(row: Row[Any]) -> Group:
 ReadingPlace = tuple[str, str, int]
 """A channel's uid, a group of readers and an index; -1 for the whole group."""
 
-_FINISHED = PreparedSelect(
-    select(finished_places).where(
-        tuple_(
-            finished_places.c.channel_uid,
-            finished_places.c.group_name,
-            finished_places.c.member_index,
-        ).in_(bindparam("places", expanding=True))
-    ),
-    keys="places",
+_READING_PLACE = ("channel_uid", "group_name", "member_index")
+_FINISHED = select(finished_places).where(
+    tuple_(*(finished_places.c[key] for key in _READING_PLACE)).in_(
+        bindparam("places", expanding=True)
+    )
 )
 _OF_GROUP = (
     finished_places.c.channel_uid == bindparam("channel_uid"),
     finished_places.c.group_name == bindparam("group_name"),
 )
-_SAVE_FINISHED = upsert(finished_places, ("channel_uid", "group_name", "member_index"))
+_SAVE_FINISHED = upsert(finished_places, _READING_PLACE)
 
 
 def finished_through(
@@ -144,15 +142,15 @@ def finished_through(
     keys = {*places, *((uid, group, -1) for uid, group, _ in places)}
     stored = {
         (row.channel_uid, row.group_name, row.member_index): row.through
-        for row in tx.look_up(_FINISHED, sorted(keys))
+        for row in tx.in_parts(_FINISHED, places=sorted(keys))
     }
     return {place: stored.get(place, stored.get((*place[:2], -1), 0)) for place in places}
 
 
 def finish(tx: WriteTransaction, place: ReadingPlace, through: int) -> None:
     """Store that a place has read the writers up to this number to their end."""
-    keys = dict(zip(("channel_uid", "group_name", "member_index"), place, strict=True))
-    tx.run_each(_SAVE_FINISHED, [keys | {"through": through}])
+    keys = dict(zip(_READING_PLACE, place, strict=True))
+    tx.execute(_SAVE_FINISHED[tx.dialect], keys | {"through": through})
 
 
 def forget_finished(

@@ -125,7 +125,8 @@ def _write(
         }
         for uid, point in written
     ]
-    tx.run_each(_PUT, rows)
+    if rows:
+        tx.execute(_PUT[tx.dialect], rows)
 
 
 _OF_GROUP = ("lag_messages", "lag_seconds", "lag_seconds_at_least", "read_rate")
