@@ -12,7 +12,6 @@ from sluiceway_gateway.channels.model import (
     Channel,
     ChannelSpec,
     Condition,
-    Delivery,
     Heartbeat,
     Phase,
     Retention,
@@ -21,7 +20,6 @@ from sluiceway_gateway.channels.model import (
 from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import by_dialect, columns_of, starts_with
-from sluiceway_gateway.schemas.model import Compatibility, Format
 from sluiceway_gateway.schemas.tables import channel_schemas, schemas
 
 #: Columns of a channel that was created or changed: the reconciler checks it first.
@@ -29,12 +27,13 @@ DUE_AT_ONCE: Mapping[str, Any] = {"due_at": datetime(1970, 1, 1, tzinfo=UTC), "r
 
 #: Columns with the name and the value of a field of `Channel`.
 _OWN = (
-    *("name", "uid", "labels", "generation", "revision", "created_at", "schema_id"),
+    *("name", "uid", "labels", "generation", "revision", "created_at", "phase", "schema_id"),
     *("schema_version", "observed_generation", "adopted", "keep_topic"),
 )
 #: Columns with the name and the value of a field of `ChannelSpec`.
 _OF_SPEC = (
-    *("partitions", "pinned", "max_partitions", "replication", "config", "mirrored", "idle_ms"),
+    *("compatibility", "format", "partitions", "pinned", "max_partitions", "replication"),
+    *("config", "delivery", "mirrored", "idle_ms"),
 )
 
 
@@ -62,15 +61,11 @@ def channel_of(row: Row[Any]) -> Channel:
     own: dict[str, Any] = {name: getattr(row, name) for name in _OWN}
     return Channel(
         **own,
-        phase=Phase(row.phase),
         conditions=tuple(_condition(condition) for condition in row.conditions),
         topic=TopicRef(name=row.topic_name, id=row.topic_id, partitions=row.topic_partitions),
         spec=ChannelSpec(
             **spec,
             schema=row.definition,
-            compatibility=Compatibility(row.compatibility),
-            format=Format(row.format),
-            delivery=Delivery(row.delivery),
             retention=Retention(ms=row.retention_ms, bytes=row.retention_bytes),
             heartbeat=Heartbeat(
                 interval_ms=row.heartbeat_interval_ms, timeout_ms=row.heartbeat_timeout_ms
@@ -85,7 +80,6 @@ def values_of(channel: Channel) -> dict[str, Any]:
     return {
         **{name: getattr(channel, name) for name in _OWN},
         **{name: getattr(spec, name) for name in _OF_SPEC},
-        "phase": str(channel.phase),
         "conditions": [
             asdict(condition) | {"last_transition_at": condition.last_transition_at.isoformat()}
             for condition in channel.conditions
@@ -93,9 +87,6 @@ def values_of(channel: Channel) -> dict[str, Any]:
         "topic_name": topic.name,
         "topic_id": topic.id,
         "topic_partitions": topic.partitions,
-        "compatibility": str(spec.compatibility),
-        "format": str(spec.format),
-        "delivery": str(spec.delivery),
         "retention_ms": spec.retention.ms,
         "retention_bytes": spec.retention.bytes,
         "heartbeat_interval_ms": spec.heartbeat.interval_ms,
@@ -110,7 +101,7 @@ def _condition(value: Mapping[str, Any]) -> Condition:
 
 def in_phases(phases: Collection[Phase]) -> ColumnElement[bool]:
     """Return the condition that a channel is in one of these phases."""
-    return channels.c.phase.in_([str(phase) for phase in phases])
+    return channels.c.phase.in_(phases)
 
 
 _NAMED = selection().where(channels.c.name == bindparam("name"))
@@ -211,7 +202,7 @@ def replace_row(tx: WriteTransaction, channel: Channel, *, was: Channel, **colum
         "was_uid": was.uid,
         "was_generation": was.generation,
         "was_revision": was.revision,
-        "was_phase": str(was.phase),
+        "was_phase": was.phase,
     }
     return tx.execute(_UPDATE, {**values_of(channel), **expected, **columns}).rowcount == 1
 
@@ -274,7 +265,7 @@ def count_by_phase(tx: ReadTransaction, *, prefixes: Collection[str]) -> dict[Ph
     counts = dict.fromkeys(Phase, 0)
     statement = select(channels.c.phase, func.count().label("number")).group_by(channels.c.phase)
     for row in tx.execute(statement.where(starts_with(channels.c.name, prefixes))):
-        counts[Phase(row.phase)] = row.number
+        counts[row.phase] = row.number
     return counts
 
 

@@ -20,7 +20,15 @@ from sluiceway_gateway.channels.model import (
     Delivery,
     Phase,
 )
-from sluiceway_gateway.core.db.types import Document, Serial, UtcTime, Word, metadata, one_of
+from sluiceway_gateway.core.db.types import (
+    Document,
+    EnumText,
+    Serial,
+    UtcTime,
+    Word,
+    metadata,
+    one_of,
+)
 from sluiceway_gateway.core.names import MAX_PARTITIONS
 from sluiceway_gateway.schemas.model import Compatibility, Format
 
@@ -35,15 +43,15 @@ channels = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("schema_id", Serial, ForeignKey("schemas.id"), nullable=False),
     Column("schema_version", Integer, nullable=False),
-    Column("compatibility", Word, nullable=False),
-    Column("format", Word, nullable=False),
+    Column("compatibility", EnumText(Compatibility), nullable=False),
+    Column("format", EnumText(Format), nullable=False),
     Column("partitions", Integer, nullable=False),
     Column("pinned", Boolean, nullable=False),
     Column("replication", Integer),
     Column("retention_ms", BigInteger),
     Column("retention_bytes", BigInteger),
     Column("config", Document, nullable=False),
-    Column("phase", Word, nullable=False),
+    Column("phase", EnumText(Phase), nullable=False),
     Column("observed_generation", BigInteger, nullable=False),
     Column("conditions", Document, nullable=False),
     Column("topic_name", Word, nullable=False, unique=True),
@@ -64,7 +72,7 @@ channels = Table(
     Column("samples_revision", BigInteger, nullable=False, server_default=text("0")),
     # Committed positions are also written to Kafka's consumer groups.
     Column("mirrored", Boolean, nullable=False),
-    Column("delivery", Word, nullable=False, server_default=text("'at_least_once'")),
+    Column("delivery", EnumText(Delivery), nullable=False, server_default=text("'at_least_once'")),
     # Idle time until the channel is closed and then deleted; NULL for never.
     Column("idle_ms", BigInteger),
     Column("used_at", UtcTime),

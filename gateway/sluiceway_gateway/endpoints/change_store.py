@@ -10,7 +10,7 @@ from sqlalchemy import CursorResult, bindparam, select
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import columns_of
 from sluiceway_gateway.endpoints.groups import store as groups_store
-from sluiceway_gateway.endpoints.model import Endpoint, Event, Health, Role, State, event
+from sluiceway_gateway.endpoints.model import Endpoint, Event, Role, event
 from sluiceway_gateway.endpoints.store import (
     live_members,
     next_numbers,
@@ -147,13 +147,8 @@ _EVENTS_OF_GROUP = _LAST_EVENTS.where(
 
 def add_events(tx: WriteTransaction, events: Sequence[Event]) -> None:
     """Append events to the history."""
-    rows = [
-        vars(line)
-        | {"state": line.state and str(line.state), "health": line.health and str(line.health)}
-        for line in events
-    ]
-    if rows:
-        tx.execute(endpoint_events.insert(), rows)
+    if events:
+        tx.execute(endpoint_events.insert(), [vars(line) for line in events])
 
 
 def events_of_endpoint(tx: ReadTransaction, endpoint_id: str, *, limit: int) -> list[Event]:
@@ -170,10 +165,4 @@ def events_of_group(
 
 
 def _events(latest_first: CursorResult[Any]) -> list[Event]:
-    return [
-        Event(
-            **columns_of(row, Event)
-            | {"state": row.state and State(row.state), "health": row.health and Health(row.health)}
-        )
-        for row in reversed(latest_first.all())
-    ]
+    return [Event(**columns_of(row, Event)) for row in reversed(latest_first.all())]

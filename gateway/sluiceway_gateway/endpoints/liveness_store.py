@@ -67,14 +67,14 @@ class StaleShare(NamedTuple):
 
 _MAY_GET_WORSE = (
     ~endpoints.c.superseded,
-    endpoints.c.state != str(State.CLOSED),
-    endpoints.c.health != str(Health.LOST),
+    endpoints.c.state != State.CLOSED,
+    endpoints.c.health != Health.LOST,
 )
 _LOST_WITHOUT_ENDS = (
     ~endpoints.c.superseded,
-    endpoints.c.role == str(Role.WRITER),
-    endpoints.c.health == str(Health.LOST),
-    endpoints.c.state != str(State.CLOSED),
+    endpoints.c.role == Role.WRITER,
+    endpoints.c.health == Health.LOST,
+    endpoints.c.state != State.CLOSED,
     endpoints.c.lost_at.is_(None),
 )
 _INTERVAL = func.min(case((and_(*_MAY_GET_WORSE), INTERVAL_MS.element)))
@@ -149,10 +149,7 @@ def session_beats(tx: ReadTransaction) -> list[SessionBeat]:
 
 def endpoint_beats(tx: ReadTransaction, sessions: Sequence[str]) -> list[EndpointBeat]:
     """Return the endpoints of these sessions whose health may get worse."""
-    return [
-        EndpointBeat._make((*row[:-1], Health(row.health)))
-        for row in tx.in_parts(_ENDPOINT_BEATS, sessions=sessions)
-    ]
+    return list(map(EndpointBeat._make, tx.in_parts(_ENDPOINT_BEATS, sessions=sessions)))
 
 
 def stale_shares(tx: ReadTransaction) -> list[StaleShare]:

@@ -92,12 +92,10 @@ def _delete_superseded(tx: WriteTransaction, *, before: datetime, limit: int) ->
         after.c.group_name == endpoints.c.group_name,
         after.c.member_index == endpoints.c.member_index,
         after.c.epoch > endpoints.c.epoch,
-        after.c.state == str(State.CLOSED),
+        after.c.state == State.CLOSED,
         ~after.c.superseded,
     )
-    unneeded = or_(
-        endpoints.c.role == str(Role.READER), endpoints.c.group_name == ANONYMOUS, finished
-    )
+    unneeded = or_(endpoints.c.role == Role.READER, endpoints.c.group_name == ANONYMOUS, finished)
     where = [endpoints.c.superseded, endpoints.c.changed_at < before, unneeded]
     return _delete(tx, endpoints, endpoints.c.id, where, limit)
 
@@ -114,8 +112,8 @@ def _delete_departed_readers(tx: WriteTransaction, *, before: datetime, limit: i
         func.coalesce(sessions.c.beat_at, sessions.c.started_at) < before,
     )
     departed = or_(
-        endpoints.c.state.in_([str(State.CLOSED), str(State.ERROR)]),
-        (endpoints.c.health == str(Health.LOST)) & silent,
+        endpoints.c.state.in_([State.CLOSED, State.ERROR]),
+        (endpoints.c.health == Health.LOST) & silent,
     )
     later = endpoints.alias("later")
     has_later = exists().where(
@@ -126,7 +124,7 @@ def _delete_departed_readers(tx: WriteTransaction, *, before: datetime, limit: i
         ~later.c.superseded,
     )
     where = [
-        endpoints.c.role == str(Role.READER),
+        endpoints.c.role == Role.READER,
         # Without a group, or in a dynamic one.
         endpoints.c.size.is_(None),
         or_(endpoints.c.group_name == ANONYMOUS, has_later),

@@ -25,7 +25,7 @@ from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import PreparedDml, PreparedSelect, by_dialect, upsert
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.endpoints.groups.store import of_its_group
-from sluiceway_gateway.endpoints.model import OPEN, Attempt, Endpoint, TaskState, reached_of
+from sluiceway_gateway.endpoints.model import OPEN, Attempt, Endpoint, reached_of
 from sluiceway_gateway.endpoints.store import INTERVAL_MS, MAY_RETURN, TIMEOUT_MS, endpoint_of
 from sluiceway_gateway.endpoints.tables import endpoint_groups, endpoint_tasks, endpoints, sessions
 
@@ -233,7 +233,7 @@ _CONTEXT_OF_SESSION = (
     .where(
         endpoints.c.session_id == bindparam("session"),
         or_(~endpoints.c.superseded, MAY_RETURN),
-        endpoints.c.state.in_([str(state) for state in sorted(OPEN)]),
+        endpoints.c.state.in_(sorted(OPEN)),
     )
     .order_by(endpoints.c.id)
 )
@@ -253,7 +253,7 @@ def _context_of(row: Any) -> EndpointContext:
     return EndpointContext(
         endpoint=endpoint_of(row),
         channel=row.channel_name,
-        phase=Phase(row.channel_phase),
+        phase=row.channel_phase,
         revision=row.endpoints_revision,
         generation=row.group_generation,
         partitions=row.topic_partitions or 0,
@@ -281,7 +281,7 @@ def attempts(
             endpoint=row.endpoint_id,
             task=row.task,
             number=row.attempt,
-            state=TaskState(row.state),
+            state=row.state,
             counters=row.counters,
             reached=reached_of(row.reached),
         )
@@ -296,7 +296,7 @@ def save_attempts(tx: WriteTransaction, changed: Sequence[Attempt], *, now: date
             "endpoint_id": attempt.endpoint,
             "task": attempt.task,
             "attempt": attempt.number,
-            "state": str(attempt.state),
+            "state": attempt.state,
             "counters": attempt.counters,
             "reached": attempt.reached,
             "changed_at": now,

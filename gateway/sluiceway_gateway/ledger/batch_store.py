@@ -31,7 +31,6 @@ from sluiceway_gateway.endpoints.tables import endpoints
 from sluiceway_gateway.ledger.model import (
     Batch,
     BatchState,
-    Ending,
     Manifest,
     Owner,
     Settlement,
@@ -41,7 +40,7 @@ from sluiceway_gateway.ledger.model import (
 from sluiceway_gateway.ledger.store import numbers_of, require_held
 from sluiceway_gateway.ledger.tables import batch_owners, batches, manifest_slices
 
-_IS_OPEN = batches.c.state == str(BatchState.OPEN)
+_IS_OPEN = batches.c.state == BatchState.OPEN
 _OWNER = select(batch_owners).where(
     batch_owners.c.channel_uid == bindparam("uid"), batch_owners.c.name == bindparam("owner")
 )
@@ -182,7 +181,7 @@ def _has_batch(state: BatchState | None, *where: ColumnElement[bool]) -> Exists:
         # Its id, or its id and a suffix after "-", which is the character before ".".
         batches.c.instance >= endpoints.c.id,
         batches.c.instance < endpoints.c.id + literal_column("'.'"),
-        *([] if state is None else [batches.c.state == str(state)]),
+        *([] if state is None else [batches.c.state == state]),
         *where,
     )
 
@@ -191,7 +190,7 @@ _OF_KEY = batches.alias("of_key")
 _KEY_IS_COMMITTED = exists().where(
     _OF_KEY.c.channel_uid == batches.c.channel_uid,
     _OF_KEY.c.key == batches.c.key,
-    _OF_KEY.c.state == str(BatchState.COMMITTED),
+    _OF_KEY.c.state == BatchState.COMMITTED,
 )
 _SETTLEMENTS = (
     select(
@@ -203,9 +202,9 @@ _SETTLEMENTS = (
     )
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
     .where(
-        channels.c.delivery == str(Delivery.EXACTLY_ONCE),
+        channels.c.delivery == Delivery.EXACTLY_ONCE,
         # Whose batches are deleted before it.
-        channels.c.phase != str(Phase.DELETING),
+        channels.c.phase != Phase.DELETING,
         endpoints.c.id.in_(bindparam("ids", expanding=True)),
     )
 )
@@ -253,7 +252,6 @@ def insert(tx: WriteTransaction, uid: str, batch: Batch) -> None:
         vars(batch)
         | {
             "channel_uid": uid,
-            "state": str(batch.state),
             "partitions": None if batch.partitions is None else list(batch.partitions),
             "brief": False,
         },
@@ -262,8 +260,7 @@ def insert(tx: WriteTransaction, uid: str, batch: Batch) -> None:
 
 def end(tx: WriteTransaction, uid: str, batch: Batch) -> None:
     """Store the end of an open batch."""
-    ending = {"state": str(batch.state), "ending": batch.ending and str(batch.ending)}
-    _change(tx, uid, batch.id, {column: getattr(batch, column) for column in _OF_END} | ending)
+    _change(tx, uid, batch.id, {column: getattr(batch, column) for column in _OF_END})
     tx.execute(delete(manifest_slices).where(manifest_slices.c.batch_id == batch.id))
 
 
@@ -279,10 +276,8 @@ def _change(tx: WriteTransaction, uid: str, id_: str, columns: Mapping[str, Any]
 
 def _batch_of(row: Row[Any]) -> Batch:
     converted = {
-        "state": BatchState(row.state),
         "begin": numbers_of(row.begin),
         "partitions": None if row.partitions is None else tuple(row.partitions),
-        "ending": None if row.ending is None else Ending(row.ending),
         "counts": None if row.counts is None else numbers_of(row.counts),
     }
     return Batch(**columns_of(row, Batch) | converted)

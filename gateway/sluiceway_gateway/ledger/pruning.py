@@ -37,20 +37,20 @@ _HIGHEST = (
     )
     .scalar_subquery()
 )
-_ABORTED = batches.c.state == str(BatchState.ABORTED)
-_COMMITTED = batches.c.state == str(BatchState.COMMITTED)
+_ABORTED = batches.c.state == BatchState.ABORTED
+_COMMITTED = batches.c.state == BatchState.COMMITTED
 # Readers are told what a failed or lost writer has left, as long as it has its place: which keys it
 # has not committed, and whether it has committed any.
 _OF_WRITER = exists().where(
     endpoints.c.id == func.substr(batches.c.instance, 1, WRITER_ID_CHARACTERS),
     ~endpoints.c.superseded,
-    endpoints.c.state != str(State.CLOSED),
+    endpoints.c.state != State.CLOSED,
 )
 _NEWER = batches.alias("newer")
 _HAS_NEWER = exists().where(
     _NEWER.c.channel_uid == batches.c.channel_uid,
     _NEWER.c.instance == batches.c.instance,
-    _NEWER.c.state == str(BatchState.COMMITTED),
+    _NEWER.c.state == BatchState.COMMITTED,
     _NEWER.c.number > batches.c.number,
 )
 _UNNEEDED = or_(

@@ -19,6 +19,7 @@ from sqlalchemy import (
 
 from sluiceway_gateway.core.db.types import (
     Document,
+    EnumText,
     OptionalDocument,
     UtcTime,
     Word,
@@ -126,7 +127,7 @@ batches = Table(
     Column("instance", Word, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("ordinal", BigInteger),
-    Column("state", Word, nullable=False),
+    Column("state", EnumText(BatchState), nullable=False),
     # By partition, the lower bound of the batch's offsets.
     Column("begin", Document, nullable=False),
     # NULL for all partitions.
@@ -139,7 +140,7 @@ batches = Table(
     Column("lease_until", UtcTime, nullable=False),
     Column("max_until", UtcTime, nullable=False),
     # The kind of its end, and the number of the end in the channel.
-    Column("ending", Word),
+    Column("ending", EnumText(Ending)),
     Column("number", BigInteger),
     Column("records", BigInteger),
     Column("counts", OptionalDocument),

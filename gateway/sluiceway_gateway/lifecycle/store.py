@@ -54,16 +54,12 @@ def usage_of_channel(tx: ReadTransaction, channel: Channel) -> ChannelUsage:
     rows = tx.execute(_PRESENT, {"channel_uid": channel.uid}).all()
     live = [row for row in rows if outcome(row.state, row.health) == "live"]
     return ChannelUsage(
-        writers=tuple(_place(row) for row in live if row.role == str(Role.WRITER)),
+        writers=tuple(_place(row) for row in live if row.role == Role.WRITER),
         ungrouped=tuple(
-            _place(row)
-            for row in live
-            if row.role == str(Role.READER) and row.group_name == ANONYMOUS
+            _place(row) for row in live if row.role == Role.READER and row.group_name == ANONYMOUS
         ),
-        groups=_groups(tx, channel, [row for row in rows if row.role == str(Role.READER)]),
-        last_writer=max(
-            (row.number or 0 for row in rows if row.role == str(Role.WRITER)), default=0
-        ),
+        groups=_groups(tx, channel, [row for row in rows if row.role == Role.READER]),
+        last_writer=max((row.number or 0 for row in rows if row.role == Role.WRITER), default=0),
     )
 
 
@@ -74,9 +70,7 @@ def closing_channels(tx: ReadTransaction) -> list[Channel]:
 
 _OPEN_BATCH = (
     select(batches.c.id)
-    .where(
-        batches.c.channel_uid == bindparam("channel_uid"), batches.c.state == str(BatchState.OPEN)
-    )
+    .where(batches.c.channel_uid == bindparam("channel_uid"), batches.c.state == BatchState.OPEN)
     .limit(1)
 )
 _VISIBLE_ENDS = (
@@ -115,7 +109,7 @@ def _groups(
 def _group(
     group: Group, readers: Sequence[Row[Any]], committed: Mapping[int, Mapping[int, int]]
 ) -> GroupUsage:
-    members = [row for row in readers if group.has_place(row.member_index, Mode(row.mode))]
+    members = [row for row in readers if group.has_place(row.member_index, row.mode)]
     shared = group.mode is Mode.SHARED
     return GroupUsage(
         group=group.name,

@@ -2,9 +2,8 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import Row, bindparam, func, or_, select, tuple_
+from sqlalchemy import bindparam, func, or_, select, tuple_
 
 from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction
@@ -44,7 +43,7 @@ _WITH_IDS = select(
     channels.c.topic_name.label("topic"),
     channels.c.schema_version.label("version"),
     channels.c.compatibility,
-).where(channels.c.format == str(Format.AVRO))
+).where(channels.c.format == Format.AVRO)
 
 
 def subjects(
@@ -57,7 +56,7 @@ def subjects(
     statement = _WITH_IDS.where(starts_with(channels.c.name, prefixes))
     if name is not None:
         statement = statement.where(or_(channels.c.name == name, channels.c.topic_name == name))
-    return [_subject_of(row) for row in tx.execute(statement)]
+    return [Subject(**columns_of(row, Subject)) for row in tx.execute(statement)]
 
 
 def subject_versions(
@@ -75,7 +74,10 @@ def subject_versions(
     )
     if schema_id is not None:
         statement = statement.where(of.schema_id == schema_id)
-    return [(_subject_of(row), row.of_schema, row.schema_id) for row in tx.execute(statement)]
+    return [
+        (Subject(**columns_of(row, Subject)), row.of_schema, row.schema_id)
+        for row in tx.execute(statement)
+    ]
 
 
 def definitions(
@@ -84,8 +86,3 @@ def definitions(
     """Return the definitions of versions, by a channel's uid and the version's number."""
     rows = tx.in_parts(_DEFINITIONS, versions=sorted(versions))
     return {(row.channel_uid, row.version): row.definition for row in rows}
-
-
-def _subject_of(row: Row[Any]) -> Subject:
-    compatibility = Compatibility(row.compatibility)
-    return Subject(**columns_of(row, Subject) | {"compatibility": compatibility})

@@ -107,7 +107,7 @@ def find_kept(tx: ReadTransaction, topic_id: str) -> KeptTopic | None:
     ).all()
     if not rows:
         return None
-    return KeptTopic(format=Format(rows[0].format), versions=tuple(map(_version_of, rows)))
+    return KeptTopic(format=rows[0].format, versions=tuple(map(_version_of, rows)))
 
 
 def forget_kept(tx: WriteTransaction, topic_id: str) -> None:

@@ -2,7 +2,7 @@
 
 from sqlalchemy import CheckConstraint, Column, ForeignKey, Integer, Table, Text
 
-from sluiceway_gateway.core.db.types import Serial, UtcTime, Word, metadata, one_of
+from sluiceway_gateway.core.db.types import EnumText, Serial, UtcTime, Word, metadata, one_of
 from sluiceway_gateway.schemas.model import Format
 
 schemas = Table(
@@ -34,7 +34,7 @@ kept_schemas = Table(
     Column("version", Integer, primary_key=True, autoincrement=False),
     Column("schema_id", Serial, ForeignKey("schemas.id"), nullable=False),
     Column("created_at", UtcTime, nullable=False),
-    Column("format", Word, nullable=False),
+    Column("format", EnumText(Format), nullable=False),
     # The schema with aliases, documentation and other attributes; NULL without any.
     Column("annotated", Text),
     CheckConstraint("version >= 1", name="version"),

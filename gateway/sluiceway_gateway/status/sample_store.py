@@ -31,7 +31,7 @@ from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import CachedSelect, columns_of
 from sluiceway_gateway.endpoints.groups import store as groups_store
-from sluiceway_gateway.endpoints.model import Mode, Role, has_failed, outcome
+from sluiceway_gateway.endpoints.model import Role, has_failed, outcome
 from sluiceway_gateway.endpoints.store import LIVES, share_of
 from sluiceway_gateway.endpoints.tables import endpoints, positions
 from sluiceway_gateway.status.lag import (
@@ -176,7 +176,7 @@ def reader_snapshots(
                 for row in rows
                 if row.role == Role.READER
                 if (group := groups.get((channel.uid, row.group_name))) is not None
-                and group.has_place(row.member_index, Mode(row.mode))
+                and group.has_place(row.member_index, row.mode)
                 if (reader := reader_progress_of(row)).alive or group.keeps_reports(row.generation)
             ),
             committed=tuple(
@@ -210,7 +210,7 @@ def reader_progress_of(row: Row[Any]) -> ReaderProgress:
         group=row.group_name,
         index=row.member_index,
         size=row.size,
-        mode=Mode(row.mode),
+        mode=row.mode,
         epoch=row.epoch,
         alive=outcome(row.state, row.health) == "live",
         positions={int(p): position[0] for p, position in (row.reached or {}).items()},

@@ -191,7 +191,7 @@ def status(tx: ReadTransaction, name: str, *, now: datetime) -> StatusReport | N
     all_endpoints = [entry.endpoint if isinstance(entry, Reader) else entry for entry in attached]
     groups = select(endpoint_groups).where(
         endpoint_groups.c.channel_uid == row.uid,
-        endpoint_groups.c.role == str(Role.READER),
+        endpoint_groups.c.role == Role.READER,
         endpoint_groups.c.name != ANONYMOUS,
     )
     return StatusReport(
@@ -287,9 +287,9 @@ def _troubled_endpoints(
     for row in tx.in_parts(worst_ones, {"since": since}, uids=uids):
         endpoint = EndpointState(
             id=row.id,
-            place=Place(role=Role(row.role), group=row.group_name, index=row.member_index),
-            state=State(row.state),
-            health=Health(row.health),
+            place=Place(role=row.role, group=row.group_name, index=row.member_index),
+            state=row.state,
+            health=row.health,
             changed_at=row.changed_at,
             cause=row.cause,
         )
@@ -443,7 +443,7 @@ def _members(tx: ReadTransaction, uids: Sequence[str], since: datetime) -> Mappi
     for row in tx.in_parts(statement.where(*open_ones, _counted(since)), uids=uids):
         failed = has_failed(row.state, row.health, row.group_name)
         health = FAILED if failed else row.health
-        members[row.channel_uid][Role(row.role), row.group_name][health] += row.number
+        members[row.channel_uid][row.role, row.group_name][health] += row.number
     return members
 
 

@@ -82,7 +82,7 @@ def add(
         "at": at,
         "by": _GATEWAY if by is None else by.subject or by.id,
         "token_id": None if by is None or by.subject is None else by.id,
-        "action": str(action),
+        "action": action,
         "target": target,
         "reason": reason,
         "fields": [asdict(change) for change in changed[:MAX_FIELDS]],
@@ -118,5 +118,4 @@ def delete_old(tx: WriteTransaction, *, before: datetime, limit: int) -> int:
 
 def _entry_of(row: Row[Any]) -> AuditEntry:
     fields = tuple(FieldChange(**change) for change in row.fields)
-    action = AuditedAction(row.action)
-    return AuditEntry(**columns_of(row, AuditEntry) | {"action": action, "fields": fields})
+    return AuditEntry(**columns_of(row, AuditEntry) | {"fields": fields})

@@ -3,7 +3,15 @@
 from sqlalchemy import CheckConstraint, Column, Index, Integer, Table, Text
 
 from sluiceway_gateway.core.audit.model import AuditedAction
-from sluiceway_gateway.core.db.types import Document, Serial, UtcTime, Word, metadata, one_of
+from sluiceway_gateway.core.db.types import (
+    Document,
+    EnumText,
+    Serial,
+    UtcTime,
+    Word,
+    metadata,
+    one_of,
+)
 
 # Without a foreign key: entries outlive their channels.
 audit_entries = Table(
@@ -16,7 +24,7 @@ audit_entries = Table(
     # Label of the token.
     Column("by", Text, nullable=False),
     Column("token_id", Word),
-    Column("action", Word, nullable=False),
+    Column("action", EnumText(AuditedAction), nullable=False),
     Column("target", Text),
     Column("reason", Text),
     Column("fields", Document, nullable=False),

@@ -12,7 +12,7 @@ from sluiceway_gateway.core.auth.model import Principal
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import PreparedSelect, columns_of, upsert
 from sluiceway_gateway.endpoints.groups.model import Group, finished_after
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Role
 from sluiceway_gateway.endpoints.tables import endpoint_groups, endpoints, finished_places
 
 RoleGroup = tuple[str, Role, str]
@@ -58,7 +58,7 @@ def find_all(tx: ReadTransaction, keys: Collection[RoleGroup]) -> dict[RoleGroup
 
 _OF_READERS = select(endpoint_groups).where(
     endpoint_groups.c.channel_uid.in_(bindparam("uids", expanding=True)),
-    endpoint_groups.c.role == str(Role.READER),
+    endpoint_groups.c.role == Role.READER,
 )
 
 
@@ -70,9 +70,8 @@ def of_readers(tx: ReadTransaction, channel_uids: Collection[str]) -> dict[Group
 
 def save(tx: WriteTransaction, *groups: Group) -> None:
     """Insert groups, or update them; stored owners stay."""
-    rows = [vars(group) | {"role": str(group.role), "mode": str(group.mode)} for group in groups]
-    if rows:
-        tx.execute(_SAVE[tx.dialect], rows)
+    if groups:
+        tx.execute(_SAVE[tx.dialect], [vars(group) for group in groups])
 
 
 def claim(
@@ -101,7 +100,7 @@ def transfer(tx: WriteTransaction, group: Group, owner: str) -> None:
 
 
 def _set_owner(tx: WriteTransaction, statement: Update, group: Group, owner: str) -> bool:
-    key = {"uid": group.channel_uid, "of_role": str(group.role), "group": group.name}
+    key = {"uid": group.channel_uid, "of_role": group.role, "group": group.name}
     return tx.execute(statement, key | {"label": owner}).rowcount == 1
 
 
@@ -116,7 +115,7 @@ def of_its_group() -> ColumnElement[bool]:
 
 def group_of(row: Row[Any]) -> Group:
     """Return the group of a row with all columns of `endpoint_groups`."""
-    return Group(**columns_of(row, Group) | {"role": Role(row.role), "mode": Mode(row.mode)})
+    return Group(**columns_of(row, Group))
 
 
 ReadingPlace = tuple[str, str, int]

@@ -8,7 +8,7 @@ from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction
 from sluiceway_gateway.core.db.statements import chunks, starts_with
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Role, SparkJob, State
+from sluiceway_gateway.endpoints.model import ANONYMOUS, SparkJob, State
 from sluiceway_gateway.endpoints.tables import endpoints
 from sluiceway_gateway.status.graph.model import (
     MAX_CHANNELS,
@@ -19,7 +19,7 @@ from sluiceway_gateway.status.graph.model import (
 
 # Ended readers and writers without a group are not part of a pipeline.
 _SHOWN = ~endpoints.c.superseded & (
-    (endpoints.c.group_name != ANONYMOUS) | (endpoints.c.state != str(State.CLOSED))
+    (endpoints.c.group_name != ANONYMOUS) | (endpoints.c.state != State.CLOSED)
 )
 
 
@@ -74,11 +74,11 @@ def _endpoints(tx: ReadTransaction, names: Mapping[str, str], *, limit: int) -> 
             GraphEndpoint(
                 id=row.id,
                 channel=names[row.channel_uid],
-                role=Role(row.role),
+                role=row.role,
                 group=row.group_name,
                 session=row.session_id,
-                state=State(row.state),
-                health=Health(row.health),
+                state=row.state,
+                health=row.health,
                 title=row.title,
                 spark=None if row.spark is None else SparkJob(**row.spark),
             )
