@@ -64,7 +64,7 @@ _CHANNELS = select(
     channels.c.topic_name.label("topic"),
     channels.c.topic_id,
     channels.c.topic_partitions.label("partitions"),
-    (channels.c.delivery == str(Delivery.EXACTLY_ONCE)).label("exactly_once"),
+    (channels.c.delivery == Delivery.EXACTLY_ONCE).label("exactly_once"),
 ).where(in_phases(READABLE), channels.c.topic_partitions.is_not(None))
 _IN_USE = _CHANNELS.where(channels.c.uid.in_(select(endpoints.c.channel_uid).where(LIVES)))
 _BY_UID = _CHANNELS.where(channels.c.uid.in_(bindparam("uids", expanding=True)))
