@@ -5,7 +5,7 @@ A route declares its access once, in its endpoint's signature; a route that decl
 
 from base64 import b64decode
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from anyio import to_thread
@@ -22,6 +22,9 @@ PUBLIC = HEALTH | {
     *("/", "/ui/{file:path}", "/openapi.json", "/docs", "/docs/errors", "/docs/{file}")
 }
 """Routes without authentication: health, and files of the dashboard and the documentation."""
+
+REGISTRY: Final = "/registry"
+"""The paths that take the token as the password of basic authentication too."""
 
 PRINCIPAL = "sluiceway.principal"
 """Key of an authorized request's principal in its ASGI scope."""
@@ -118,6 +121,11 @@ def _authority(origin: str) -> str:
         return urlsplit(origin).netloc
     except ValueError:
         return ""
+
+
+def is_of_registry(path: str) -> bool:
+    """Whether this is a path of the registry."""
+    return path == REGISTRY or path.startswith(f"{REGISTRY}/")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Access log, metrics and ids of requests; long polls, and their end with the connection."""
+"""Access log, metrics and ids of requests; the limit of bodies; long polls, and their end."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from sluiceway_gateway.core.auth.model import Principal
 from sluiceway_gateway.core.auth.ownership import Ownership
 from sluiceway_gateway.core.auth.service import Tokens
 from sluiceway_gateway.core.db.failures import cause_of
-from sluiceway_gateway.core.errors import SluicewayGatewayError
+from sluiceway_gateway.core.errors import BodyTooLarge, SluicewayGatewayError
 from sluiceway_gateway.core.preconditions import Precondition
 from sluiceway_gateway.core.telemetry import Metrics
 from sluiceway_gateway.core.tracing import continued
@@ -30,6 +30,10 @@ _lines = logging.getLogger("sluiceway_gateway.http")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:=+/@-]{1,128}")
 #: Changes that are as frequent as reads, and logged like them.
 _FREQUENT = {"/v1/heartbeats", "/v1/channels/{name}/groups/{group}/offsets"}
+
+
+Respond = Callable[[Request, SluicewayGatewayError], Response]
+"""Returns the response to a request that failed with this error."""
 
 
 class Observation:
@@ -118,6 +122,37 @@ class Observation:
             ms=round(seconds * 1000, 1),
             **({} if failure is None else _fields_of(failure)),
         )
+
+
+class BodyLimit:
+    """Refuses bodies with more bytes than the limit, announced or not."""
+
+    def __init__(self, app: ASGIApp, *, limit_bytes: int, respond: Respond) -> None:
+        self._app = app
+        self._limit_bytes = limit_bytes
+        self._respond = respond
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the request with a limited body."""
+        received = 0
+        too_large = f"A request body has at most {self._limit_bytes} bytes; send less."
+
+        async def limited() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._limit_bytes:
+                # FastAPI passes on no other error from its own read of a body.
+                raise HTTPException(413, too_large)
+            return message
+
+        # The server refuses a length that is not a number.
+        announced = dict(scope.get("headers", ())).get(b"content-length", b"0")
+        if len(announced) > 18 or int(announced) > self._limit_bytes:
+            response = self._respond(Request(scope), BodyTooLarge(too_large))
+            await response(scope, receive, send)
+        else:
+            await self._app(scope, limited, send)
 
 
 def _fields_of(failure: SluicewayGatewayError) -> dict[str, str]:

@@ -3,17 +3,20 @@
 import base64
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path, Query
+from fastapi import Request as HttpRequest
+from fastapi.dependencies.models import Dependant
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from sluiceway_gateway.api.models import GroupName
 from sluiceway_gateway.core.auth.model import Principal, check_label
 from sluiceway_gateway.core.db.idempotency import Request
-from sluiceway_gateway.core.errors import InvalidRequest
+from sluiceway_gateway.core.errors import InvalidRequest, Violation
 from sluiceway_gateway.core.names import NAME_LENGTH, NAME_PATTERN, check_name
 from sluiceway_gateway.core.preconditions import Precondition
 
@@ -160,3 +163,26 @@ def decoded_cursor(cursor: str) -> str:
 
 
 InGroup = Annotated[GroupName, Path(description="The group's name")]
+
+
+def query_names(dependant: Dependant) -> frozenset[str]:
+    """Return the query parameters that a route and its dependencies take."""
+    own = frozenset(field.alias for field in dependant.query_params)
+    return own.union(*map(query_names, dependant.dependencies))
+
+
+def check_query(request: HttpRequest, names: frozenset[str]) -> None:
+    """Refuse query parameters with other names, and those given twice."""
+    if not request.scope["query_string"]:
+        return
+    times = Counter(name for name, _ in request.query_params.multi_items())
+    taken = ", ".join(sorted(names)) or "none"
+    violations = []
+    for name, count in times.items():
+        if name not in names:
+            message = f"unknown parameter; this path takes {taken}"
+            violations.append(Violation(pointer=f"query:{name[:100]}", message=message))
+        elif count > 1:
+            violations.append(Violation(pointer=f"query:{name}", message="given more than once"))
+    if violations:
+        raise InvalidRequest.malformed(violations)

@@ -1,17 +1,22 @@
 """Errors as RFC 9457 problems: HTTP status, JSON, OpenAPI responses."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Literal
 
+import fastapi
 from fastapi import Request
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import iter_route_contexts
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import Match
 
-from sluiceway_gateway.api.auth import authenticate
+from sluiceway_gateway.api.auth import authenticate, is_of_registry
 from sluiceway_gateway.core import errors
 from sluiceway_gateway.core.auth.service import Tokens
 from sluiceway_gateway.core.errors import (
@@ -22,6 +27,7 @@ from sluiceway_gateway.core.errors import (
 )
 
 MEDIA_TYPE = "application/problem+json"
+_Answer = Coroutine[Any, Any, Response]
 
 # The nearest class counts.
 STATUSES: Mapping[type[SluicewayGatewayError], int] = {
@@ -109,6 +115,8 @@ def headers_of(error: SluicewayGatewayError, *, scheme: str = "Bearer") -> dict[
         return {"Retry-After": str(error.retry_after_s)}
     if isinstance(error, errors.UnsupportedMediaType):
         return {"Accept": "application/json"}
+    if isinstance(error, errors.MethodNotAllowed):
+        return {"Allow": ", ".join(error.allowed)}
     return {}
 
 
@@ -188,16 +196,76 @@ async def unrouted(
         return refusal, {}
     if error.status_code != 405:
         return errors.NotFound("There is nothing here; the paths are at /docs."), {}
-    allowed = ", ".join(_methods(request))
-    message = f"{request.method} is not for this; use {allowed}."
-    return errors.MethodNotAllowed(message), {"Allow": allowed}
+    allowed = _methods(request)
+    message = f"{request.method} is not for this; use {', '.join(allowed)}."
+    return errors.MethodNotAllowed(message, allowed), {}
+
+
+class ErrorResponses:
+    """Responses to errors: problems, and for the registry's paths its own format."""
+
+    def __init__(self, *, of_registry: Callable[[SluicewayGatewayError], Response]) -> None:
+        self._of_registry = of_registry
+
+    def of(self, connection: HTTPConnection, error: SluicewayGatewayError) -> Response:
+        """Return the response to a request that failed; its log will have the error."""
+        connection.state.error = error
+        if is_of_registry(connection.scope["path"]):
+            return self._of_registry(error)
+        return problem_response(error, request_id=getattr(connection.state, "request_id", None))
+
+    def to_refusal(self, connection: HTTPConnection, error: Exception) -> Response:
+        """Return the response to an AuthenticationError, whose cause is the gateway's error."""
+        if not isinstance(error.__cause__, SluicewayGatewayError):
+            raise error
+        return self.of(connection, error.__cause__)
+
+    @property
+    def handlers(self) -> dict[int | type[Exception], Callable[[Request, Any], _Answer]]:
+        """The exception handlers of the application."""
+
+        async def on_error(request: Request, error: SluicewayGatewayError) -> Response:
+            return self.of(request, error)
+
+        async def on_invalid(request: Request, error: RequestValidationError) -> Response:
+            return self.of(request, malformed(error.errors()))
+
+        async def on_disconnect(request: Request, _error: ClientDisconnect) -> Response:
+            closed = InvalidRequest("The connection closed before the end of the body.")
+            return self.of(request, closed)
+
+        async def on_http(request: Request, error: HTTPException) -> Response:
+            refusal = None if isinstance(error, fastapi.HTTPException) else _refusal(request, error)
+            if refusal is None:
+                return await http_exception_handler(request, error)
+            return self.of(request, refusal)
+
+        return {
+            SluicewayGatewayError: on_error,
+            RequestValidationError: on_invalid,
+            ClientDisconnect: on_disconnect,
+            HTTPException: on_http,
+        }
+
+
+def _refusal(request: Request, error: HTTPException) -> SluicewayGatewayError | None:
+    """Return the error for a refusal by the router or by BodyLimit; None for another one."""
+    match error.status_code:
+        case 404:
+            return errors.NotFound("There is nothing here; the paths are at /docs.")
+        case 405:
+            allowed = _methods(request)
+            message = f"{request.state.method} is not for this; use {', '.join(allowed)}."
+            return errors.MethodNotAllowed(message, allowed)
+        case 413:
+            return errors.BodyTooLarge(error.detail)
+    return None
 
 
 def _methods(request: Request) -> list[str]:
-    """Return all methods of the request's path; each route knows only its own."""
-    return sorted(
-        method
-        for route in request.app.routes
-        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
-        for method in route.methods or ()
-    )
+    """Return all methods of the request's path; the router's error has those of one route."""
+    methods: set[str] = set()
+    for route in iter_route_contexts(request.app.routes):
+        if route.methods and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)

@@ -15,8 +15,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from sluiceway_gateway.api.auth import PUBLIC, Access
-from sluiceway_gateway.api.json import NO_BODY, loads
 from sluiceway_gateway.api.problems import malformed
+from sluiceway_gateway.api.strict_json import NO_BODY, loads
 from sluiceway_gateway.core.errors import (
     BodyTooLarge,
     Forbidden,

@@ -224,7 +224,11 @@ class ChannelNotFound(NotFound, code="channel_not_found", title="No such channel
 
 
 class MethodNotAllowed(SluicewayGatewayError, code="method_not_allowed", title="Wrong method"):
-    """The resource does not have this method."""
+    """The resource does not have this method; `allowed` has those that it has."""
+
+    def __init__(self, detail: str, allowed: Sequence[str] = ()) -> None:
+        super().__init__(detail)
+        self.allowed = allowed
 
 
 class PreconditionFailed(

@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from endpoints import fresh_id
 from gateways import SCHEMA, Rig, code
 from sluiceway_gateway.api.auth import PUBLIC
-from sluiceway_gateway.api.json import loads
+from sluiceway_gateway.api.strict_json import loads
 
 JSON = {"Content-Type": "application/json"}
 MOST_SHOWN = 20
