@@ -8,16 +8,17 @@ from datetime import timedelta
 from anyio import CapacityLimiter
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
-from starlette.routing import BaseRoute
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
 
 from sluiceway import __version__
 from sluiceway_gateway.api import health, openapi
 from sluiceway_gateway.api import token_routes as auth_routes
-from sluiceway_gateway.api.auth import HEALTH
+from sluiceway_gateway.api.auth import HEALTH, METRICS, TokenBackend, require_permissions
 from sluiceway_gateway.api.json import JsonCache, ResponseCache
-from sluiceway_gateway.api.middleware import Observation
-from sluiceway_gateway.api.openapi import DESCRIPTION, document
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.middleware import BodyLimit, Observation
+from sluiceway_gateway.api.openapi import DESCRIPTION, TAGS, document
+from sluiceway_gateway.api.problems import ErrorResponses
 from sluiceway_gateway.channels import routes as channels_routes
 from sluiceway_gateway.channels import schema_routes
 from sluiceway_gateway.channels.service import Channels
@@ -67,7 +68,7 @@ from sluiceway_gateway.ui import routes as ui_routes
 __all__ = ["create_app"]
 
 #: Paths that probes and scrapers request every few seconds.
-_UNTRACED = HEALTH | {"/metrics"}
+_UNTRACED = HEALTH | {METRICS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,11 +253,25 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             await run_in_threadpool(kafka.close)
             database.close()
 
+    responses = ErrorResponses(of_registry=registry_routes.error_response)
     app = FastAPI(
         title="Sluiceway",
         description=DESCRIPTION,
         version=__version__,
         lifespan=lifespan,
+        # The outermost first.
+        middleware=[
+            Middleware(Observation, metrics=metrics, ownership=ownership, respond=responses.of),
+            Middleware(
+                AuthenticationMiddleware,
+                backend=TokenBackend(tokens),
+                on_error=responses.to_refusal,
+            ),
+            Middleware(BodyLimit, limit_bytes=settings.max_body_bytes, respond=responses.of),
+        ],
+        exception_handlers=responses.handlers,
+        openapi_tags=[{"name": tag} for tag in TAGS],
+        generate_unique_id_function=lambda route: route.name,
         # With an SDK, a span per request. Metrics go to Prometheus, logs to structlog.
         telemetry={
             "metrics": False,
@@ -271,16 +286,17 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         redoc_url=None,
     )
     app.state.parts = parts
-    for part in (
+    # Routers are tried in this order: those of frequent requests are the first.
+    for feature in (
+        offsets_routes,
+        sessions_routes,
         channels_routes,
+        endpoints_routes,
+        status_routes,
         lifecycle_routes,
         schema_routes,
-        endpoints_routes,
-        sessions_routes,
-        offsets_routes,
         ledger_routes,
         messages_routes,
-        status_routes,
         history_routes,
         graph_routes,
         groups_routes,
@@ -293,20 +309,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         openapi,
         ui_routes,
     ):
-        # One flat list, because FastAPI's document and the tests walk over it.
-        app.router.routes.extend(part.router.routes)
-    documented = list(app.router.routes)
-    # Routes are matched in order: the most frequent first.
-    app.router.routes.sort(key=lambda route: not _is_frequent(route))
-    app.openapi = lambda: document(app, documented)  # type: ignore[method-assign]
-    # Without FastAPI's own middleware, which has no effect here and takes time.
-    app.middleware_stack = Observation(
-        app.router, metrics=metrics, tokens=tokens, ownership=ownership
-    )
+        require_permissions(feature.router)
+        app.include_router(feature.router)
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]
     return app
-
-
-def _is_frequent(route: BaseRoute) -> bool:
-    """Whether the route's service authenticates again, as on all routes of frequent requests."""
-    access = route.access if isinstance(route, GatewayRoute) else None
-    return access is not None and access.rechecked

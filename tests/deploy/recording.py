@@ -235,7 +235,7 @@ def main(path: Path) -> None:
                 database_url=database, kafka_bootstrap_servers=kafka.bootstrap_servers
             )
             app = create_app(settings)
-            app.middleware_stack = recorder.wrap(app.middleware_stack or app)
+            app.add_middleware(recorder.wrap)
             with serving(app) as url, Gateway(url) as gateway:
                 work(gateway)
                 work_together(gateway, recorder)

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import uvicorn
 from fastapi import FastAPI
+from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
 
 from sluiceway.schema import Schema
 from sluiceway_gateway.app import create_app
@@ -123,6 +124,17 @@ class Rig:
     def observe(self, name: str, phase: Phase, **status: Any) -> Channel:
         """Record an observation of a channel."""
         return observe(self.database, self.clock(), name, phase, **status)
+
+
+def served(app: FastAPI) -> list[tuple[str, RouteContext]]:
+    """Return each method of each route with the route; HEAD where there is GET."""
+    routes = []
+    for route in iter_route_contexts(app.routes):
+        assert isinstance(route.original_route, APIRoute), "a mount would need a guard of its own"
+        methods = route.original_route.methods
+        methods = methods | {"HEAD"} if "GET" in methods else methods
+        routes += [(method, route) for method in sorted(methods)]
+    return routes
 
 
 def insert_channel(

@@ -1,5 +1,6 @@
 """Dependencies of routes: services of the application that serves a request."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Depends, Request
@@ -10,16 +11,21 @@ from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.settings import Settings
 
 
-def part(name: str) -> Any:
-    """Return the dependency on the application's service of this name, in `app.state.parts`."""
+@dataclass(frozen=True)
+class Service:
+    """The dependency on the application's service of this name, in `app.state.parts`.
 
-    def part_of(request: Request) -> Any:
-        return getattr(request.app.state.parts, name)
+    Equal ones are one dependency, also in `dependency_overrides`.
+    """
 
-    return Depends(part_of)
+    name: str
+
+    async def __call__(self, request: Request) -> Any:
+        """Return the service."""
+        return getattr(request.app.state.parts, self.name)
 
 
-KafkaDep = Annotated[KafkaAdmin, part("kafka")]
-RenderedDep = Annotated[ResponseCache, part("rendered")]
-SettingsDep = Annotated[Settings, part("settings")]
-TokensDep = Annotated[Tokens, part("tokens")]
+KafkaDep = Annotated[KafkaAdmin, Depends(Service("kafka"))]
+RenderedDep = Annotated[ResponseCache, Depends(Service("rendered"))]
+SettingsDep = Annotated[Settings, Depends(Service("settings"))]
+TokensDep = Annotated[Tokens, Depends(Service("tokens"))]

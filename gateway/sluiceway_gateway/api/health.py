@@ -6,12 +6,12 @@ from functools import partial
 from typing import Annotated
 
 from anyio import CapacityLimiter, move_on_after, to_thread
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from sluiceway_gateway.api.deps import KafkaDep, part
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.deps import KafkaDep, Service
+from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.core.db import revision
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.errors import (
@@ -29,11 +29,11 @@ _TIMEOUT_S = 2.0
 #: Time of a check. Probes time out after 5 s, and would not show the reason.
 _RESPONSE_S = 4.0
 
-router = APIRouter(route_class=GatewayRoute)
+router = APIRouter(route_class=StrictRoute)
 
-DatabaseDep = Annotated[Database, part("database")]
-FailingLoopsDep = Annotated[Callable[[], Mapping[str, str]], part("failing_loops")]
-ProbeThreadsDep = Annotated[CapacityLimiter, part("probe_threads")]
+DatabaseDep = Annotated[Database, Depends(Service("database"))]
+FailingLoopsDep = Annotated[Callable[[], Mapping[str, str]], Depends(Service("failing_loops"))]
+ProbeThreadsDep = Annotated[CapacityLimiter, Depends(Service("probe_threads"))]
 
 
 class Live(BaseModel):

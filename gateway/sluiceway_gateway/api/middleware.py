@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import structlog
@@ -14,11 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluiceway.tracing import request_ids
-from sluiceway_gateway.api.auth import PRINCIPAL, authenticate
-from sluiceway_gateway.api.problems import problem_response, unrouted
-from sluiceway_gateway.core.auth.model import Principal
+from sluiceway_gateway.api.auth import Caller, authenticate_again
 from sluiceway_gateway.core.auth.ownership import Ownership
-from sluiceway_gateway.core.auth.service import Tokens
 from sluiceway_gateway.core.db.failures import cause_of
 from sluiceway_gateway.core.errors import BodyTooLarge, SluicewayGatewayError
 from sluiceway_gateway.core.preconditions import Precondition
@@ -31,21 +28,24 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:=+/@-]{1,128}")
 #: Changes that are as frequent as reads, and logged like them.
 _FREQUENT = {"/v1/heartbeats", "/v1/channels/{name}/groups/{group}/offsets"}
 
-
 Respond = Callable[[Request, SluicewayGatewayError], Response]
 """Returns the response to a request that failed with this error."""
 
 
 class Observation:
-    """The outermost middleware: logs and counts requests, responds to errors with problems."""
+    """Logs and counts requests, gives each an id, and responds to unexpected errors.
+
+    `request.state` has the `request_id` and the `method` that was sent: a HEAD is served like a
+    GET, and the server sends the headers of the response and no body.
+    """
 
     def __init__(
-        self, app: ASGIApp, *, metrics: Metrics, tokens: Tokens, ownership: Ownership
+        self, app: ASGIApp, *, metrics: Metrics, ownership: Ownership, respond: Respond
     ) -> None:
         self._app = app
         self._ownership = ownership
         self._metrics = metrics
-        self._tokens = tokens
+        self._respond = respond
         self._request_ids = request_ids()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -56,8 +56,11 @@ class Observation:
         if scope["type"] != "http":
             raise NotImplementedError(f"a connection of the kind {scope['type']}")
         request_id = _given_id(scope) or next(self._request_ids)
-        begun, status = time.perf_counter(), 0
-        failure: SluicewayGatewayError | None = None
+        method, begun, status = scope["method"], time.perf_counter(), 0
+        if method == "HEAD":
+            # The server has to see the method that was sent.
+            scope = {**scope, "method": "GET"}
+        scope.setdefault("state", {}).update(request_id=request_id, method=method)
 
         async def observed(message: Message) -> None:
             nonlocal status
@@ -74,50 +77,35 @@ class Observation:
             structlog.contextvars.bound_contextvars(request_id=request_id),
         ):
             try:
-                try:
-                    await self._app(scope, receive, observed)
-                except (HTTPException, SluicewayGatewayError) as error:
-                    if status:
-                        raise
-                    headers: Mapping[str, str] = {}
-                    if isinstance(error, HTTPException):
-                        failure, headers = await unrouted(error, Request(scope), self._tokens)
-                    else:
-                        failure = error
-                    response = problem_response(failure, headers, request_id=request_id)
-                    await response(scope, receive, observed)
+                await self._app(scope, receive, observed)
             except Exception:
-                _log.exception("request failed", method=scope["method"])
+                _log.exception("request failed", method=method)
                 if status:
                     # A part of the response was sent; the server closes the connection.
                     raise
-                failure = _internal(request_id)
-                response = problem_response(failure, request_id=request_id)
+                response = self._respond(Request(scope), _internal(request_id))
                 await response(scope, receive, observed)
             finally:
-                self._record(scope, status, time.perf_counter() - begun, failure)
+                self._record(scope, method, status, time.perf_counter() - begun)
                 if self._ownership.pending:
                     await run_in_threadpool(self._ownership.write_pending)
 
-    def _record(
-        self, scope: Scope, status: int, seconds: float, failure: SluicewayGatewayError | None
-    ) -> None:
+    def _record(self, scope: Scope, method: str, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path_format", "unmatched")
-        method = scope["method"]
         self._metrics.count_request(route=route, method=method, status=status, seconds=seconds)
         usual = status < 500 if method in {"GET", "HEAD"} else status < 400 and route in _FREQUENT
         level = logging.DEBUG if usual else logging.INFO
         if not _lines.isEnabledFor(level):
             # structlog's own check comes only after it has built the entry.
             return
-        principal: Principal | None = scope.get(PRINCIPAL)
+        caller, failure = scope.get("user"), scope["state"].get("error")
         _log.log(
             level,
             "request",
             method=method,
             route=route,
             channel=scope.get("path_params", {}).get("name"),
-            by=None if principal is None else principal.subject or principal.id,
+            by=caller.display_name if isinstance(caller, Caller) else None,
             status=status,
             ms=round(seconds * 1000, 1),
             **({} if failure is None else _fields_of(failure)),
@@ -214,7 +202,7 @@ async def long_poll(
         if left_s <= 0 or not await unless_disconnected(request, changed(state, timeout_s=left_s)):
             return state, Response(status_code=304, headers={"ETag": tag(state)})
         if not authenticates:
-            await authenticate(request, request.app.state.parts.tokens)
+            await authenticate_again(request)
         state = await run_in_threadpool(read)
     return state, None
 

@@ -1,7 +1,6 @@
 """API reference: the OpenAPI document with its examples and links, and the page of error codes."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -10,13 +9,12 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, JSONResponse
-from starlette.routing import BaseRoute
 
 from sluiceway_gateway.api.auth import PUBLIC
 from sluiceway_gateway.api.models import INT64_MAX
 from sluiceway_gateway.api.openapi_examples import EXAMPLES, LINKS
 from sluiceway_gateway.api.problems import Problem, status_of
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.core.errors import (
     NotFound,
     RegistryError,
@@ -24,7 +22,7 @@ from sluiceway_gateway.core.errors import (
     StartupRefused,
 )
 
-router = APIRouter(route_class=GatewayRoute)
+router = APIRouter(route_class=StrictRoute)
 
 _DIRECTORY = Path(__file__).parent / "swagger_ui"
 _TYPES = {
@@ -53,7 +51,11 @@ Errors are `application/problem+json` with a stable `code`: see the [error codes
 Every change can be repeated. `X-Request-Id` and `traceparent` of a request appear in the
 gateway's log; every response has an `X-Request-Id`.
 """
-
+TAGS = (
+    *("channels", "schemas", "endpoints", "ledger", "messages", "status"),
+    *("tokens", "cluster", "health"),
+)
+"""In the order of the document; the order of routes is that in which requests are matched."""
 
 _ERRORS_PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -110,19 +112,18 @@ async def docs_file(file: Annotated[str, PathParameter(max_length=100)]) -> Resp
 _BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 
 
-def document(app: FastAPI, routes: Sequence[BaseRoute]) -> dict[str, Any]:
-    """Return the document, with the routes in this order; built once."""
+def document(app: FastAPI) -> dict[str, Any]:
+    """Return the document; built once."""
     if app.openapi_schema is None:
         made = get_openapi(
             title=app.title,
             version=app.version,
             description=app.description,
-            routes=[_without_head(route) for route in routes],
+            routes=app.routes,
+            tags=app.openapi_tags,
         )
         schemas = made.setdefault("components", {}).setdefault("schemas", {})
-        problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-        schemas.update(problem.pop("$defs", {}))
-        schemas["Problem"] = problem
+        _share(Problem.model_json_schema(ref_template="#/components/schemas/{model}"), schemas)
         made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         made["security"] = [{"token": []}]
         for path, operations in made["paths"].items():
@@ -131,11 +132,20 @@ def document(app: FastAPI, routes: Sequence[BaseRoute]) -> dict[str, Any]:
                     operation["security"] = []
                 _add_links(operation)
                 if "requestBody" in operation:
-                    example = EXAMPLES[operation["operationId"]]
-                    operation["requestBody"]["content"]["application/json"]["example"] = example
+                    content = operation["requestBody"]["content"]["application/json"]
+                    content["example"] = EXAMPLES[operation["operationId"]]
+                    if "$ref" not in content["schema"]:
+                        content["schema"] = _share(content["schema"], schemas)
         _restore_integers(made)
         app.openapi_schema = made
     return app.openapi_schema
+
+
+def _share(schema: dict[str, Any], schemas: dict[str, Any]) -> dict[str, str]:
+    """Add a model's schema, and those it refers to, to `schemas`; return the reference to it."""
+    schemas.update(schema.pop("$defs", {}))
+    schemas[schema["title"]] = schema
+    return {"$ref": f"#/components/schemas/{schema['title']}"}
 
 
 def _add_links(operation: dict[str, Any]) -> None:
@@ -149,15 +159,6 @@ def _add_links(operation: dict[str, Any]) -> None:
         for status, response in operation["responses"].items():
             if status in ("200", "201"):
                 response.setdefault("links", {})[link.operation] = described
-
-
-def _without_head(route: BaseRoute) -> BaseRoute:
-    """Return the route without HEAD, which the document omits because every GET has it."""
-    if not isinstance(route, GatewayRoute):
-        return route
-    documented = copy(route)
-    documented.methods = (route.methods or set()) - {"HEAD"}
-    return documented
 
 
 def _restore_integers(part: Any) -> None:

@@ -32,25 +32,27 @@ NO_CURSOR = "not a cursor of this list; use next_cursor of the previous page"
 _TAGS = "Entity tags of responses, or *"
 
 
-def _precondition(
+async def precondition_of(
     if_match: Annotated[str | None, Header(description=_TAGS)] = None,
     if_none_match: Annotated[str | None, Header(description=_TAGS)] = None,
 ) -> Precondition:
+    """Return the request's precondition."""
     return Precondition.of(if_match=if_match, if_none_match=if_none_match)
 
 
-Conditions = Annotated[Precondition, Depends(_precondition)]
+Conditions = Annotated[Precondition, Depends(precondition_of)]
 
 
-def _features(
+async def features_of(
     sluiceway_features: Annotated[
         str, Header(description="Features of the client, such as exactly-once, separated by commas")
     ] = "",
 ) -> frozenset[str]:
+    """Return the names of the client's features."""
     return frozenset(feature.strip() for feature in sluiceway_features.split(","))
 
 
-Features = Annotated[frozenset[str], Depends(_features)]
+Features = Annotated[frozenset[str], Depends(features_of)]
 
 MAX_WAIT_S = 60
 Label = Annotated[str, AfterValidator(check_label)]

@@ -16,9 +16,8 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response
 from starlette.routing import Match
 
-from sluiceway_gateway.api.auth import authenticate, is_of_registry
+from sluiceway_gateway.api.auth import is_of_registry
 from sluiceway_gateway.core import errors
-from sluiceway_gateway.core.auth.service import Tokens
 from sluiceway_gateway.core.errors import (
     MOST_VIOLATIONS,
     InvalidRequest,
@@ -183,22 +182,6 @@ def problems(
         for status in sorted({401, 403, 414, 422, 500, 503, *statuses, *bodies})
     }
     return {**responses, **(also or {})}
-
-
-async def unrouted(
-    error: HTTPException, request: Request, tokens: Tokens
-) -> tuple[SluicewayGatewayError, Mapping[str, str]]:
-    """Return the error for an unknown path or method, and its headers."""
-    try:
-        # No route was found, so none has authenticated the request.
-        await authenticate(request, tokens)
-    except SluicewayGatewayError as refusal:
-        return refusal, {}
-    if error.status_code != 405:
-        return errors.NotFound("There is nothing here; the paths are at /docs."), {}
-    allowed = _methods(request)
-    message = f"{request.method} is not for this; use {', '.join(allowed)}."
-    return errors.MethodNotAllowed(message, allowed), {}
 
 
 class ErrorResponses:

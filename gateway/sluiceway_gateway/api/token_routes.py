@@ -9,9 +9,9 @@ from sluiceway_gateway.api.auth import Anybody
 from sluiceway_gateway.api.deps import TokensDep
 from sluiceway_gateway.api.json import json_response, time_json
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute
 
-router = APIRouter(prefix="/v1", tags=["tokens"], route_class=GatewayRoute)
+router = APIRouter(prefix="/v1", tags=["tokens"], route_class=StrictRoute)
 
 
 class TokenBody(BaseModel):

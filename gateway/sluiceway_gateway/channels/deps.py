@@ -2,9 +2,11 @@
 
 from typing import Annotated
 
-from sluiceway_gateway.api.deps import part
+from fastapi import Depends
+
+from sluiceway_gateway.api.deps import Service
 from sluiceway_gateway.channels.service import Channels
 from sluiceway_gateway.channels.watch import Watch
 
-ChannelsDep = Annotated[Channels, part("channels")]
-WatchDep = Annotated[Watch, part("watch")]
+ChannelsDep = Annotated[Channels, Depends(Service("channels"))]
+WatchDep = Annotated[Watch, Depends(Service("watch"))]

@@ -22,7 +22,7 @@ from sluiceway_gateway.api.params import (
     request_of,
 )
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.channels.change import UNSET, etag
 from sluiceway_gateway.channels.deps import ChannelsDep, WatchDep
 from sluiceway_gateway.channels.model import Channel
@@ -45,7 +45,7 @@ from sluiceway_gateway.core.settings import Settings
 from sluiceway_gateway.schemas.model import SchemaVersion
 from sluiceway_gateway.schemas.service import parse_schema
 
-router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=GatewayRoute)
+router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=StrictRoute)
 
 DryRun = Annotated[
     bool,

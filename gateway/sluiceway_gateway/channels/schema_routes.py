@@ -11,10 +11,10 @@ from sluiceway_gateway.api.auth import Anybody, Viewer
 from sluiceway_gateway.api.json import body_of, json_response
 from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.channels.deps import ChannelsDep
 
-router = APIRouter(prefix="/v1", tags=["schemas"], route_class=GatewayRoute)
+router = APIRouter(prefix="/v1", tags=["schemas"], route_class=StrictRoute)
 
 SchemaId = Annotated[int, Path(ge=1, le=2**31 - 1, description="The schema id in messages")]
 

@@ -3,17 +3,17 @@
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from sluiceway_gateway.api.auth import Manager, Viewer, access
-from sluiceway_gateway.api.deps import RenderedDep, SettingsDep, part
+from sluiceway_gateway.api.auth import Manager, Permission, Viewer
+from sluiceway_gateway.api.deps import RenderedDep, Service, SettingsDep
 from sluiceway_gateway.api.json import body_of, json_response, text_of
 from sluiceway_gateway.api.middleware import long_poll
 from sluiceway_gateway.api.models import GroupName, Uid
 from sluiceway_gateway.api.params import Conditions, Features, Name, Wait
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.channels.change import endpoints_etag
 from sluiceway_gateway.channels.deps import WatchDep
 from sluiceway_gateway.channels.routes import Listener, connection_text
@@ -47,11 +47,11 @@ from sluiceway_gateway.endpoints.wire import (
 )
 
 router = APIRouter(
-    prefix="/v1/channels/{name}/endpoints", tags=["endpoints"], route_class=GatewayRoute
+    prefix="/v1/channels/{name}/endpoints", tags=["endpoints"], route_class=StrictRoute
 )
 
-AttachDep = Annotated[AttachService, part("attach")]
-EndpointsDep = Annotated[Endpoints, part("endpoints")]
+AttachDep = Annotated[AttachService, Depends(Service("attach"))]
+EndpointsDep = Annotated[Endpoints, Depends(Service("endpoints"))]
 
 EndpointId = Annotated[Uid, Path(description="The endpoint's id")]
 
@@ -68,7 +68,9 @@ EndpointId = Annotated[Uid, Path(description="The endpoint's id")]
 async def attach_endpoint(
     name: Name,
     body: AttachPost,
-    principal: Annotated[Principal, access(Action.VIEW, rechecked=True)],
+    principal: Annotated[
+        Principal, Depends(Permission(Action.VIEW, channel="name", authorized_in_transaction=True))
+    ],
     attach: AttachDep,
     settings: SettingsDep,
     rendered: RenderedDep,

@@ -5,17 +5,17 @@ from operator import attrgetter
 from typing import Annotated
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.api.auth import Manager, Viewer, Writer
-from sluiceway_gateway.api.deps import part
+from sluiceway_gateway.api.deps import Service
 from sluiceway_gateway.api.json import body_of, json_response
 from sluiceway_gateway.api.middleware import long_poll
 from sluiceway_gateway.api.models import INT64_MAX, Count, PartitionText, RequestModel, Uid
 from sluiceway_gateway.api.params import LABEL_TEXT, Conditions, Label, Name, Reason, Time, Wait
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.core.names import MAX_PARTITIONS
 from sluiceway_gateway.core.preconditions import Precondition
@@ -55,12 +55,12 @@ from sluiceway_gateway.ledger.wire import (
 #: Maximum characters of `from`, because URLs are limited.
 MAX_STARTS = 5_000
 
-router = APIRouter(prefix="/v1/channels/{name}", tags=["ledger"], route_class=GatewayRoute)
+router = APIRouter(prefix="/v1/channels/{name}", tags=["ledger"], route_class=StrictRoute)
 
-CommitThreadsDep = Annotated[CapacityLimiter, part("commit_threads")]
-LedgerReadsDep = Annotated[LedgerReads, part("ledger_reads")]
-LedgersDep = Annotated[Ledgers, part("ledgers")]
-RepairsDep = Annotated[Repairs, part("repairs")]
+CommitThreadsDep = Annotated[CapacityLimiter, Depends(Service("commit_threads"))]
+LedgerReadsDep = Annotated[LedgerReads, Depends(Service("ledger_reads"))]
+LedgersDep = Annotated[Ledgers, Depends(Service("ledgers"))]
+RepairsDep = Annotated[Repairs, Depends(Service("repairs"))]
 
 BatchId = Annotated[Uid, Path(description="The batch's id")]
 SliceNumber = Annotated[int, Path(ge=0, lt=MAX_SLICES, description="From 0")]

@@ -2,22 +2,22 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
 from sluiceway_gateway.api.auth import Manager
-from sluiceway_gateway.api.deps import part
+from sluiceway_gateway.api.deps import Service
 from sluiceway_gateway.api.models import RequestModel, Uid
 from sluiceway_gateway.api.params import Conditions, IdempotencyKey, Name
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.channels.routes import DryRun, change_context, described, sent
 from sluiceway_gateway.channels.wire import ChannelBody
 from sluiceway_gateway.lifecycle.service import Lifecycle
 
-router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=GatewayRoute)
+router = APIRouter(prefix="/v1/channels", tags=["channels"], route_class=StrictRoute)
 
-LifecycleDep = Annotated[Lifecycle, part("lifecycle")]
+LifecycleDep = Annotated[Lifecycle, Depends(Service("lifecycle"))]
 
 
 class ClosePost(RequestModel):

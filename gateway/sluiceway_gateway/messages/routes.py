@@ -2,14 +2,14 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 
 from sluiceway_gateway.api.auth import Reader, Writer
-from sluiceway_gateway.api.deps import part
+from sluiceway_gateway.api.deps import Service
 from sluiceway_gateway.api.json import json_response
 from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.messages.reading import MessageReads
 from sluiceway_gateway.messages.threads import BoundedThreads
 from sluiceway_gateway.messages.wire import (
@@ -30,12 +30,12 @@ from sluiceway_gateway.messages.wire import (
 from sluiceway_gateway.messages.writing import MessageWrites
 
 router = APIRouter(
-    prefix="/v1/channels/{name}/messages", tags=["messages"], route_class=GatewayRoute
+    prefix="/v1/channels/{name}/messages", tags=["messages"], route_class=StrictRoute
 )
 
-MessageReadsDep = Annotated[MessageReads, part("message_reads")]
-MessageThreadsDep = Annotated[BoundedThreads, part("message_threads")]
-MessageWritesDep = Annotated[MessageWrites, part("message_writes")]
+MessageReadsDep = Annotated[MessageReads, Depends(Service("message_reads"))]
+MessageThreadsDep = Annotated[BoundedThreads, Depends(Service("message_threads"))]
+MessageWritesDep = Annotated[MessageWrites, Depends(Service("message_writes"))]
 
 
 @router.get(

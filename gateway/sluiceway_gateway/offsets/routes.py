@@ -6,17 +6,17 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from sluiceway_gateway.api.auth import Viewer, access, authenticate
-from sluiceway_gateway.api.deps import TokensDep, part
+from sluiceway_gateway.api.auth import Permission, Viewer, authenticate_again
+from sluiceway_gateway.api.deps import Service
 from sluiceway_gateway.api.json import body_of, json_response, text_of, time_json
 from sluiceway_gateway.api.middleware import unless_disconnected
 from sluiceway_gateway.api.models import Count, Ends, Number, RequestModel, Uid
 from sluiceway_gateway.api.params import IdempotencyKey, InGroup, Name, Wait, each_once, request_of
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute, body_of_model, read_model
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.db.idempotency import StoredResponse
 from sluiceway_gateway.core.names import MAX_GROUP_SIZE, MAX_PARTITIONS
@@ -30,11 +30,15 @@ from sluiceway_gateway.offsets.service import Acknowledgements, Advance, GroupRe
 router = APIRouter(
     prefix="/v1/channels/{name}/groups/{group:path}/offsets",
     tags=["endpoints"],
-    route_class=GatewayRoute,
+    route_class=StrictRoute,
 )
 
-AcknowledgementsDep = Annotated[Acknowledgements, part("acknowledgements")]
-OffsetsDep = Annotated[Offsets, part("offsets")]
+AcknowledgementsDep = Annotated[Acknowledgements, Depends(Service("acknowledgements"))]
+OffsetsDep = Annotated[Offsets, Depends(Service("offsets"))]
+
+Committer = Annotated[
+    Principal, Depends(Permission(Action.READ, channel="name", authorized_in_transaction=True))
+]
 
 INT32_MAX = 2**31 - 1
 MAX_METADATA = 4096
@@ -127,6 +131,40 @@ class CommitResponse(GroupBody):
     number: int = Field(description="The number of the endpoint's last accepted commit")
 
 
+@router.put(
+    "",
+    summary="Commit positions",
+    response_model=CommitResponse,
+    response_description="The committed positions",
+    responses=problems(404, 409, 413),
+    openapi_extra=body_of_model(CommitPut),
+)
+async def commit_offsets(
+    name: Name, group: InGroup, request: Request, principal: Committer
+) -> Response:
+    """Commit all of the positions, or none of them.
+
+    Only the live instance of a place, in the group's current generation, can commit, and only
+    forward. A number that is not above the last one changes nothing.
+    """
+    body = await read_model(request, CommitPut)
+    offsets: Offsets = request.app.state.parts.offsets
+    commit = Commit(
+        channel=name,
+        channel_uid=body.uid,
+        group=group,
+        endpoint=body.id,
+        epoch=body.epoch,
+        generation=body.generation,
+        topic_id=body.topic_id,
+        number=body.number,
+        positions=_positions_of(body.positions),
+    )
+    result = await asyncio.wrap_future(offsets.submit(commit, principal=principal))
+    positions = [(result.member, position) for position in result.positions]
+    return json_response(_group_json(result.group, positions) | {"number": result.number})
+
+
 @router.get(
     "",
     summary="Read a group's positions",
@@ -143,41 +181,6 @@ def get_offsets(
 ) -> Response:
     """Return the group's committed positions; partitions without one are left out."""
     return json_response(_report_json(offsets.fetch(name, group, index=index)))
-
-
-@router.put(
-    "",
-    summary="Commit positions",
-    response_model=CommitResponse,
-    response_description="The committed positions",
-    responses=problems(404, 409, 413),
-)
-async def commit_offsets(
-    name: Name,
-    group: InGroup,
-    body: CommitPut,
-    principal: Annotated[Principal, access(Action.READ, rechecked=True)],
-    offsets: OffsetsDep,
-) -> Response:
-    """Commit all of the positions, or none of them.
-
-    Only the live instance of a place, in the group's current generation, can commit, and only
-    forward. A number that is not above the last one changes nothing.
-    """
-    commit = Commit(
-        channel=name,
-        channel_uid=body.uid,
-        group=group,
-        endpoint=body.id,
-        epoch=body.epoch,
-        generation=body.generation,
-        topic_id=body.topic_id,
-        number=body.number,
-        positions=_positions_of(body.positions),
-    )
-    result = await asyncio.wrap_future(offsets.submit(commit, principal=principal))
-    positions = [(result.member, position) for position in result.positions]
-    return json_response(_group_json(result.group, positions) | {"number": result.number})
 
 
 @router.post(
@@ -337,7 +340,6 @@ async def wait_for_offsets(
     request: Request,
     _viewer: Viewer,
     acknowledgements: AcknowledgementsDep,
-    tokens: TokensDep,
     wait: Wait = 0,
 ) -> Response:
     """Wait until the group has committed past the offsets, or until the end of `wait`.
@@ -352,7 +354,7 @@ async def wait_for_offsets(
         request, acknowledgements.wait(name, group, bounds, uid=body.uid, timeout_s=wait)
     )
     if wait:
-        await authenticate(request, tokens)
+        await authenticate_again(request)
     # None if the client has disconnected.
     result = acknowledgement or AckResult(known=False, missing=())
     missing = result.missing

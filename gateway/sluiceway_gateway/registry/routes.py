@@ -12,10 +12,10 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from sluiceway_gateway.api.auth import RegistryClient
-from sluiceway_gateway.api.deps import part
+from sluiceway_gateway.api.auth import REGISTRY, Anybody
+from sluiceway_gateway.api.deps import Service
 from sluiceway_gateway.api.problems import headers_of, status_of
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import read_model
 from sluiceway_gateway.core.errors import NotFound, RegistryError, SluicewayGatewayError
 from sluiceway_gateway.registry.service import (
     INVALID_SCHEMA,
@@ -28,29 +28,23 @@ from sluiceway_gateway.registry.service import (
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
 
-class RegistryRoute(GatewayRoute):
-    """A route of the registry, with its media types and format of errors.
-
-    Parameters of other registries are ignored, because clients send them.
-    """
-
-    media_types = frozenset({MEDIA_TYPE, "application/vnd.schemaregistry+json", "application/json"})
-    strict_query = False
-
-    async def respond(self, request: Request) -> Response:
-        """Respond as a registry does, also to errors."""
-        try:
-            return await super().respond(request)
-        except SluicewayGatewayError as error:
-            number = getattr(error, "number", None) or _number(status_of(error))
-            body = {"error_code": number, "message": str(error)}
-            status = number if number < 1000 else number // 100
-            return _json(body, status, headers=headers_of(error, scheme="Basic"))
+MEDIA_TYPES: Final = frozenset(
+    {MEDIA_TYPE, "application/vnd.schemaregistry+json", "application/json"}
+)
 
 
-router = APIRouter(prefix="/registry", route_class=RegistryRoute, include_in_schema=False)
+def error_response(error: SluicewayGatewayError) -> Response:
+    """Return the response of a registry to an error."""
+    number = getattr(error, "number", None) or _number(status_of(error))
+    body = {"error_code": number, "message": str(error)}
+    status = number if number < 1000 else number // 100
+    return _json(body, status, headers=headers_of(error, scheme="Basic"))
 
-RegistryDep = Annotated[Registry, part("registry")]
+
+# Not a StrictRoute: parameters of other registries are ignored, because clients send them.
+router = APIRouter(prefix=REGISTRY, include_in_schema=False)
+
+RegistryDep = Annotated[Registry, Depends(Service("registry"))]
 
 _INT32_MAX = 2**31 - 1
 
@@ -61,10 +55,9 @@ SchemaId = Annotated[int, Path(ge=1, le=_INT32_MAX)]
 class ListPart:
     """The part of a list that is requested; a negative limit means all."""
 
-    offset: Annotated[int, Query(ge=0, le=_INT32_MAX)] = 0
-    limit: Annotated[int, Query(ge=-_INT32_MAX, le=_INT32_MAX)] = -1
-    # Nothing is soft-deleted here: a channel is deleted with its subject.
-    deleted_only: Annotated[bool, Query(alias="deletedOnly")] = False
+    offset: int
+    limit: int
+    deleted_only: bool
 
     @property
     def range(self) -> slice:
@@ -76,7 +69,17 @@ class ListPart:
         return _json([] if self.deleted_only else list(items[self.range]))
 
 
-Part = Annotated[ListPart, Depends()]
+async def part_of(
+    offset: Annotated[int, Query(ge=0, le=_INT32_MAX)] = 0,
+    limit: Annotated[int, Query(ge=-_INT32_MAX, le=_INT32_MAX)] = -1,
+    # Nothing is soft-deleted here: a channel is deleted with its subject.
+    deleted_only: Annotated[bool, Query(alias="deletedOnly")] = False,
+) -> ListPart:
+    """Return the part that the query names."""
+    return ListPart(offset=offset, limit=limit, deleted_only=deleted_only)
+
+
+Part = Annotated[ListPart, Depends(part_of)]
 SubjectPrefix = Annotated[str, Query(alias="subjectPrefix", max_length=300)]
 ANY_CONTEXT: Final = ":*:"
 """Before the prefix of a subject's name: in any context."""
@@ -109,6 +112,14 @@ class SchemaText(BaseModel):
         return self.schema_
 
 
+async def schema_of(request: Request) -> str:
+    """Return the Avro schema in the body."""
+    return (await read_model(request, SchemaText, MEDIA_TYPES)).avro()
+
+
+Schema = Annotated[str, Depends(schema_of)]
+
+
 def _number(status: int) -> int:
     """Return the five-digit error code for an HTTP status, if there is one."""
     return status * 100 + 1 if status in {401, 403} else status
@@ -120,20 +131,20 @@ def _json(content: Any, status: int = 200, *, headers: dict[str, str] | None = N
 
 @router.get("")
 @router.get("/")
-async def get_root(_client: RegistryClient) -> Response:
+async def get_root(_client: Anybody) -> Response:
     """Respond to clients that check for a registry."""
     return _json({})
 
 
 @router.get("/contexts")
-async def list_contexts(_client: RegistryClient) -> Response:
+async def list_contexts(_client: Anybody) -> Response:
     """Return the default context; there are no others."""
     return _json(["."])
 
 
 @router.get("/schemas")
 def list_schemas(
-    client: RegistryClient,
+    client: Anybody,
     registry: RegistryDep,
     part: Part,
     prefix: SubjectPrefix = "",
@@ -151,7 +162,7 @@ def list_schemas(
 
 
 @router.get("/schemas/types")
-async def list_types(_client: RegistryClient) -> Response:
+async def list_types(_client: Anybody) -> Response:
     """Return the types of schemas."""
     return _json(["AVRO"])
 
@@ -159,7 +170,7 @@ async def list_types(_client: RegistryClient) -> Response:
 @router.get("/schemas/ids/{schema_id}")
 def get_schema_by_id(
     schema_id: SchemaId,
-    client: RegistryClient,
+    client: Anybody,
     registry: RegistryDep,
     fetch_max_id: Annotated[bool, Query(alias="fetchMaxId")] = False,
 ) -> Response:
@@ -169,16 +180,14 @@ def get_schema_by_id(
 
 
 @router.get("/schemas/ids/{schema_id}/schema")
-def get_definition_by_id(
-    schema_id: SchemaId, client: RegistryClient, registry: RegistryDep
-) -> Response:
+def get_definition_by_id(schema_id: SchemaId, client: Anybody, registry: RegistryDep) -> Response:
     """Return the schema alone."""
     return Response(registry.definition(schema_id, client), media_type=MEDIA_TYPE)
 
 
 @router.get("/schemas/ids/{schema_id}/subjects")
 def list_subjects_of_id(
-    schema_id: SchemaId, client: RegistryClient, registry: RegistryDep, part: Part
+    schema_id: SchemaId, client: Anybody, registry: RegistryDep, part: Part
 ) -> Response:
     """Return the subjects that have the schema."""
     return part.of(sorted({subject for subject, _ in registry.uses(schema_id, client)}))
@@ -186,7 +195,7 @@ def list_subjects_of_id(
 
 @router.get("/schemas/ids/{schema_id}/versions")
 def list_versions_of_id(
-    schema_id: SchemaId, client: RegistryClient, registry: RegistryDep, part: Part
+    schema_id: SchemaId, client: Anybody, registry: RegistryDep, part: Part
 ) -> Response:
     """Return the subjects and versions that have the schema."""
     return part.of(
@@ -199,7 +208,7 @@ def list_versions_of_id(
 
 @router.get("/subjects")
 def list_subjects(
-    client: RegistryClient,
+    client: Anybody,
     registry: RegistryDep,
     part: Part,
     prefix: SubjectPrefix = "",
@@ -209,54 +218,44 @@ def list_subjects(
 
 
 @router.get("/subjects/{subject}/versions")
-def list_versions(
-    subject: str, client: RegistryClient, registry: RegistryDep, part: Part
-) -> Response:
+def list_versions(subject: str, client: Anybody, registry: RegistryDep, part: Part) -> Response:
     """Return the numbers of a subject's versions."""
     return part.of([version.version for version in registry.versions(subject, client)])
 
 
 @router.get("/subjects/{subject}/versions/{version}")
-def get_version(
-    subject: str, version: str, client: RegistryClient, registry: RegistryDep
-) -> Response:
+def get_version(subject: str, version: str, client: Anybody, registry: RegistryDep) -> Response:
     """Return a version; `latest` is the version that writers use."""
     return _json(vars(registry.version(subject, version, client)))
 
 
 @router.get("/subjects/{subject}/versions/{version}/schema")
-def get_definition(
-    subject: str, version: str, client: RegistryClient, registry: RegistryDep
-) -> Response:
+def get_definition(subject: str, version: str, client: Anybody, registry: RegistryDep) -> Response:
     """Return the schema of a version alone."""
     subject_version = registry.version(subject, version, client)
     return Response(subject_version.schema, media_type=MEDIA_TYPE)
 
 
 @router.get("/subjects/{subject}/versions/{version}/referencedby")
-def list_references(
-    subject: str, version: str, client: RegistryClient, registry: RegistryDep
-) -> Response:
+def list_references(subject: str, version: str, client: Anybody, registry: RegistryDep) -> Response:
     """Return no ids: schemas of channels have no references."""
     registry.version(subject, version, client)
     return _json([])
 
 
 @router.post("/subjects/{subject}")
-def lookup_schema(
-    subject: str, client: RegistryClient, registry: RegistryDep, body: SchemaText
-) -> Response:
+def lookup_schema(subject: str, client: Anybody, registry: RegistryDep, schema: Schema) -> Response:
     """Return the version that has this schema."""
-    return _json(vars(registry.lookup(subject, body.avro(), client)))
+    return _json(vars(registry.lookup(subject, schema, client)))
 
 
 @router.post("/subjects/{subject}/versions")
 def register_schema(
-    subject: str, client: RegistryClient, registry: RegistryDep, body: SchemaText
+    subject: str, client: Anybody, registry: RegistryDep, schema: Schema
 ) -> Response:
     """Return the id of a schema that the channel has already; others are refused."""
     try:
-        version = registry.lookup(subject, body.avro(), client)
+        version = registry.lookup(subject, schema, client)
     except RegistryError as error:
         if error.number not in {SUBJECT_NOT_FOUND, SCHEMA_NOT_FOUND}:
             raise
@@ -272,18 +271,18 @@ def register_schema(
 
 @router.post("/compatibility/subjects/{subject}/versions")
 def check_all_versions(
-    subject: str, client: RegistryClient, registry: RegistryDep, body: SchemaText
+    subject: str, client: Anybody, registry: RegistryDep, schema: Schema
 ) -> Response:
     """Check a schema against all versions by the channel's rule."""
-    return _compatibility(registry.incompatibilities(subject, None, body.avro(), client))
+    return _compatibility(registry.incompatibilities(subject, None, schema, client))
 
 
 @router.post("/compatibility/subjects/{subject}/versions/{version}")
 def check_version(
-    subject: str, version: str, client: RegistryClient, registry: RegistryDep, body: SchemaText
+    subject: str, version: str, client: Anybody, registry: RegistryDep, schema: Schema
 ) -> Response:
     """Check a schema against one version by the channel's rule."""
-    return _compatibility(registry.incompatibilities(subject, version, body.avro(), client))
+    return _compatibility(registry.incompatibilities(subject, version, schema, client))
 
 
 def _compatibility(reasons: list[str]) -> Response:
@@ -291,13 +290,13 @@ def _compatibility(reasons: list[str]) -> Response:
 
 
 @router.get("/config")
-async def get_global_config(_client: RegistryClient) -> Response:
+async def get_global_config(_client: Anybody) -> Response:
     """Return the rule of new channels."""
     return _json({"compatibilityLevel": "BACKWARD_TRANSITIVE"})
 
 
 @router.get("/config/{subject}")
-def get_config(subject: str, client: RegistryClient, registry: RegistryDep) -> Response:
+def get_config(subject: str, client: Anybody, registry: RegistryDep) -> Response:
     """Return the rule of a subject's channel, which always covers all versions."""
     rule = str(registry.compatibility(subject, client)).upper()
     return _json({"compatibilityLevel": rule if rule == "NONE" else f"{rule}_TRANSITIVE"})
@@ -305,7 +304,7 @@ def get_config(subject: str, client: RegistryClient, registry: RegistryDep) -> R
 
 @router.get("/mode")
 @router.get("/mode/{subject}")
-async def get_mode(_client: RegistryClient) -> Response:
+async def get_mode(_client: Anybody) -> Response:
     """Return the mode: read-only, because schemas are registered with their channels."""
     return _json({"mode": "READONLY"})
 
@@ -313,9 +312,9 @@ async def get_mode(_client: RegistryClient) -> Response:
 @router.api_route(
     "/{path:path}", methods=["GET", "POST", "PUT", "DELETE", "PATCH"], response_model=None
 )
-async def refuse(request: Request, _client: RegistryClient) -> Response:
+async def refuse(request: Request, _client: Anybody) -> Response:
     """Refuse changes and unknown paths."""
-    if request.method in {"GET", "HEAD"}:
+    if request.method == "GET":
         raise NotFound(
             "The registry has no such path; it has schemas, subjects, compatibility, config and "
             "mode, as Confluent Schema Registry does."

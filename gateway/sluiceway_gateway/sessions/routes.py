@@ -5,16 +5,16 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import AfterValidator, BaseModel, Field
+from starlette.concurrency import run_in_threadpool
 
-from sluiceway_gateway.api.auth import access
-from sluiceway_gateway.api.deps import part
+from sluiceway_gateway.api.auth import Permission
 from sluiceway_gateway.api.json import body_of, json_response
 from sluiceway_gateway.api.models import Count, Number, RequestModel, Uid
 from sluiceway_gateway.api.params import each_once
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute, body_of_model, read_model
 from sluiceway_gateway.core.auth.model import Principal
 from sluiceway_gateway.endpoints.heartbeats import (
     EndpointReport,
@@ -37,7 +37,7 @@ from sluiceway_gateway.endpoints.wire import (
     counterpart_json,
 )
 from sluiceway_gateway.ledger.model import LEASE
-from sluiceway_gateway.ledger.routes import LedgersDep
+from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.ledger.wire import BatchText
 
 MAX_PAYLOAD_BYTES = 4096
@@ -45,9 +45,7 @@ MAX_ENDPOINTS = 1000
 MAX_TASKS = 1000
 _RENEWAL_MS = LEASE // timedelta(milliseconds=3)
 
-router = APIRouter(prefix="/v1", tags=["endpoints"], route_class=GatewayRoute)
-
-HeartbeatsDep = Annotated[HeartbeatService, part("heartbeats")]
+router = APIRouter(prefix="/v1", tags=["endpoints"], route_class=StrictRoute)
 
 
 class TaskReportBody(RequestModel):
@@ -184,18 +182,30 @@ class HeartbeatResponse(BaseModel):
     response_model=HeartbeatResponse,
     response_description="The replies",
     responses=problems(413),
+    openapi_extra=body_of_model(HeartbeatPost),
 )
-def send_heartbeat(
-    body: HeartbeatPost,
-    principal: Annotated[Principal, access(None, rechecked=True)],
-    heartbeats: HeartbeatsDep,
-    ledgers: LedgersDep,
-    user_agent: Annotated[str, Header(include_in_schema=False)] = "",
+async def send_heartbeat(
+    request: Request,
+    principal: Annotated[Principal, Depends(Permission(authorized_in_transaction=True))],
 ) -> Response:
     """Save the reports of all endpoints of a client's process, and return their counterparts.
 
     An error of one endpoint is in its reply, and does not affect the others.
     """
+    body, services = await read_model(request, HeartbeatPost), request.app.state.parts
+    client = request.headers.get("user-agent", "")[:CLIENT_LENGTH]
+    return await run_in_threadpool(
+        _reply, services.heartbeats, services.ledgers, body, principal, client
+    )
+
+
+def _reply(
+    heartbeats: HeartbeatService,
+    ledgers: Ledgers,
+    body: HeartbeatPost,
+    principal: Principal,
+    client: str,
+) -> Response:
     result = heartbeats.beat(
         body.session,
         body.beat,
@@ -203,7 +213,7 @@ def send_heartbeat(
         principal=principal,
         tasks=[_task_report_of(report) for report in body.tasks],
         keeps=body.keeps,
-        client=user_agent[:CLIENT_LENGTH],
+        client=client,
     )
     # In separate transactions, because they lock ledgers.
     if body.ended:

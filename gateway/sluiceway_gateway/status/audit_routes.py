@@ -11,11 +11,11 @@ from sluiceway_gateway.api.json import body_of, json_response
 from sluiceway_gateway.api.models import INT64_MAX
 from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.channels.deps import ChannelsDep
 from sluiceway_gateway.core.audit.model import AuditedAction
 
-router = APIRouter(prefix="/v1", tags=["channels"], route_class=GatewayRoute)
+router = APIRouter(prefix="/v1", tags=["channels"], route_class=StrictRoute)
 
 
 class FieldChangeBody(BaseModel):

@@ -10,12 +10,12 @@ from sluiceway_gateway.api.auth import Administrator, Anybody
 from sluiceway_gateway.api.deps import KafkaDep
 from sluiceway_gateway.api.json import body_of, json_response
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.channels.deps import ChannelsDep
 from sluiceway_gateway.core.auth.model import Action
 from sluiceway_gateway.core.errors import NotFound
 
-router = APIRouter(prefix="/v1/cluster", tags=["cluster"], route_class=GatewayRoute)
+router = APIRouter(prefix="/v1/cluster", tags=["cluster"], route_class=StrictRoute)
 
 BrokerId = Annotated[int, Path(ge=0, le=2**31 - 1, description="The broker's node id")]
 TopicName = Annotated[

@@ -2,7 +2,9 @@
 
 from typing import Annotated
 
-from sluiceway_gateway.api.deps import part
+from fastapi import Depends
+
+from sluiceway_gateway.api.deps import Service
 from sluiceway_gateway.status.service import Statuses
 
-StatusesDep = Annotated[Statuses, part("statuses")]
+StatusesDep = Annotated[Statuses, Depends(Service("statuses"))]

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Annotated
 
 import structlog
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from starlette.concurrency import run_in_threadpool
 
-from sluiceway_gateway.api.auth import Scraper
-from sluiceway_gateway.api.deps import KafkaDep, SettingsDep, part
+from sluiceway_gateway.api.auth import METRICS, Anybody
+from sluiceway_gateway.api.deps import KafkaDep, Service, SettingsDep
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.channels.deps import WatchDep
 from sluiceway_gateway.core.auth.model import Action
 from sluiceway_gateway.core.db.failures import reason_of
@@ -27,14 +27,14 @@ _KAFKA_WITHIN_S = 120.0
 
 _log = structlog.get_logger(__name__)
 
-router = APIRouter(route_class=GatewayRoute)
+router = APIRouter(route_class=StrictRoute)
 
-LeadsDep = Annotated[Callable[[], bool], part("leads")]
-MetricsDep = Annotated[Metrics, part("metrics")]
+LeadsDep = Annotated[Callable[[], bool], Depends(Service("leads"))]
+MetricsDep = Annotated[Metrics, Depends(Service("metrics"))]
 
 
 @router.get(
-    "/metrics",
+    METRICS,
     tags=["health"],
     summary="Metrics for Prometheus",
     response_class=Response,
@@ -45,7 +45,7 @@ MetricsDep = Annotated[Metrics, part("metrics")]
     ),
 )
 async def metrics(
-    scraper: Scraper,
+    scraper: Anybody,
     statuses: StatusesDep,
     settings: SettingsDep,
     telemetry: MetricsDep,

@@ -1,25 +1,25 @@
 """Routes of status: reads, long polls, and server-sent events."""
 
 import gzip
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
 from operator import attrgetter
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from sluiceway_gateway.api.auth import Anybody, Viewer, access
-from sluiceway_gateway.api.deps import RenderedDep, part
+from sluiceway_gateway.api.auth import Anybody, Permission, Viewer
+from sluiceway_gateway.api.deps import RenderedDep, Service
 from sluiceway_gateway.api.json import JsonCache, json_response, time_json
 from sluiceway_gateway.api.middleware import long_poll
 from sluiceway_gateway.api.params import Conditions, Name, Wait, cursor_after, name_before
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.channels.deps import WatchDep
 from sluiceway_gateway.channels.watch import Watch
 from sluiceway_gateway.core.auth.model import Action, Principal
@@ -35,10 +35,10 @@ from sluiceway_gateway.status.wire import (
     summary_json,
 )
 
-router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
+router = APIRouter(prefix="/v1", tags=["status"], route_class=StrictRoute)
 
-FeedDep = Annotated[StatusFeed, part("feed")]
-FragmentsDep = Annotated[JsonCache, part("fragments")]
+FeedDep = Annotated[StatusFeed, Depends(Service("feed"))]
+FragmentsDep = Annotated[JsonCache, Depends(Service("fragments"))]
 
 
 class HeartbeatsBody(BaseModel):
@@ -63,7 +63,9 @@ _LEVEL = 4
 async def get_channel_status(
     name: Name,
     request: Request,
-    viewer: Annotated[Principal, access(Action.VIEW, rechecked=True)],
+    viewer: Annotated[
+        Principal, Depends(Permission(Action.VIEW, channel="name", authorized_in_transaction=True))
+    ],
     statuses: StatusesDep,
     watch: WatchDep,
     rendered: RenderedDep,
@@ -183,28 +185,14 @@ class _Stream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], watch: Watch, *, compress: bool) -> None:
-        # Proxies must not buffer events.
-        headers = {
-            "Cache-Control": "no-store",
-            "X-Accel-Buffering": "no",
-            "Vary": "Accept-Encoding",
-        }
-        if compress:
-            headers["Content-Encoding"] = "gzip"
+    def __init__(
+        self, events: AsyncIterator[bytes], watch: Watch, headers: Mapping[str, str]
+    ) -> None:
         super().__init__(events, headers=headers)
         self._watch = watch
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the stream ends. Raises TooManyWaiters before the first.
-
-        A HEAD has no body to wait for, so its response ends with the headers.
-        """
-        if scope["method"] == "HEAD":
-            head = {"status": self.status_code, "headers": self.raw_headers}
-            await send({"type": "http.response.start", **head})
-            await send({"type": "http.response.body"})
-            return
+        """Send events until the stream ends. Raises TooManyWaiters before the first."""
         with self._watch.slot():
             await super().__call__(scope, receive, send)
 
@@ -218,9 +206,16 @@ def _stream(
     channel: str | None,
     last_id: str | None,
 ) -> Response:
+    # Proxies must not buffer events.
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Vary": "Accept-Encoding"}
     compress = "gzip" in request.headers.get("accept-encoding", "")
+    if compress:
+        headers["Content-Encoding"] = "gzip"
+    if request.state.method == "HEAD":
+        # There is no body to wait for.
+        return StreamingResponse((), headers=headers, media_type=_Stream.media_type)
     events = feed.events(by, channel=channel, last_id=last_id, compress=compress)
-    return _Stream(events, watch, compress=compress)
+    return _Stream(events, watch, headers)
 
 
 @router.get(

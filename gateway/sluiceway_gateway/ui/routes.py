@@ -15,11 +15,11 @@ from fastapi.responses import JSONResponse
 
 from sluiceway import __version__
 from sluiceway_gateway.api.params import Conditions
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.core.errors import NotFound
 from sluiceway_gateway.core.preconditions import Precondition
 
-router = APIRouter(route_class=GatewayRoute)
+router = APIRouter(route_class=StrictRoute)
 
 _DIRECTORY = Path(__file__).parent / "static"
 _PAGE = "index.html"

@@ -9,10 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi.routing import APIRoute
 
 from endpoints import fresh_id
-from gateways import SCHEMA, Rig, code
+from gateways import SCHEMA, Rig, code, served
 from sluiceway_gateway.api.auth import PUBLIC
 from sluiceway_gateway.api.strict_json import loads
 
@@ -86,10 +85,9 @@ def routes(rig: Rig) -> list[tuple[str, str]]:
     """Return the method and path of each non-public route, with valid names."""
     names = {"name": "flights", "group": "g", "id": "0" * 32}
     return [
-        (method, re.sub("{(.+?)}", lambda found: names.get(found[1], "1"), route.path_format))
-        for route in rig.app.routes
-        if isinstance(route, APIRoute) and route.path not in PUBLIC
-        for method in route.methods
+        (method, re.sub("{(.+?)}", lambda match: names.get(match[1], "1"), str(route.path_format)))
+        for method, route in served(rig.app)
+        if route.path not in PUBLIC
     ]
 
 

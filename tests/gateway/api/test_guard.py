@@ -1,20 +1,20 @@
 import asyncio
 import re
+from collections.abc import Iterator
 from datetime import timedelta
+from inspect import iscoroutinefunction
 from typing import Any
 
-import httpx
 import pytest
-from fastapi import APIRouter
+from fastapi.dependencies.models import Dependant
 from pydantic import SecretStr
-from starlette.routing import Route
 
-from gateways import SCHEMA, Rig, code, serving
-from sluiceway_gateway.api.auth import PUBLIC
-from sluiceway_gateway.api.route import GatewayRoute
+from gateways import SCHEMA, UNREACHABLE, Rig, code, served
+from sluiceway_gateway.api import health
+from sluiceway_gateway.api.auth import PUBLIC, Permission, permissions
 from sluiceway_gateway.app import create_app
+from sluiceway_gateway.core.auth.model import Action
 from sluiceway_gateway.core.auth.service import Tokens
-from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.settings import Settings
 
 BODY = {"spec": {"schema": SCHEMA}}
@@ -22,15 +22,13 @@ BODY = {"spec": {"schema": SCHEMA}}
 
 def requests_of_private_routes(rig: Rig) -> list[tuple[str, str]]:
     """Return the method and path of each non-public route."""
-    found = []
-    for route in rig.app.routes:
-        assert isinstance(route, Route), "a mount would need a guard and a test of its own"
-        if route.path in PUBLIC:
-            continue
-        path = re.sub(r"\{[^}]*\}", "1", route.path)
-        found += [(method, path) for method in sorted(route.methods or ())]
-    assert len(found) > 10
-    return found
+    requests = [
+        (method, re.sub(r"\{[^}]*\}", "1", str(route.path)))
+        for method, route in served(rig.app)
+        if route.path not in PUBLIC
+    ]
+    assert len(requests) > 10
+    return requests
 
 
 def foreign_token(rig: Rig) -> str:
@@ -103,25 +101,116 @@ def test_documentation_needs_no_token_and_shows_no_data(rig: Rig) -> None:
         assert "secret-name" not in response.text
 
 
-def test_every_private_route_declares_its_scope(rig: Rig) -> None:
-    for route in rig.app.routes:
-        assert isinstance(route, GatewayRoute)
-        assert (route.access is None) == (route.path in PUBLIC), route.path
+PERMISSIONS = {
+    Permission(): """
+        GET /metrics
+        GET /v1/channels
+        GET /v1/cluster/topics/{topic}
+        GET /v1/schemas/{schema_id}
+        GET /v1/status
+        GET /v1/status/events
+        GET /v1/token
+        """,
+    Permission(authorized_in_transaction=True): "POST /v1/heartbeats",
+    Permission(Action.ADMIN): """
+        GET /v1/cluster
+        GET /v1/cluster/brokers/{broker_id}
+        """,
+    Permission(Action.VIEW, channel="name"): """
+        GET /v1/channels/{name}
+        GET /v1/channels/{name}/changes
+        GET /v1/channels/{name}/commits
+        GET /v1/channels/{name}/committed
+        GET /v1/channels/{name}/connection
+        GET /v1/channels/{name}/endpoints
+        GET /v1/channels/{name}/endpoints/{id}
+        POST /v1/channels/{name}/endpoints/{id}/detach
+        POST /v1/channels/{name}/endpoints/{id}/sync
+        GET /v1/channels/{name}/graph
+        GET /v1/channels/{name}/groups/{group}/offsets
+        POST /v1/channels/{name}/groups/{group}/offsets/advance
+        POST /v1/channels/{name}/groups/{group}/offsets/passed
+        POST /v1/channels/{name}/groups/{group}/offsets/reset
+        POST /v1/channels/{name}/groups/{group}/resize
+        GET /v1/channels/{name}/heartbeats
+        GET /v1/channels/{name}/history
+        GET /v1/channels/{name}/ledger/repair
+        GET /v1/channels/{name}/schemas
+        GET /v1/channels/{name}/status/events
+        """,
+    Permission(Action.VIEW, channel="name", authorized_in_transaction=True): """
+        POST /v1/channels/{name}/endpoints
+        GET /v1/channels/{name}/status
+        """,
+    Permission(Action.READ, channel="name"): "GET /v1/channels/{name}/messages",
+    Permission(Action.READ, channel="name", authorized_in_transaction=True): (
+        "PUT /v1/channels/{name}/groups/{group}/offsets"
+    ),
+    Permission(Action.WRITE, channel="name"): """
+        POST /v1/channels/{name}/batches
+        POST /v1/channels/{name}/batches/renew
+        POST /v1/channels/{name}/batches/{id}/abort
+        POST /v1/channels/{name}/batches/{id}/commit
+        PUT /v1/channels/{name}/batches/{id}/manifest/{slice}
+        POST /v1/channels/{name}/messages
+        """,
+    Permission(Action.MANAGE, channel="name"): """
+        PUT /v1/channels/{name}
+        DELETE /v1/channels/{name}
+        POST /v1/channels/{name}/batches/owner
+        POST /v1/channels/{name}/close
+        DELETE /v1/channels/{name}/endpoints/{id}
+        POST /v1/channels/{name}/groups/{group}/owner
+        POST /v1/channels/{name}/ledger/repair
+        """,
+}
+"""Of every route that is neither public nor of the registry, whose service authorizes."""
 
 
-def test_a_route_without_a_declared_scope_refuses_everyone(
-    database: Database, database_url: str
-) -> None:
+def test_every_private_route_has_one_permission_in_its_signature(rig: Rig) -> None:
+    private = {
+        f"{method} {route.path_format}": list(permissions(route.dependant))
+        for method, route in served(rig.app)
+        if method != "HEAD" and route.path not in PUBLIC
+    }
+    registry = {route for route in private if " /registry" in route}
+    expected = {
+        f"{method} {path}": [permission]
+        for permission, routes in PERMISSIONS.items()
+        for method, path in (line.split() for line in routes.strip().splitlines())
+    }
+    assert private == expected | {route: [Permission()] for route in registry}
+
+
+def test_the_channel_of_a_permission_is_in_the_path() -> None:
+    for permission, routes in PERMISSIONS.items():
+        for route in routes.strip().splitlines():
+            assert permission.channel is None or f"{{{permission.channel}}}" in route
+            # Without a channel only scopes without a prefix would be enough.
+            assert permission.channel or permission.action is None or "{name}" not in route
+
+
+def test_a_route_without_a_permission_stops_the_start(database_url: str) -> None:
     async def forgotten() -> dict[str, str]:
         return {"secret": "x"}
 
-    app = create_app(Settings(database_url=database_url, kafka_bootstrap_servers="127.0.0.1:1"))
-    router = APIRouter(route_class=GatewayRoute)
-    router.add_api_route("/v1/forgotten", forgotten)
-    app.router.routes.extend(router.routes)
-    with serving(app) as url:
-        response = httpx.get(f"{url}/v1/forgotten", timeout=60)
-    assert (response.status_code, code(response)) == (403, "forbidden")
+    health.router.add_api_route("/v1/forgotten", forgotten)
+    try:
+        with pytest.raises(RuntimeError, match="/v1/forgotten has no Permission"):
+            create_app(Settings(database_url=database_url, kafka_bootstrap_servers=UNREACHABLE))
+    finally:
+        health.router.routes.pop()
+
+
+def test_no_dependency_takes_a_thread(rig: Rig) -> None:
+    def dependencies(dependant: Dependant) -> Iterator[Any]:
+        for dependency in dependant.dependencies:
+            yield dependency.call
+            yield from dependencies(dependency)
+
+    for _, route in served(rig.app):
+        for call in dependencies(route.dependant):
+            assert iscoroutinefunction(call) or iscoroutinefunction(type(call).__call__), call
 
 
 def test_unknown_paths_require_a_token_too(rig: Rig) -> None:
@@ -142,6 +231,18 @@ def test_a_body_is_not_read_before_the_token(rig: Rig) -> None:
     rig.token("admin")
     response = rig.http.put("/v1/channels/a", content=b"{", headers={"content-type": "x"})
     assert response.status_code == 401
+
+
+def test_a_body_is_parsed_before_the_permission_is_checked(rig: Rig) -> None:
+    rig.http.headers.update(rig.token("read"))
+    headers = {"content-type": "application/json"}
+    malformed = rig.http.put("/v1/channels/a", content=b"{", headers=headers)
+    assert (malformed.status_code, code(malformed)) == (400, "malformed_json")
+    unknown = rig.http.put("/v1/channels/a?unknown=1", json=BODY)
+    assert (unknown.status_code, code(unknown)) == (422, "invalid_request")
+    for body in (BODY, {"no": "channel"}):
+        forbidden = rig.http.put("/v1/channels/a", json=body)
+        assert (forbidden.status_code, code(forbidden)) == (403, "forbidden")
 
 
 ALLOWED = {
@@ -202,9 +303,3 @@ def test_protocols_other_than_http_are_not_served(rig: Rig) -> None:
         with pytest.raises(NotImplementedError, match="websocket"):
             asyncio.run(rig.app(scope, hear, say))
     assert said == []
-
-
-def test_the_route_check_detects_an_unguarded_route() -> None:
-    async def open_() -> None: ...
-
-    assert GatewayRoute("/x", open_).access is None

@@ -1,14 +1,12 @@
 """HEAD: the headers of the response to a GET, and no body."""
 
 import socket
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from endpoints import site
-from gateways import Rig
-from sluiceway_gateway.api.route import GatewayRoute
+from gateways import Rig, served
 
 #: Different in each response.
 VARYING = {"date", "x-request-id"}
@@ -26,10 +24,6 @@ def request(rig: Rig, method: str, path: str, *headers: str) -> tuple[int, dict[
     return int(status.split()[1]), {k: v for k, v in found.items() if k not in VARYING}, body
 
 
-def readable(rig: Rig) -> list[Any]:
-    return [e for e in rig.app.routes if isinstance(e, GatewayRoute) and "GET" in (e.methods or ())]
-
-
 @pytest.fixture
 def paths(rig: Rig) -> list[str]:
     """The path of each route that takes GET."""
@@ -39,9 +33,9 @@ def paths(rig: Rig) -> list[str]:
     parameters |= {"topic": "absent", "broker_id": "1", "file": "start.js"}
     parameters |= {"subject": "flights-value", "version": "1", "path": "absent"}
     return [
-        each.path_format.format_map(parameters)
-        for each in readable(rig)
-        if not each.path.endswith(("/events", "/metrics"))
+        str(route.path_format).format_map(parameters)
+        for method, route in served(rig.app)
+        if method == "GET" and not str(route.path).endswith(("/events", "/metrics"))
     ]
 
 

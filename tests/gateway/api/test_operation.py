@@ -18,6 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 from gateways import Rig, code, until_ready
 from processes import restored_logging
 from sluiceway_gateway.api.middleware import Observation
+from sluiceway_gateway.api.problems import problem_response
 from sluiceway_gateway.core.auth.model import OwnershipMode
 from sluiceway_gateway.core.auth.ownership import Ownership
 from sluiceway_gateway.core.db.engine import Database
@@ -176,10 +177,11 @@ def test_an_error_after_the_start_of_a_response_cuts_the_connection(
         sent.append(message["type"])
 
     sent: list[str] = []
-    parts = rig.app.state.parts
-    ownership = Ownership(rig.database, mode=OwnershipMode.ENFORCE)
     observation = Observation(
-        begun, metrics=parts.metrics, tokens=parts.tokens, ownership=ownership
+        begun,
+        metrics=rig.app.state.parts.metrics,
+        ownership=Ownership(rig.database, mode=OwnershipMode.ENFORCE),
+        respond=lambda _request, error: problem_response(error),
     )
     with pytest.raises(DatabaseUnavailable):
         asyncio.run(observation({"type": "http", "method": "GET"}, receive, send))

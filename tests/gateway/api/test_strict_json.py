@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import httpx
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, Query
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
-from gateways import code
+from gateways import Rig, code, served
 from sluiceway_gateway.api.middleware import BodyLimit
 from sluiceway_gateway.api.problems import ErrorResponses, problem_response
 from sluiceway_gateway.api.strict_json import StrictJsonRequest, StrictRoute
@@ -111,6 +112,11 @@ def test_a_query_has_each_of_the_known_names_once(app: FastAPI, query: str) -> N
     assert (response.status_code, code(response)) == (422, "invalid_request")
 
 
+def test_all_violations_of_parameters_and_body_are_reported_at_once(app: FastAPI) -> None:
+    errors = post(app, b'{"numbers": "x"}', path="/sums?start=x&limit=0").json()["errors"]
+    assert [error["pointer"] for error in errors] == ["query:limit", "query:start", "/numbers"]
+
+
 @pytest.mark.parametrize("path", ["/sums", "/plain"])
 def test_a_larger_body_is_413_announced_or_not(app: FastAPI, path: str) -> None:
     async def pieces() -> AsyncIterator[bytes]:
@@ -144,7 +150,8 @@ def test_a_body_is_read_once_and_a_lost_connection_is_reported() -> None:
         asyncio.run(read())
 
 
-def test_the_route_class_changes_the_request_only() -> None:
+def test_the_route_class_changes_the_request_only(rig: Rig) -> None:
+    assert {type(route.original_route) for _, route in served(rig.app)} == {APIRoute, StrictRoute}
     assert {name for name in vars(StrictRoute) if not name.startswith("__")} == {
         "get_route_handler"
     }

@@ -95,15 +95,18 @@ def test_a_body_requires_a_json_content_type(flights: Site, content_type: str, s
     assert response.status_code == status
 
 
-def test_all_violations_of_path_query_and_body_are_reported_at_once(flights: Site) -> None:
-    def change(body: Any, path: str) -> str:
+def test_all_violations_of_the_query_the_path_or_the_body_are_reported(flights: Site) -> None:
+    def invalid_path(body: Any, path: str) -> str:
         body.update(number=0, unknown=1)
-        return path.replace("/g/", "/%07/")
+        return path.replace("/g/", "/%07/").replace("flights", "NOT%20A%20NAME")
 
-    errors = send(flights, flights.member(), change).json()["errors"]
-    assert [each["pointer"] for each in errors] == ["path:group", "/number", "/unknown"]
-    response = send(flights, flights.member(), lambda _body, path: f"{path}?a=1&a=2&b=3")
-    assert [each["pointer"] for each in response.json()["errors"]] == ["query:a", "query:b"]
+    for change, expected in (
+        (lambda _body, path: f"{path}?a=1&a=2&b=3", ["query:a", "query:b"]),
+        (invalid_path, ["path:name", "path:group"]),
+        (changed(number=0, unknown=1), ["/number", "/unknown"]),
+    ):
+        errors = send(flights, flights.member(), change).json()["errors"]
+        assert [error["pointer"] for error in errors] == expected
 
 
 def test_a_commit_needs_a_token_that_may_read_the_channel(rig: Rig) -> None:

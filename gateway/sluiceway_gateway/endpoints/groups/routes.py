@@ -2,25 +2,25 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.api.auth import Manager, Viewer
-from sluiceway_gateway.api.deps import part
+from sluiceway_gateway.api.deps import Service
 from sluiceway_gateway.api.json import json_response
 from sluiceway_gateway.api.models import Number, RequestModel, Uid
 from sluiceway_gateway.api.params import LABEL_TEXT, InGroup, Label, Name, Reason
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.core.names import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.groups.service import GroupService, SyncRequest
 from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.endpoints.routes import EndpointId
 from sluiceway_gateway.endpoints.wire import PositionBody, RoleWord
 
-router = APIRouter(prefix="/v1/channels/{name}", tags=["endpoints"], route_class=GatewayRoute)
+router = APIRouter(prefix="/v1/channels/{name}", tags=["endpoints"], route_class=StrictRoute)
 
-GroupsDep = Annotated[GroupService, part("groups")]
+GroupsDep = Annotated[GroupService, Depends(Service("groups"))]
 
 
 class SyncPost(RequestModel):

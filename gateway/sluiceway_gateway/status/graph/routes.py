@@ -7,14 +7,14 @@ from sluiceway_gateway.api.auth import Viewer
 from sluiceway_gateway.api.json import json_response
 from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.endpoints.wire import SparkPost
 from sluiceway_gateway.status.deps import StatusesDep
 from sluiceway_gateway.status.graph.model import MAX_CHANNELS
 from sluiceway_gateway.status.wire import StatusLine, summary_json
 
-router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
+router = APIRouter(prefix="/v1", tags=["status"], route_class=StrictRoute)
 
 
 class GraphEdge(BaseModel):

@@ -11,13 +11,13 @@ from sluiceway_gateway.api.json import json_response, time_json
 from sluiceway_gateway.api.models import GroupName
 from sluiceway_gateway.api.params import Name, Time
 from sluiceway_gateway.api.problems import problems
-from sluiceway_gateway.api.route import GatewayRoute
+from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.endpoints.wire import EndpointChannel
 from sluiceway_gateway.status.deps import StatusesDep
 from sluiceway_gateway.status.lag_history.model import MAX_GROUPS, RESOLUTIONS, LagHistory
 
-router = APIRouter(prefix="/v1", tags=["status"], route_class=GatewayRoute)
+router = APIRouter(prefix="/v1", tags=["status"], route_class=StrictRoute)
 
 
 class HistoryGroup(BaseModel):
