@@ -1,6 +1,6 @@
 """API reference: the OpenAPI document with its examples and links, and the page of error codes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -13,7 +13,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from sluiceway_gateway.api.auth import PUBLIC
 from sluiceway_gateway.api.models import INT64_MAX
 from sluiceway_gateway.api.openapi_examples import EXAMPLES, LINKS
-from sluiceway_gateway.api.problems import Problem, status_of
+from sluiceway_gateway.api.problems import Problem
 from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.core.errors import (
     NotFound,
@@ -173,86 +173,6 @@ def _restore_integers(part: Any) -> None:
             part[name] = INT64_MAX if bound == float(INT64_MAX) else int(bound)
 
 
-_SEE = "see `detail`"
-ADVICE: Mapping[str, str] = {
-    "batch_aborted": "run the job again; a new instance can open the key",
-    "batch_committed": "nothing; a committed batch is final",
-    "batch_fenced": "stop; the newer instance continues",
-    "batch_key_taken": "use different keys for each job and micro-batch",
-    "batch_not_found": "open the batch's key again",
-    "batch_open": "wait until the batch ends, or stop the job that has it open",
-    "beyond_watermark": "repeat the commit; if the error persists, abort the batch",
-    "body_too_large": "send less, or raise SLUICEWAY_MAX_BODY_BYTES",
-    "channel_adopted": "change the topic in Kafka; the channel follows it",
-    "channel_closed": "write to another channel",
-    "channel_deleting": "repeat it when the channel is gone",
-    "channel_not_found": "check the name; create the channel",
-    "channel_not_ready": "wait; the channel's conditions have the reason",
-    "channel_pinned": "leave the partitions as they are, or set `pinned` to false",
-    "client_outdated": "upgrade sluiceway in the program",
-    "concurrent_change": "read the channel and repeat the change",
-    "config_not_allowed": "leave the setting out; `errors` names it",
-    "conflict": _SEE,
-    "database_unavailable": "repeat it; the gateway's log has the cause",
-    "endpoint_id_reused": "attach with a new id for every instance",
-    "endpoint_not_found": "check the id; attach again",
-    "endpoints_live": "wait for them, close the channel, or use `force`",
-    "fenced": "stop; a new instance attaches with a new id",
-    "forbidden": "use a token with the scope that `detail` names",
-    "goes_back": "to read again on purpose, reset the group",
-    "group_larger_than_pinned": "make the group smaller, or unpin the channel",
-    "group_mode": "attach with the mode of the live members",
-    "group_not_found": "check the name; a group begins with its first reader",
-    "group_size": "attach with the size of the live members, or resize the group",
-    "headers_too_large": "send fewer or shorter headers",
-    "idempotency_key_reused": "use a new key for every change",
-    "illegal_transition": "see `detail` for the endpoint's state",
-    "immutable_field": "leave the field as it is, or create another channel",
-    "internal_error": "report it with its request id; the log has the cause",
-    "invalid_manifest": "list the offsets of the delivery reports, sorted, each once",
-    "invalid_request": "correct the fields that `errors` names",
-    "invalid_schema": "correct the schema as `detail` says",
-    "kafka_unavailable": "repeat it; /readyz and the gateway's log have the cause",
-    "ledger_halted": "`sluiceway channels repair NAME` shows what is lost, and repairs it",
-    "ledger_intact": "nothing; the channel works",
-    "ledger_restored": "write the records since that commit again, with a new writer",
-    "malformed_http": "use an HTTP/1.1 client",
-    "malformed_json": "correct the body at the position that `detail` names",
-    "manifest_conflict": "abort the batch and write it again",
-    "members_open": "wait until the other members have closed",
-    "method_not_allowed": "use a method that the header Allow names",
-    "no_group": "attach with a group",
-    "no_ledger": "write and read the channel without batches",
-    "not_assigned": "commit only the endpoint's own partitions",
-    "not_found": "see /docs for the paths",
-    "partitions_shrink": "request at least the current number of partitions",
-    "patience_out_of_bounds": "request less, or raise `spec.heartbeat`",
-    "position_moved": "read the positions; continue there, or stop",
-    "precondition_failed": "read the channel and decide again",
-    "repair_changed": "read the repair's plan again, and decide again",
-    "replication_exceeds_brokers": "request fewer replicas, or add brokers",
-    "request_timeout": "send the request again, without pauses",
-    "schema_incompatible": "change the fields that `errors` names, or `compatibility`",
-    "snapshot_not_found": "use a number or a time that `detail` names",
-    "stale_batch": "start the query with a new checkpoint",
-    "stale_generation": "attach a new instance; in a dynamic group, sync",
-    "too_many_connections": "repeat it, or raise SLUICEWAY_MAX_CONNECTIONS",
-    "too_many_schemas": "use an earlier schema, or create another channel",
-    "too_many_waiters": "repeat it, or leave `wait` out",
-    "topic_changed": "reset the group to positions of the current topic",
-    "topic_not_found": "check the topic's name",
-    "topic_taken": "use the channel that has the topic",
-    "uid_mismatch": "read the channel: it was recreated",
-    "unauthenticated": "send Authorization: Bearer TOKEN; `sluiceway token create` creates one",
-    "unavailable": "repeat it after Retry-After",
-    "unknown_partition": "use the partitions that the batch was opened with",
-    "unread_data": "read it, reset the group, keep the topic, or use `force`",
-    "unsupported_media_type": "send JSON with the header Content-Type: application/json",
-    "url_too_long": "send a shorter URL",
-}
-"""The solution for each code."""
-
-
 class ErrorCode(NamedTuple):
     """A code of the HTTP interface."""
 
@@ -267,7 +187,7 @@ def error_codes() -> list[ErrorCode]:
     """Return every code that a problem can have, by name; the registry has codes of its own."""
     kinds = {kind.code: kind for kind in _tree(SluicewayGatewayError)}
     return [
-        ErrorCode(code, status_of(kind("")), kind.retriable, kind.title, ADVICE[code])
+        ErrorCode(code, kind.status, kind.retriable, kind.title, kind.advice)
         for code, kind in sorted(kinds.items())
     ]
 

@@ -28,26 +28,6 @@ from sluiceway_gateway.core.errors import (
 MEDIA_TYPE = "application/problem+json"
 _Answer = Coroutine[Any, Any, Response]
 
-# The nearest class counts.
-STATUSES: Mapping[type[SluicewayGatewayError], int] = {
-    errors.InvalidRequest: 422,
-    errors.MalformedHttp: 400,
-    errors.MalformedJson: 400,
-    errors.UnsupportedMediaType: 415,
-    errors.RequestTimeout: 408,
-    errors.BodyTooLarge: 413,
-    errors.UrlTooLong: 414,
-    errors.HeadersTooLarge: 431,
-    errors.Unauthenticated: 401,
-    errors.Forbidden: 403,
-    errors.NotFound: 404,
-    errors.MethodNotAllowed: 405,
-    errors.Conflict: 409,
-    errors.PreconditionFailed: 412,
-    errors.Unavailable: 503,
-    errors.SluicewayGatewayError: 500,
-}
-
 
 class FieldError(BaseModel):
     """A violation of the request's rules."""
@@ -76,11 +56,6 @@ class Problem(BaseModel):
     )
 
 
-def status_of(error: SluicewayGatewayError) -> int:
-    """Return the HTTP status of an error."""
-    return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
-
-
 def problem_response(
     error: SluicewayGatewayError,
     headers: Mapping[str, str] = {},
@@ -88,11 +63,10 @@ def problem_response(
     request_id: str | None = None,
 ) -> Response:
     """Return the response for an error."""
-    status = status_of(error)
     body: dict[str, Any] = {
         "type": f"urn:sluiceway:problem:{error.code}",
         "title": error.title,
-        "status": status,
+        "status": error.status,
         "detail": str(error),
         "code": error.code,
         "retriable": error.retriable,
@@ -103,7 +77,7 @@ def problem_response(
         body["errors"] = [asdict(violation) for violation in error.violations]
     own = {**headers, **headers_of(error)}
     # Escaped as ASCII: messages quote text that may not be valid in UTF-8.
-    return Response(json.dumps(body), status, headers=own, media_type=MEDIA_TYPE)
+    return Response(json.dumps(body), error.status, headers=own, media_type=MEDIA_TYPE)
 
 
 def headers_of(error: SluicewayGatewayError, *, scheme: str = "Bearer") -> dict[str, str]:

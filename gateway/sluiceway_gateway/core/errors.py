@@ -18,9 +18,10 @@
         BatchFenced, StaleBatch, ManifestConflict, BeyondWatermark, UnknownPartition, LedgerHalted,
         LedgerIntact, LedgerRestored, RepairChanged, NoLedger
 
-Each class names its `code`, and its `title` unless its parent's will do. `code` is stable and part
-of the HTTP interface. `retriable` is whether the same request can succeed later, unchanged. The
-message says what is wrong and what to do about it, and never holds a secret.
+Each class names its `code` and its `advice`, which the page of error codes shows, and its `title`
+and HTTP `status` unless its parent's will do. `code` is stable and part of the HTTP interface.
+`retriable` is whether the same request can succeed later, unchanged. The message says what is wrong
+and what to do about it, and never holds a secret.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,8 @@ class SluicewayGatewayError(Exception):
     code: ClassVar[str] = "internal_error"
     title: ClassVar[str] = "The gateway failed"
     retriable: ClassVar[bool] = False
+    status: ClassVar[int] = 500
+    advice: ClassVar[str] = "report it with its request id; the log has the cause"
 
     def __init_subclass__(
         cls, *, code: str, title: str | None = None, retriable: bool = False
@@ -104,16 +107,21 @@ class Unavailable(
 ):
     """A service that the gateway needs is unavailable; retry after `retry_after_s`."""
 
+    status = 503
+    advice = "repeat it after Retry-After"
     retry_after_s: ClassVar[int] = 1
 
 
 class DatabaseUnavailable(Unavailable, code="database_unavailable", title="The database is away"):
     """The database is locked, unreachable, full, not migrated, or refuses access."""
 
+    advice = "repeat it; the gateway's log has the cause"
+
 
 class KafkaUnavailable(Unavailable, code="kafka_unavailable", title="Kafka is not available"):
     """Kafka does not answer in time, or `access_failure` says why it cannot be used."""
 
+    advice = "repeat it; /readyz and the gateway's log have the cause"
     retry_after_s = 2
 
     def __init__(self, detail: str, access_failure: AccessFailure | None = None) -> None:
@@ -124,9 +132,13 @@ class KafkaUnavailable(Unavailable, code="kafka_unavailable", title="Kafka is no
 class TooManyConnections(Unavailable, code="too_many_connections", title="Too many connections"):
     """All connections that this replica allows are busy."""
 
+    advice = "repeat it, or raise SLUICEWAY_MAX_CONNECTIONS"
+
 
 class TooManyWaiters(Unavailable, code="too_many_waiters", title="Too many waiting requests"):
     """All waits that this replica allows are taken."""
+
+    advice = "repeat it, or leave `wait` out"
 
 
 MOST_VIOLATIONS = 20
@@ -137,6 +149,9 @@ class InvalidRequest(
     SluicewayGatewayError, code="invalid_request", title="The request is malformed"
 ):
     """The request is malformed."""
+
+    status = 422
+    advice = "correct the fields that `errors` names"
 
     @classmethod
     def at(cls, pointer: str, message: str) -> Self:
@@ -157,6 +172,8 @@ class InvalidRequest(
 class InvalidSchema(InvalidRequest, code="invalid_schema", title="The schema cannot be used"):
     """A channel cannot have this schema."""
 
+    advice = "correct the schema as `detail` says"
+
 
 class RegistryError(InvalidRequest, code="registry_error", title="Refused by the registry"):
     """A response of the registry; `number` is its `error_code`, an HTTP status and two digits."""
@@ -169,33 +186,55 @@ class RegistryError(InvalidRequest, code="registry_error", title="Refused by the
 class ConfigNotAllowed(InvalidRequest, code="config_not_allowed", title="Configuration refused"):
     """A topic setting that channels do not accept, or an invalid value."""
 
+    advice = "leave the setting out; `errors` names it"
+
 
 class InvalidManifest(InvalidRequest, code="invalid_manifest", title="A wrong manifest"):
     """The manifest's intervals, counts or digest contradict each other."""
+
+    advice = "list the offsets of the delivery reports, sorted, each once"
 
 
 class BodyTooLarge(SluicewayGatewayError, code="body_too_large", title="The body is too large"):
     """The request's body exceeds the limit."""
 
+    status = 413
+    advice = "send less, or raise SLUICEWAY_MAX_BODY_BYTES"
+
 
 class MalformedJson(SluicewayGatewayError, code="malformed_json", title="The body is not JSON"):
     """The request's body is not JSON, or not in UTF-8."""
+
+    status = 400
+    advice = "correct the body at the position that `detail` names"
 
 
 class UnsupportedMediaType(SluicewayGatewayError, code="unsupported_media_type", title="Not JSON"):
     """The request's body is not sent as JSON, or is compressed."""
 
+    status = 415
+    advice = "send JSON with the header Content-Type: application/json"
+
 
 class MalformedHttp(SluicewayGatewayError, code="malformed_http", title="Not an HTTP request"):
     """The request is not HTTP/1.1."""
+
+    status = 400
+    advice = "use an HTTP/1.1 client"
 
 
 class UrlTooLong(SluicewayGatewayError, code="url_too_long", title="The URL is too long"):
     """The request's URL exceeds the limit."""
 
+    status = 414
+    advice = "send a shorter URL"
+
 
 class HeadersTooLarge(SluicewayGatewayError, code="headers_too_large", title="Headers too large"):
     """The request's headers exceed a limit."""
+
+    status = 431
+    advice = "send fewer or shorter headers"
 
 
 class RequestTimeout(
@@ -206,25 +245,42 @@ class RequestTimeout(
 ):
     """The request did not arrive in time."""
 
+    status = 408
+    advice = "send the request again, without pauses"
+
 
 class Unauthenticated(SluicewayGatewayError, code="unauthenticated", title="A token is needed"):
     """A missing or invalid token."""
+
+    status = 401
+    advice = "send Authorization: Bearer TOKEN; `sluiceway token create` creates one"
 
 
 class Forbidden(SluicewayGatewayError, code="forbidden", title="Not allowed"):
     """The token's scopes do not cover the request."""
 
+    status = 403
+    advice = "use a token with the scope that `detail` names"
+
 
 class NotFound(SluicewayGatewayError, code="not_found", title="Not found"):
     """The resource does not exist."""
+
+    status = 404
+    advice = "see /docs for the paths"
 
 
 class ChannelNotFound(NotFound, code="channel_not_found", title="No such channel"):
     """No channel has this name, or this uid any more."""
 
+    advice = "check the name; create the channel"
+
 
 class MethodNotAllowed(SluicewayGatewayError, code="method_not_allowed", title="Wrong method"):
     """The resource does not have this method; `allowed` has those that it has."""
+
+    status = 405
+    advice = "use a method that the header Allow names"
 
     def __init__(self, detail: str, allowed: Sequence[str] = ()) -> None:
         super().__init__(detail)
@@ -236,43 +292,65 @@ class PreconditionFailed(
 ):
     """`If-Match` or `If-None-Match` does not hold."""
 
+    status = 412
+    advice = "read the channel and decide again"
+
 
 class Conflict(
     SluicewayGatewayError, code="conflict", title="The channel's state does not allow this"
 ):
     """The request is well-formed, but the state does not allow it."""
 
+    status = 409
+    advice = "see `detail`"
+
 
 class UidMismatch(Conflict, code="uid_mismatch", title="Another channel has this name now"):
     """The channel was deleted, and another one has its name."""
+
+    advice = "read the channel: it was recreated"
 
 
 class PartitionsShrink(Conflict, code="partitions_shrink", title="Partitions cannot shrink"):
     """Partitions cannot be removed, as their records would be lost."""
 
+    advice = "request at least the current number of partitions"
+
 
 class ChannelPinned(Conflict, code="channel_pinned", title="The channel's partitions are pinned"):
     """The channel's number of partitions is pinned."""
+
+    advice = "leave the partitions as they are, or set `pinned` to false"
 
 
 class ImmutableField(Conflict, code="immutable_field", title="The field cannot be changed"):
     """The field is fixed at creation."""
 
+    advice = "leave the field as it is, or create another channel"
+
 
 class SchemaIncompatible(Conflict, code="schema_incompatible", title="The schema is incompatible"):
     """The schema is incompatible with the channel's versions; one violation for each rule."""
+
+    advice = "change the fields that `errors` names, or `compatibility`"
 
 
 class TooManySchemas(Conflict, code="too_many_schemas", title="The channel keeps too many schemas"):
     """The channel has the largest number of schema versions."""
 
+    advice = "use an earlier schema, or create another channel"
+
 
 class ChannelAdopted(Conflict, code="channel_adopted", title="The channel's topic is adopted"):
     """The channel's topic is adopted, and the gateway does not change it."""
 
+    advice = "change the topic in Kafka; the channel follows it"
+
 
 class ChannelClosed(Conflict, code="channel_closed", title="The channel is closed"):
     """The channel is closed for writers."""
+
+    advice = "write to another channel"
 
 
 class ChannelDeleting(
@@ -280,31 +358,45 @@ class ChannelDeleting(
 ):
     """The channel is being deleted; its name is free afterwards."""
 
+    advice = "repeat it when the channel is gone"
+
 
 class ChannelNotReady(
     Conflict, code="channel_not_ready", title="The channel is not ready", retriable=True
 ):
     """The channel has no usable topic yet."""
 
+    advice = "wait; the channel's conditions have the reason"
+
 
 class ClientOutdated(Conflict, code="client_outdated", title="The client is too old"):
     """The client does not know the channel's delivery, and would break its guarantee."""
+
+    advice = "upgrade sluiceway in the program"
 
 
 class EndpointsLive(Conflict, code="endpoints_live", title="The channel is in use", retriable=True):
     """Writers or readers of the channel are alive."""
 
+    advice = "wait for them, close the channel, or use `force`"
+
 
 class UnreadData(Conflict, code="unread_data", title="Records were not read", retriable=True):
     """Groups have not read all of the channel's records."""
+
+    advice = "read it, reset the group, keep the topic, or use `force`"
 
 
 class TopicNotFound(Conflict, code="topic_not_found", title="No such topic"):
     """The topic to adopt does not exist."""
 
+    advice = "check the topic's name"
+
 
 class TopicTaken(Conflict, code="topic_taken", title="The topic belongs to another channel"):
     """The topic to adopt belongs to another channel."""
+
+    advice = "use the channel that has the topic"
 
 
 class ReplicationExceedsBrokers(
@@ -312,9 +404,13 @@ class ReplicationExceedsBrokers(
 ):
     """The replication factor exceeds the number of brokers."""
 
+    advice = "request fewer replicas, or add brokers"
+
 
 class IdempotencyKeyReused(Conflict, code="idempotency_key_reused", title="The key was reused"):
     """The idempotency key was used for another request."""
+
+    advice = "use a new key for every change"
 
 
 class ConcurrentChange(
@@ -322,33 +418,49 @@ class ConcurrentChange(
 ):
     """The channel was changed concurrently."""
 
+    advice = "read the channel and repeat the change"
+
 
 class EndpointNotFound(NotFound, code="endpoint_not_found", title="No such endpoint"):
     """No endpoint of this channel has this id."""
+
+    advice = "check the id; attach again"
 
 
 class GroupNotFound(NotFound, code="group_not_found", title="No such group"):
     """No reader has ever attached to this channel in this group."""
 
+    advice = "check the name; a group begins with its first reader"
+
 
 class Fenced(Conflict, code="fenced", title="The endpoint's place was taken"):
     """The endpoint's place was taken by another instance, or removed."""
+
+    advice = "stop; a new instance attaches with a new id"
 
 
 class IllegalTransition(Conflict, code="illegal_transition", title="Not in the endpoint's state"):
     """The endpoint's state does not allow this."""
 
+    advice = "see `detail` for the endpoint's state"
+
 
 class EndpointIdReused(Conflict, code="endpoint_id_reused", title="The id is in use"):
     """The id belongs to another endpoint."""
+
+    advice = "attach with a new id for every instance"
 
 
 class GroupSize(Conflict, code="group_size", title="The group has another size"):
     """The group has another size, and live members."""
 
+    advice = "attach with the size of the live members, or resize the group"
+
 
 class GroupMode(Conflict, code="group_mode", title="The group has another mode"):
     """The group has another mode, and live members."""
+
+    advice = "attach with the mode of the live members"
 
 
 class PatienceOutOfBounds(
@@ -356,9 +468,13 @@ class PatienceOutOfBounds(
 ):
     """An endpoint requested a heartbeat that its channel does not allow."""
 
+    advice = "request less, or raise `spec.heartbeat`"
+
 
 class GroupLargerThanPinned(Conflict, code="group_larger_than_pinned", title="Too large a group"):
     """The group has more members than the channel may have partitions."""
+
+    advice = "make the group smaller, or unpin the channel"
 
 
 class MembersOpen(
@@ -366,53 +482,79 @@ class MembersOpen(
 ):
     """Other members of the group are alive."""
 
+    advice = "wait until the other members have closed"
+
 
 class NoGroup(Conflict, code="no_group", title="Only readers of a group commit"):
     """Only readers of a group have positions."""
+
+    advice = "attach with a group"
 
 
 class NotAssigned(Conflict, code="not_assigned", title="The partition is not the member's"):
     """The partition belongs to another member, or does not exist."""
 
+    advice = "commit only the endpoint's own partitions"
+
 
 class StaleGeneration(Conflict, code="stale_generation", title="The group's generation is later"):
     """The group was resized or reset."""
+
+    advice = "attach a new instance; in a dynamic group, sync"
 
 
 class TopicChanged(Conflict, code="topic_changed", title="The positions are of another topic"):
     """The positions are of another topic."""
 
+    advice = "reset the group to positions of the current topic"
+
 
 class GoesBack(Conflict, code="goes_back", title="A commit does not go back"):
     """Commits only go forward; a reset goes back."""
+
+    advice = "to read again on purpose, reset the group"
 
 
 class PositionMoved(Conflict, code="position_moved", title="The position was moved meanwhile"):
     """Another reader has moved the position."""
 
+    advice = "read the positions; continue there, or stop"
+
 
 class BatchKeyTaken(Conflict, code="batch_key_taken", title="The batch's key is taken"):
     """The key was used by another owner, or for another micro-batch, and stays its own."""
+
+    advice = "use different keys for each job and micro-batch"
 
 
 class BatchOpen(Conflict, code="batch_open", title="The batch is open elsewhere", retriable=True):
     """Another live instance has the batch open, until it ends or its lease does."""
 
+    advice = "wait until the batch ends, or stop the job that has it open"
+
 
 class BatchAborted(Conflict, code="batch_aborted", title="The batch was aborted"):
     """The batch was aborted; only another instance can open its key again."""
+
+    advice = "run the job again; a new instance can open the key"
 
 
 class BatchCommitted(Conflict, code="batch_committed", title="The batch is committed"):
     """The batch is committed, for good."""
 
+    advice = "nothing; a committed batch is final"
+
 
 class BatchFenced(Conflict, code="batch_fenced", title="Another instance writes in its place"):
     """The batch's instance was replaced by another one."""
 
+    advice = "stop; the newer instance continues"
+
 
 class StaleBatch(Conflict, code="stale_batch", title="A later batch is committed"):
     """The owner has committed a batch after this one."""
+
+    advice = "start the query with a new checkpoint"
 
 
 class ManifestConflict(Conflict, code="manifest_conflict", title="Offsets of another batch"):
@@ -422,6 +564,8 @@ class ManifestConflict(Conflict, code="manifest_conflict", title="Offsets of ano
     committed records and uses their offsets again.
     """
 
+    advice = "abort the batch and write it again"
+
     def __init__(self, detail: str, *, disputed: Mapping[int, int] | None = None) -> None:
         super().__init__(detail)
         self.disputed = disputed or {}
@@ -430,37 +574,55 @@ class ManifestConflict(Conflict, code="manifest_conflict", title="Offsets of ano
 class BeyondWatermark(Conflict, code="beyond_watermark", title="Not in Kafka yet", retriable=True):
     """The manifest ends above a partition's watermark; a new leader's may trail for a moment."""
 
+    advice = "repeat the commit; if the error persists, abort the batch"
+
 
 class UnknownPartition(Conflict, code="unknown_partition", title="Not a partition of the batch"):
     """The channel does not have the partition, or the batch was opened without it."""
+
+    advice = "use the partitions that the batch was opened with"
 
 
 class LedgerHalted(Conflict, code="ledger_halted", title="The channel's offsets were reused"):
     """Kafka lost committed records and uses their offsets again; a repair gives them up."""
 
+    advice = "`sluiceway channels repair NAME` shows what is lost, and repairs it"
+
 
 class LedgerIntact(Conflict, code="ledger_intact", title="The channel is not halted"):
     """There is nothing to repair."""
+
+    advice = "nothing; the channel works"
 
 
 class LedgerRestored(Conflict, code="ledger_restored", title="The commit is not in the database"):
     """The database does not have a commit of the writer: it was restored to an earlier state."""
 
+    advice = "write the records since that commit again, with a new writer"
+
 
 class RepairChanged(Conflict, code="repair_changed", title="Other records are lost"):
     """The repair would give up other records than the request names."""
+
+    advice = "read the repair's plan again, and decide again"
 
 
 class NoLedger(Conflict, code="no_ledger", title="The channel has no ledger"):
     """The channel has the delivery at_least_once, and no batches."""
 
+    advice = "write and read the channel without batches"
+
 
 class BatchNotFound(NotFound, code="batch_not_found", title="No such batch"):
     """The channel has no batch with this id."""
 
+    advice = "open the batch's key again"
+
 
 class SnapshotNotFound(NotFound, code="snapshot_not_found", title="No such snapshot"):
     """The channel has no commit with this number."""
+
+    advice = "use a number or a time that `detail` names"
 
 
 class EmbeddedError(Exception):

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from sluiceway_gateway.api.auth import REGISTRY, Anybody
 from sluiceway_gateway.api.deps import Service
-from sluiceway_gateway.api.problems import headers_of, status_of
+from sluiceway_gateway.api.problems import headers_of
 from sluiceway_gateway.api.strict_json import read_model
 from sluiceway_gateway.core.errors import NotFound, RegistryError, SluicewayGatewayError
 from sluiceway_gateway.registry.service import (
@@ -35,7 +35,7 @@ MEDIA_TYPES: Final = frozenset(
 
 def error_response(error: SluicewayGatewayError) -> Response:
     """Return the response of a registry to an error."""
-    number = getattr(error, "number", None) or _number(status_of(error))
+    number = getattr(error, "number", None) or _number(error.status)
     body = {"error_code": number, "message": str(error)}
     status = number if number < 1000 else number // 100
     return _json(body, status, headers=headers_of(error, scheme="Basic"))

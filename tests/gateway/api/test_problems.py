@@ -1,6 +1,5 @@
 import re
 
-from sluiceway_gateway.api.problems import status_of
 from sluiceway_gateway.core import errors
 from sluiceway_gateway.core.errors import SluicewayGatewayError
 
@@ -24,7 +23,13 @@ def test_each_code_has_one_meaning() -> None:
     assert len(codes) == len(set(codes))
 
 
+def test_every_error_of_a_request_has_its_advice() -> None:
+    for kind in ALL:
+        if not issubclass(kind, (errors.StartupRefused, errors.RegistryError)):
+            assert vars(kind)["advice"], kind
+
+
 def test_every_error_of_a_request_has_its_status() -> None:
     for kind in ALL:
         unforeseen = kind is SluicewayGatewayError or issubclass(kind, errors.StartupRefused)
-        assert (status_of(kind.__new__(kind)) == 500) == unforeseen, kind
+        assert (kind.status == 500) == unforeseen, kind
