@@ -124,7 +124,8 @@ def test_a_member_that_could_not_take_its_partitions_has_not_finished(channel: C
         assert not first.finished
         records += first
         assert first.finished
-    assert by_id(records) == readings(100)
+    # Records that it returned before it lost their partitions are returned again.
+    assert {record["id"] for record in records} == set(range(100))
 
 
 def test_a_reader_that_is_closed_when_it_gets_partitions_gets_no_others(

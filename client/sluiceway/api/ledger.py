@@ -327,7 +327,7 @@ class LedgerCalls:
         """Upload one slice of a manifest to the open batch, at most 10,000 intervals."""
         path = f"{_batches(request.channel)}/{batch_id}/manifest/{index}"
         body = {**_writer(request), "manifest": manifest_json(manifest)}
-        self._transport.request("PUT", path, body=body)
+        self._transport.request("PUT", path, body=body, in_job=True)
 
     def commit(
         self,

@@ -263,10 +263,8 @@ class Reconciler:
         changing = [
             due_channel for due_channel in page if due_channel.channel.topic.name in requested
         ]
-        done = apply(
-            self.kafka,
-            [action for topic in self._unchanged(changing) for action in requested[topic]],
-        )
+        unchanged = self._unchanged(changing)
+        done = apply(self.kafka, [action for topic in unchanged for action in requested[topic]])
         self._observe_again(desired, done, topics)
         now = self.clock()
         results: dict[str, ReconcileResult] = {}
@@ -276,6 +274,10 @@ class Reconciler:
                 results[channel.uid] = unfulfilled(
                     channel, seen.rejections[name], refusals=due_channel.refusals, now=now
                 )
+                continue
+            if name in requested and name not in unchanged:
+                # A conflict, without an effect.
+                results[channel.uid] = ReconcileResult(channel=channel)
                 continue
             results[channel.uid] = compute_status(
                 channel,
@@ -288,21 +290,21 @@ class Reconciler:
             )
         return done, results
 
-    def _unchanged(self, page: list[DueChannel]) -> list[str]:
+    def _unchanged(self, page: list[DueChannel]) -> set[str]:
         """Return the topics of the channels that are as they were read.
 
         Another replica may have applied a later spec since then.
         """
         if not page:
-            return []
+            return set()
         with self.database.read() as tx:
             tags = channels_store.tags(tx, [due_channel.channel.name for due_channel in page])
-        return [
+        return {
             due_channel.channel.topic.name
             for due_channel in page
             if (tag := tags.get(due_channel.channel.name)) is not None
             and (tag.uid, tag.revision) == (due_channel.channel.uid, due_channel.channel.revision)
-        ]
+        }
 
     def _observe_again(
         self, desired: Mapping[str, DesiredTopic], done: Applied, topics: dict[str, ObservedTopic]

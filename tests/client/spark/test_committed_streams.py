@@ -375,6 +375,7 @@ def test_a_query_waits_while_its_requests_are_refused(
     status: int,
     code: str | None,
 ) -> None:
+    # There is no option for the pause.
     monkeypatch.setattr("sluiceway.spark.readable_offsets._RETRY_AFTER_S", 0.0)
     readable = new_readable(followed_s=0.0)
     fill(channel, range(4))

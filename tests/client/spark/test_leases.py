@@ -303,6 +303,7 @@ def test_the_start_and_end_of_a_query_that_are_refused_for_a_time_are_reported(
     refusing: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # There is no option for the pause.
     monkeypatch.setattr("sluiceway.spark.queries._PAUSE_AFTER_FAILURE_S", 0.0)
 
     application.queries.onQueryProgress(progressed("run", channel))

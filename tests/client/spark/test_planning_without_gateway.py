@@ -141,6 +141,7 @@ def test_a_connection_is_not_current_while_requests_pause(early: Connection) -> 
 def test_a_connection_stays_in_use_while_requests_are_refused(
     channel: Channel, gateway_url: str, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # There is no option for the pause.
     monkeypatch.setattr("sluiceway.spark.worker._RETRY_AFTER_S", 0.0)
     source = RefreshableConnection(channel.connection("read"), "read", gateway_url=script.url)
     script.problem(401, "unauthenticated")

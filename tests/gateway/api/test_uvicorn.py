@@ -18,6 +18,7 @@ from uvicorn.server import ServerState
 from sluiceway_gateway.api.limits import LimitedProtocol
 from sluiceway_gateway.cli import serve
 
+# The server is part of the command, and nothing else uses it.
 EXTENDED = [(LimitedProtocol, HttpToolsProtocol), (serve._Server, uvicorn.Server)]
 
 
@@ -76,6 +77,7 @@ def test_uvicorn_has_the_attributes_that_the_limits_read() -> None:
 
 
 def test_uvicorn_has_the_attributes_that_the_server_reads() -> None:
+    # As above.
     assert list(missing(serve._Server, uvicorn.Server(uvicorn.Config(app, log_config=None)))) == []
 
 
