@@ -28,10 +28,9 @@ from sluiceway.errors import (
     SluicewayError,
 )
 from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.consumer import PartitionStream, open_stream
 from sluiceway.kafka.fetcher import Fetcher
 from sluiceway.kafka.io_thread import SHARED_CONSUMERS
-from sluiceway.ledger.committed_stream import CommittedStream
+from sluiceway.ledger.committed_stream import open_stream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.ledger.writer_batches import Block
 from sluiceway.records import import_pandas
@@ -154,17 +153,16 @@ class ChannelReader(ChannelEndpoint):
         self._follows_growth = until in (None, "finished") and (grouped or has_all)
         self._known_partitions = connection.partitions
         self._growth_due_s = 0.0
-        stream = open_stream(
+        if not isinstance(timeout_s, int | float) or not 1 <= timeout_s <= 86_400:
+            raise OptionError(f"timeout_s is {timeout_s!r}; it takes seconds from 1 to 86400")
+        self._stream = open_stream(
             connection,
-            config,
+            config or {},
             timeout_s=timeout_s,
+            visibility=visibility,
             grouped=grouped,
             consumers=SHARED_CONSUMERS if share_connection else None,
         )
-        self._stream: PartitionStream = stream
-        self._visibility = visibility
-        if visibility is not None:
-            self._stream = CommittedStream(stream, visibility)
         self._visibility = visibility
         self._committer = OffsetCommitter(
             connection.channel_name,

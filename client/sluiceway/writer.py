@@ -28,7 +28,7 @@ from sluiceway.errors import (
     OptionError,
     SluicewayError,
 )
-from sluiceway.kafka.accumulator import certain_row_bytes, record_accumulator
+from sluiceway.kafka.accumulator import RecordAccumulator, certain_row_bytes
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.messages import Messages
 from sluiceway.kafka.partitioner import Key, Partitioner, partitioning
@@ -149,7 +149,7 @@ class ChannelWriter(ChannelEndpoint):
             partitioner=partitioner,
             partition=partition,
         )
-        self._accumulator = record_accumulator(
+        self._accumulator = RecordAccumulator.of(
             connection, self.schema, self._partitioning, batch_records=batch_records
         )
         # A caller's function runs within the record's own `write`, and may refuse the record.

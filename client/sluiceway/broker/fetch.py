@@ -31,9 +31,8 @@ from sluiceway.broker.protocol import (
 )
 from sluiceway.concurrency import FairLock
 from sluiceway.errors import OptionError, RecordsLost, SluicewayError
-from sluiceway.kafka.consumer import PartitionStream, open_stream
 from sluiceway.kafka.io_thread import SHARED_CONSUMERS
-from sluiceway.ledger.committed_stream import CommittedStream
+from sluiceway.ledger.committed_stream import open_stream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.records.to_python import gc_paused
 
@@ -111,15 +110,13 @@ class Source:
         self, connection: Connection, visibility: Visibility | None, *, timeout_s: float
     ) -> None:
         """Connect to the channel's topic."""
-        stream = open_stream(
+        self._stream = open_stream(
             connection,
-            None,
+            {},
             timeout_s=max(_LEAST_TIMEOUT_S, timeout_s),
+            visibility=visibility,
             consumers=SHARED_CONSUMERS,
             whole_messages=True,
-        )
-        self._stream: PartitionStream = (
-            stream if visibility is None else CommittedStream(stream, visibility)
         )
         self._visibility = visibility
         self._partitions: dict[int, FetchedPartition] = {}

@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from sluiceway.api.channels import Control
 from sluiceway.api.endpoints import (
-    AttachResult,
     Endpoint,
-    EndpointCalls,
     EndpointEnd,
     EndpointReport,
     Position,
-    ReportedPositions,
     SyncResult,
 )
 from sluiceway.api.groups import Membership
@@ -89,7 +87,7 @@ class JoinedMember:
     """
 
     def __init__(
-        self, connection: Connection, group: str, *, calls: EndpointCalls, timeout_s: float
+        self, connection: Connection, group: str, *, control: Control, timeout_s: float
     ) -> None:
         """Attach as a new member. Raises GatewayError."""
         self.id = uuid.uuid4().hex
@@ -98,11 +96,11 @@ class JoinedMember:
         self.topic_id = connection.topic_id
         self.group = group
         self.membership: Membership | None = Membership(group=group, index=None, size=None)
-        self.calls = calls
+        self.calls = control.endpoints
         self.timeout_s = timeout_s
         self.lock = threading.RLock()
         self._session = uuid.uuid4().hex
-        self.attached: AttachResult = calls.attach(
+        self.attached = self.calls.attach(
             self.channel,
             uid=self.uid,
             instance=self.id,
@@ -187,7 +185,7 @@ class JoinedMember:
     def fence(self, error: Fenced) -> None:
         """Do nothing, as `check`."""
 
-    def _positions(self) -> ReportedPositions | None:
+    def _positions(self) -> Mapping[int, tuple[int, int]] | None:
         if "positions" not in self.attached.takes or self._assignment is None:
             return None
         fetched = group_state().fetched(self.topic_id)
@@ -430,9 +428,7 @@ def _answer(
 
 def _attach(handler: RequestHandler, group: str, topic: str) -> JoinedMember:
     connection = handler.connection(topic, fresh=True)
-    member = JoinedMember(
-        connection, group, calls=handler.control.endpoints, timeout_s=handler.timeout_s
-    )
+    member = JoinedMember(connection, group, control=handler.control, timeout_s=handler.timeout_s)
     group_state().members[member.id] = member
     return member
 

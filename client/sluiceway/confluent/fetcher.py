@@ -32,10 +32,9 @@ from sluiceway.confluent.partition_offsets import Partition, by_channel
 from sluiceway.confluent.waiting import left_s
 from sluiceway.errors import SluicewayError
 from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.consumer import FetchedMessages, PartitionStream, open_stream
+from sluiceway.kafka.consumer import FetchedMessages, PartitionStream
 from sluiceway.kafka.io_thread import Consumers
-from sluiceway.kafka.topic import EARLIEST, LATEST
-from sluiceway.ledger.committed_stream import CommittedStream
+from sluiceway.ledger.committed_stream import open_stream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.runtime.threads import Signal
 
@@ -138,16 +137,14 @@ class MessageFetcher:
     def add_channel(self, connection: Connection, visibility: Visibility | None) -> None:
         """Add a channel, an exactly-once one with its visibility."""
         with self._lock, kafka_exceptions():
-            stream: PartitionStream
-            stream = source = open_stream(
+            stream = open_stream(
                 connection,
                 self._config,
                 timeout_s=_TIMEOUT_S,
+                visibility=visibility,
                 consumers=self._consumers,
                 whole_messages=True,
             )
-            if visibility is not None:
-                stream = CommittedStream(source, visibility)
             before = self._channels.get(connection.channel_name)
             # Partitions of the stream before are assigned to this one by its first use.
             channel = _Channel(connection, stream, in_step=before is None)
@@ -258,8 +255,8 @@ class MessageFetcher:
             return OFFSET_INVALID, end if end >= 0 else OFFSET_INVALID
         deadline_s = time.monotonic() + timeout_s
         with kafka_exceptions():
-            begin = stream.offsets({number: EARLIEST}, timeout_s=timeout_s)[number]
-            end = stream.offsets({number: LATEST}, timeout_s=left_s(deadline_s))[number]
+            begin = stream.offsets({number: OFFSET_BEGINNING}, timeout_s=timeout_s)[number]
+            end = stream.offsets({number: OFFSET_END}, timeout_s=left_s(deadline_s))[number]
         return begin, max(begin, end)
 
     def offsets_at(self, times: Mapping[Partition, int], timeout_s: float) -> dict[Partition, int]:

@@ -17,7 +17,7 @@ from sluiceway.kafka.partitioner import Partitioning
 from sluiceway.schema import Schema
 from sluiceway.schema.types import walk
 
-__all__ = ["RecordAccumulator", "certain_row_bytes", "record_accumulator"]
+__all__ = ["RecordAccumulator", "certain_row_bytes"]
 
 _FRAMING_BYTES = 128
 """Kafka's overhead of a single message: the 61-byte batch header and the record header."""
@@ -38,6 +38,17 @@ class RecordAccumulator(ABC):
         self._partitioning = partitioning
         self._limit_bytes = limit_bytes
 
+    @staticmethod
+    def of(
+        connection: Connection, schema: Schema, partitioning: Partitioning, *, batch_records: int
+    ) -> "RecordAccumulator":
+        """Return the accumulator for the connection's format, and records of `schema`."""
+        encoder = codec(connection.format, schema, connection.schema_id)
+        limit_bytes = connection.max_message_bytes - _FRAMING_BYTES
+        if connection.format == "arrow":
+            return _BatchMessages(encoder, partitioning, limit_bytes, batch_records)
+        return _RecordMessages(encoder, partitioning, limit_bytes)
+
     @abstractmethod
     def add(self, batches: Sequence[pa.RecordBatch]) -> Messages:
         """Encode one write and return the messages that are full.
@@ -55,17 +66,6 @@ class RecordAccumulator(ABC):
         missing = partitions == _NEXT
         partitions[missing] = self._partitioning.next_partitions(int(np.count_nonzero(missing)))
         return partitions
-
-
-def record_accumulator(
-    connection: Connection, schema: Schema, partitioning: Partitioning, *, batch_records: int
-) -> RecordAccumulator:
-    """Return the accumulator for the connection's format, and records of `schema`."""
-    encoder = codec(connection.format, schema, connection.schema_id)
-    limit_bytes = connection.max_message_bytes - _FRAMING_BYTES
-    if connection.format == "arrow":
-        return _BatchMessages(encoder, partitioning, limit_bytes, batch_records)
-    return _RecordMessages(encoder, partitioning, limit_bytes)
 
 
 def certain_row_bytes(connection: Connection, schema: Schema) -> int:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -16,19 +16,12 @@ from sluiceway.errors import (
     KafkaFailure,
     KafkaUnavailable,
     OffsetOutOfRange,
-    OptionError,
     SluicewayError,
     TopicGone,
 )
-from sluiceway.kafka.config import MaskedProperties, consumer_config
+from sluiceway.kafka.config import consumer_config
 from sluiceway.kafka.errors import translate_error
-from sluiceway.kafka.io_thread import (
-    SHARED_CONSUMERS,
-    Chunk,
-    Consumers,
-    MessageQueue,
-    is_failure,
-)
+from sluiceway.kafka.io_thread import Chunk, Consumers, MessageQueue, is_failure
 from sluiceway.kafka.topic import EARLIEST, LATEST, TopicIdentity
 from sluiceway.runtime.threads import Signal, call
 
@@ -38,7 +31,6 @@ __all__ = [
     "MessageStream",
     "PartitionStream",
     "Watermarks",
-    "open_stream",
 ]
 
 LOGGER = logging.getLogger("sluiceway.kafka")
@@ -463,43 +455,3 @@ class IdleTimeout:
         if pause_s > self._timeout_s / 2 and not self._pause_excluded:
             self._pause_excluded = True
             self._since_s += pause_s
-
-
-# A broker answers one fetch after the other, and a new partition is part of the next one, so this
-# delays the first message of a reader.
-_SHARED_TUNING: Final = MaskedProperties({"fetch.wait.max.ms": 20})
-
-
-def open_stream(
-    connection: Connection,
-    config: Mapping[str, object] | None,
-    *,
-    timeout_s: float,
-    grouped: bool = False,
-    consumers: Consumers | None = None,
-    whole_messages: bool = False,
-) -> MessageStream:
-    """Open a reader's stream, by default with a consumer of its own. Raises OptionError.
-
-    For an exactly-once channel, the stream includes uncommitted messages.
-    """
-    if not isinstance(timeout_s, int | float) or not 1 <= timeout_s <= 86_400:
-        raise OptionError(f"timeout_s is {timeout_s!r}; it takes seconds from 1 to 86400")
-    own = MaskedProperties(config or {})
-    if connection.delivery == "exactly_once":
-        # With read_committed, a foreign Kafka transaction would hold back committed records.
-        # Partitions are fetched only up to known commits, so short waits cost nothing.
-        own = own.over({"isolation.level": "read_uncommitted", **_SHARED_TUNING})
-    tuning = MaskedProperties()
-    if consumers is SHARED_CONSUMERS:
-        tuning = _SHARED_TUNING
-    elif grouped:
-        # A thousand waiting members send two requests a second each instead of ten.
-        tuning = MaskedProperties({"fetch.wait.max.ms": 500})
-    return MessageStream(
-        connection,
-        tuning.over(own),
-        timeout_s=timeout_s,
-        consumers=consumers,
-        whole_messages=whole_messages,
-    )

@@ -1,22 +1,64 @@
-"""Committed stream: the visible messages of an exactly-once channel."""
+"""Streams of readers: of an exactly-once channel, the committed messages only."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
+from typing import Final
 
 from sluiceway.api.ledger import Interval
+from sluiceway.api.models import Connection
 from sluiceway.errors import RecordsLost, SluicewayError, SluicewayTimeout
+from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.consumer import FetchedMessages, MessageStream, PartitionStream, Watermarks
-from sluiceway.kafka.io_thread import Chunk
+from sluiceway.kafka.io_thread import SHARED_CONSUMERS, Chunk, Consumers
 from sluiceway.kafka.topic import EARLIEST, LATEST
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.runtime.threads import Signal
 
-__all__ = ["CommittedStream"]
+__all__ = ["CommittedStream", "open_stream"]
 
 _JUMP_OFFSETS = 50_000
 """From this number of invisible offsets on, a new fetch is cheaper than reading over them."""
+_SHORT_WAIT: Final = MaskedProperties({"fetch.wait.max.ms": 20})
+"""A broker answers one fetch after the other, and a new partition is part of the next one, so this
+delays the first message of a reader."""
+_LONG_WAIT: Final = MaskedProperties({"fetch.wait.max.ms": 500})
+"""A thousand waiting members send two requests a second each instead of ten."""
+
+
+def open_stream(
+    connection: Connection,
+    config: Mapping[str, object],
+    *,
+    timeout_s: float,
+    visibility: Visibility | None = None,
+    grouped: bool = False,
+    consumers: Consumers | None = None,
+    whole_messages: bool = False,
+) -> PartitionStream:
+    """Open a reader's stream, by default with a consumer of its own. Raises OptionError.
+
+    `config` has the caller's Kafka properties. Without the `visibility` of an exactly-once channel,
+    the stream includes its uncommitted messages.
+    """
+    properties = MaskedProperties(config)
+    if connection.delivery == "exactly_once":
+        # With read_committed, a foreign Kafka transaction would hold back committed records.
+        properties = properties.over({"isolation.level": "read_uncommitted"})
+    # Partitions of such channels are fetched only up to known commits, so short waits cost nothing.
+    if connection.delivery == "exactly_once" or consumers is SHARED_CONSUMERS:
+        properties = _SHORT_WAIT.over(properties)
+    elif grouped:
+        properties = _LONG_WAIT.over(properties)
+    stream = MessageStream(
+        connection,
+        properties,
+        timeout_s=timeout_s,
+        consumers=consumers,
+        whole_messages=whole_messages,
+    )
+    return stream if visibility is None else CommittedStream(stream, visibility)
 
 
 class CommittedStream(PartitionStream):
@@ -28,7 +70,7 @@ class CommittedStream(PartitionStream):
     raises RecordsLost, or OffsetOutOfRange if the log begins after it.
     """
 
-    def __init__(self, stream: MessageStream, visibility: Visibility) -> None:
+    def __init__(self, stream: PartitionStream, visibility: Visibility) -> None:
         self._stream = stream
         self._visibility = visibility
         self._number = visibility.number

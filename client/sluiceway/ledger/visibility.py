@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from sluiceway.api.endpoints import Position
-from sluiceway.api.ledger import Committed, KnownCommit, LedgerCalls
+from sluiceway.api.ledger import Committed, Interval, KnownCommit, LedgerCalls
 from sluiceway.api.models import Connection
 from sluiceway.concurrency import this_process
 from sluiceway.errors import (
@@ -25,7 +25,7 @@ from sluiceway.errors import (
 from sluiceway.ledger.visible_runs import VisibleRuns
 from sluiceway.runtime.threads import Signal, call
 
-__all__ = ["CommittedRuns", "FixedVisibility", "Snapshot", "Visibility", "visibility_of"]
+__all__ = ["CommittedRuns", "Snapshot", "Visibility", "fixed_visibility", "visibility_of"]
 
 _LONG_POLL_S = 20.0
 _PARK_S = 30.0
@@ -82,6 +82,18 @@ class Visibility(ABC):
         """
 
     @property
+    def last_commit(self) -> KnownCommit | None:
+        """The last commit of the known runs; None before the first one, and for a fixed part."""
+        return None
+
+    def require(self, commit: KnownCommit) -> None:
+        """Raise Conflict `ledger_restored` unless the gateway has this commit.
+
+        Raises GatewayError. A fixed part does nothing.
+        """
+        del commit
+
+    @property
     def partitions(self) -> int:
         """The number of partitions with a known `stable`."""
         return max(self.runs.stable, default=-1) + 1
@@ -133,7 +145,7 @@ class Visibility(ABC):
         return response
 
 
-class FixedVisibility(Visibility):
+class _FixedVisibility(Visibility):
     """A visible part that never changes."""
 
     def refresh(self) -> None:
@@ -148,7 +160,26 @@ class FixedVisibility(Visibility):
         """Return None."""
 
 
-class Snapshot(FixedVisibility):
+def fixed_visibility(
+    connection: Connection, ends: Mapping[int, int], runs: Mapping[int, tuple[Interval, ...]]
+) -> Visibility:
+    """Return a visible part that never changes: by partition the end, and the runs up to it."""
+    visibility = _FixedVisibility(connection)
+    visibility.runs.add(
+        Committed(
+            uid=connection.channel_uid,
+            topic_id=connection.topic_id,
+            number=0,
+            stable=ends,
+            visible_end=ends,
+            runs=runs,
+        )
+    )
+    visibility.number, visibility.visible_end = 0, ends
+    return visibility
+
+
+class Snapshot(_FixedVisibility):
     """The batches up to one commit, each wholly, also where batches before them are open.
 
     Its `runs` go up to `visible_end`, above the channel's `stable`, so no prefix by offsets has
@@ -493,11 +524,13 @@ def visibility_of(
     grace_s: float,
     snapshot: int | datetime | None = None,
     present: bool = False,
+    shared: bool = True,
 ) -> Visibility | None:
     """Return a reader's visibility; None for a channel whose records are visible at once.
 
-    `present` is the snapshot of what is committed now. Raises OptionError for a `snapshot` of such
-    a channel, GatewayError, TopicGone.
+    `present` is the snapshot of what is committed now. Without a snapshot, the readers of the
+    process share one with its own connections; one that is not `shared` uses those of `calls`.
+    Raises OptionError for a `snapshot` of such a channel, GatewayError, TopicGone.
     """
     if connection.delivery != "exactly_once":
         if snapshot is None:
@@ -509,6 +542,10 @@ def visibility_of(
         )
     if snapshot is not None or present:
         return Snapshot(calls, connection, snapshot)
+    if not shared:
+        runs = CommittedRuns(calls, connection, grace_s=grace_s)
+        runs.refresh()
+        return runs
     key = (this_process(), calls.identity, grace_s, connection.channel_uid, connection.topic_id)
     visibility = _SHARED.get(key)
     if visibility is None or visibility.outdated:

@@ -21,8 +21,9 @@ from sluiceway.errors import (
     OffsetOutOfRange,
 )
 from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.consumer import FetchedMessages, IdleTimeout, MessageStream, PartitionStream
-from sluiceway.ledger.committed_stream import CommittedStream
+from sluiceway.kafka.consumer import FetchedMessages, IdleTimeout, PartitionStream
+from sluiceway.ledger.committed_stream import CommittedStream, open_stream
+from sluiceway.ledger.visibility import fixed_visibility
 from sluiceway.schema import Schema
 from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice, reporting
 from sluiceway.spark.metadata_columns import MetadataColumns
@@ -34,7 +35,7 @@ from sluiceway.spark.offsets import (
     split_ranges,
 )
 from sluiceway.spark.options import ReadOptions
-from sluiceway.spark.readable_offsets import ReadableOffsets, ShippedRuns, consumer_properties
+from sluiceway.spark.readable_offsets import ReadableOffsets
 from sluiceway.spark.types import ColumnSelection, selected_schema, spark_transform
 from sluiceway.spark.worker import (
     ClientPool,
@@ -228,7 +229,7 @@ class RangeFetcher:
             raise
 
 
-STREAMS: ClientPool[MessageStream] = ClientPool(close=MessageStream.close)
+STREAMS: ClientPool[PartitionStream] = ClientPool(close=lambda stream: stream.close())
 
 _TUNING: Final[dict[str, object]] = {
     # Limits the fetch queue, which together with a chunk is a task's memory.
@@ -315,21 +316,21 @@ def read_split(
     transform = spark_transform(target)
     selection = ColumnSelection(columns)
     metadata = MetadataColumns(options)
-    config = consumer_properties(connection, _TUNING, options.kafka)
+    config = MaskedProperties(_TUNING).over(options.kafka)
     properties = MaskedProperties(connection.kafka).over(config)
     # Without metadata columns, the values of messages are enough.
     whole = bool(metadata)
-    key = (connection.topic_name, connection.topic_id, properties, whole)
+    key = (connection.topic_name, connection.topic_id, connection.delivery, properties, whole)
     timeout_s = _request_timeout_s(options)
 
-    def new_stream() -> MessageStream:
-        return MessageStream(connection, config, timeout_s=timeout_s, whole_messages=whole)
+    def new_stream() -> PartitionStream:
+        return open_stream(connection, config, timeout_s=timeout_s, whole_messages=whole)
 
-    with STREAMS.borrow(key, new_stream) as own:
-        stream: PartitionStream = own
+    with STREAMS.borrow(key, new_stream) as stream:
         if split.visible is not None:
-            runs = ShippedRuns(connection, split.offsets, split.visible)
-            stream = CommittedStream(own, runs)
+            ends = {split.offsets.partition: split.offsets.end}
+            runs = {split.offsets.partition: split.visible}
+            stream = CommittedStream(stream, fixed_visibility(connection, ends, runs))
         for fetched in RangeFetcher(stream, split, options):
             items = fetched.items
             decoded = decoder.decode([*map(Message.value, items)] if whole else items)

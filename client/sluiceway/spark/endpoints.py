@@ -1,8 +1,8 @@
 """Endpoints of Spark jobs and queries, and the heartbeats of tasks."""
 
-import json
 import logging
 import os
+import pickle
 import shutil
 import tempfile
 import threading
@@ -20,12 +20,10 @@ from pyspark import TaskContext
 from sluiceway.api.channels import Control
 from sluiceway.api.endpoints import (
     AttachResult,
-    EndpointCalls,
     EndpointEnd,
     EndpointReport,
     HeartbeatReply,
     HeartbeatResult,
-    ReportedPositions,
     Role,
     SessionReport,
     SparkJob,
@@ -33,7 +31,6 @@ from sluiceway.api.endpoints import (
 )
 from sluiceway.api.groups import Membership
 from sluiceway.api.models import Connection
-from sluiceway.api.parsing import JsonNode, parse, to_json
 from sluiceway.api.transport import Transport
 from sluiceway.concurrency import Process, this_process
 from sluiceway.endpoint.heartbeat import HeartbeatSession
@@ -101,17 +98,17 @@ class UnreportedEnds:
     def add(self, end: UnreportedEnd) -> None:
         """Add an end. Raises OSError on another machine than the driver's, and once it is over."""
         part = self.directory / f"{end.id}.part"
-        part.write_text(json.dumps(to_json(end)))
-        part.replace(part.with_suffix(".json"))
+        part.write_bytes(pickle.dumps(end))
+        part.replace(part.with_suffix(".end"))
 
     def pending(self) -> list[UnreportedEnd]:
         """Return the ends that are not discarded."""
-        texts = [path.read_text() for path in sorted(self.directory.glob("*.json"))]
-        return [parse(UnreportedEnd, JsonNode(json.loads(text))) for text in texts]
+        paths = sorted(self.directory.glob("*.end"))
+        return [pickle.loads(path.read_bytes()) for path in paths]  # noqa: S301 - private
 
     def discard(self, end: UnreportedEnd) -> None:
         """Remove an end that is reported."""
-        (self.directory / f"{end.id}.json").unlink(missing_ok=True)
+        (self.directory / f"{end.id}.end").unlink(missing_ok=True)
 
     def remove(self) -> None:
         """Remove the directory."""
@@ -165,10 +162,10 @@ class EndpointSpec:
     def __str__(self) -> str:
         return f"the {self.role} {self.job.title!r} of the channel {self.channel!r}"
 
-    def attach(self, calls: EndpointCalls, instance: str) -> AttachResult:
+    def attach(self, control: Control, instance: str) -> AttachResult:
         """Attach an instance, which replaces the group's previous one."""
         group = self.group
-        return calls.attach(
+        return control.endpoints.attach(
             self.channel,
             uid=self.uid,
             instance=instance,
@@ -230,8 +227,8 @@ class JobEndpoint:
         spec = EndpointSpec(channel=channel, uid=uid, role=role, group=group, job=job)
         instance = instance or uuid.uuid4().hex
         try:
-            with closing(control(gateway_url).endpoints) as calls:
-                attached = spec.attach(calls, instance)
+            with closing(control(gateway_url)) as gateway:
+                attached = spec.attach(gateway, instance)
         except SluicewayError as error:
             LOGGER.warning("%s is not listed as an endpoint: %s", spec, error)
             return None
@@ -263,8 +260,8 @@ class JobEndpoint:
 
     def _detach(self, end: EndpointEnd) -> None:
         try:
-            with closing(control(self.gateway_url).endpoints) as calls:
-                calls.detach(self.spec.channel, self.id, end, timeout_s=_TIMEOUT_S)
+            with closing(control(self.gateway_url)) as gateway:
+                gateway.endpoints.detach(self.spec.channel, self.id, end, timeout_s=_TIMEOUT_S)
         except Fenced:
             raise
         except GatewayError as error:
@@ -432,13 +429,13 @@ class QueryEndpoint:
     reporting.
     """
 
-    def __init__(self, spec: EndpointSpec, session: HeartbeatSession, calls: EndpointCalls) -> None:
+    def __init__(self, spec: EndpointSpec, session: HeartbeatSession, control: Control) -> None:
         self.id = uuid.uuid4().hex
         self.records = 0
         self.offsets: Mapping[int, int] = {}
         self._spec = spec
         self._session = session
-        self._calls = calls
+        self._control = control
         self._attached: AttachResult | None = None
         self._ended = self._closing = self._refused = False
         self._partitions = 0
@@ -455,7 +452,7 @@ class QueryEndpoint:
         # First: the session's heartbeats tell its endpoints from those of jobs by their ids.
         self._session.register(self)
         try:
-            self._attached = self._spec.attach(self._calls, self.id)
+            self._attached = self._spec.attach(self._control, self.id)
         except GatewayUnavailable:
             raise
         except GatewayError as error:
@@ -523,7 +520,7 @@ class QueryEndpoint:
         self._closing = True
         self._session.wait_idle(_TIMEOUT_S)
         try:
-            self._calls.detach(self._spec.channel, self.id, end, timeout_s=_TIMEOUT_S)
+            self._control.endpoints.detach(self._spec.channel, self.id, end, timeout_s=_TIMEOUT_S)
         except GatewayError as error:
             if not error.is_final:
                 raise
@@ -535,7 +532,7 @@ class QueryEndpoint:
         self._ended = True
         self._session.unregister(self)
 
-    def _positions(self, attached: AttachResult) -> ReportedPositions | None:
+    def _positions(self, attached: AttachResult) -> Mapping[int, tuple[int, int]] | None:
         """Return a reader's positions, if the gateway accepts them."""
         if not self.offsets or "positions" not in attached.takes:
             return None

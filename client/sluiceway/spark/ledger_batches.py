@@ -13,7 +13,8 @@ from typing import Final, Self, TypeAlias
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from sluiceway.api.ledger import Batch, BatchRequest, LedgerCalls
+from sluiceway.api.channels import Control
+from sluiceway.api.ledger import Batch, BatchRequest
 from sluiceway.api.models import Connection
 from sluiceway.api.transport import Transport
 from sluiceway.concurrency import Process, this_process
@@ -44,7 +45,7 @@ _RUN_ID: Final = "spark.jobGroup.id"
 """Spark's local properties that identify a task's micro-batch. The job group of a query has the id
 of its run."""
 _KEEPERS: Final[dict[tuple[object, ...], LeaseKeeper]] = {}
-_CALLS: Final[dict[tuple[Process, str | None], LedgerCalls]] = {}
+_CONTROLS: Final[dict[tuple[Process, str | None], Control]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +127,7 @@ class JobBatch:
 
     def write_batch(self, request: BatchRequest, *, renews: bool = True) -> WriteBatch:
         """Return the batch of a request; `renews`: this process renews its lease."""
-        calls = _ledger_calls(self.gateway_url)
+        calls = _control(self.gateway_url).ledger
         key = (this_process(), self.gateway_url, request.channel, request.uid, renews)
         keeper = _KEEPERS.get(key) or _KEEPERS.setdefault(
             key,
@@ -201,7 +202,7 @@ class JobBatch:
         """Return the job's batch, opened, without a message of its tasks."""
         if self.has_key:
             # The owner may be the query of `foreachBatch`, which only the tasks know.
-            page = _ledger_calls(self.gateway_url).commits(
+            page = _control(self.gateway_url).ledger.commits(
                 request.channel, uid=request.uid, limit=1
             )
             owners = [open_batch.owner for open_batch in page.open if open_batch.key == request.key]
@@ -218,7 +219,7 @@ class JobBatch:
         request = next((result.request for result in results if result.request), None)
         if request is None:
             return None
-        page = _ledger_calls(self.gateway_url).commits(
+        page = _control(self.gateway_url).ledger.commits(
             request.channel, uid=request.uid, limit=1, key=request.key, timeout_s=_COMMIT_TIMEOUT_S
         )
         committed = any(event.kind == "commit" for event in page.events)
@@ -405,7 +406,7 @@ def _required_property(name: str) -> str:
     return value
 
 
-def _ledger_calls(gateway_url: str | None) -> LedgerCalls:
-    """Return this process's calls, whose connections stay open between tasks."""
+def _control(gateway_url: str | None) -> Control:
+    """Return this process's control plane, whose connections stay open between tasks."""
     key = (this_process(), gateway_url)
-    return _CALLS.get(key) or _CALLS.setdefault(key, LedgerCalls(Transport(gateway_url)))
+    return _CONTROLS.get(key) or _CONTROLS.setdefault(key, Control(Transport(gateway_url)))

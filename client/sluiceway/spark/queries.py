@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from sluiceway.api.channels import Control
 from sluiceway.api.endpoints import Role
-from sluiceway.api.ledger import DEFAULT_LEASE_MS
+from sluiceway.api.ledger import BatchRequest
 from sluiceway.api.models import ChannelResource
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import CheckpointMismatch, GatewayError, GatewayUnavailable, OptionError
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 _PAUSE_AFTER_FAILURE_S: Final = 10.0
 _NO_DRIVER: Final = "Spark's driver is not in this process, or has ended"
-_REPORTED_S: Final = DEFAULT_LEASE_MS / 1000 + 5
+_REPORTED_S: Final = BatchRequest.lease_ms / 1000 + 5
 """Time for which the end of a run is reported. A task that outlives it may still open a batch."""
 _JAVA_CLASS: Final = re.compile(r"(?:[A-Za-z_$][\w$]*\.)+[A-Za-z_$][\w$]*(?=:|\s|$)")
 """Matches the class at the start of a JVM exception's text."""
@@ -299,7 +299,7 @@ class Queries(StreamingQueryListener):
         for spec, (records, offsets) in totals.items():
             endpoint = run.endpoints.get(spec)
             if endpoint is None:
-                endpoint = QueryEndpoint(spec, self._session, self._control.endpoints)
+                endpoint = QueryEndpoint(spec, self._session, self._control)
                 run.endpoints[spec] = endpoint
             endpoint.records, endpoint.offsets = records, offsets
             endpoint.attach()

@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from sluiceway.api.channels import Control
-from sluiceway.api.ledger import Committed, Interval, KnownCommit
-from sluiceway.api.models import Connection
+from sluiceway.api.ledger import Interval, KnownCommit
 from sluiceway.api.transport import Transport
 from sluiceway.errors import (
     CheckpointMismatch,
@@ -19,12 +18,9 @@ from sluiceway.errors import (
     OffsetOutOfRange,
     OptionError,
 )
-from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.consumer import MessageStream, Watermarks
+from sluiceway.kafka.consumer import Watermarks
+from sluiceway.ledger.committed_stream import open_stream
 from sluiceway.ledger.visibility import (
-    CommittedRuns,
-    FixedVisibility,
-    Snapshot,
     Visibility,
     visibility_of,
 )
@@ -32,7 +28,7 @@ from sluiceway.spark.offsets import OffsetRange
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.worker import RefreshableConnection
 
-__all__ = ["ReadableOffsets", "ShippedRuns", "consumer_properties"]
+__all__ = ["ReadableOffsets"]
 
 LOGGER = logging.getLogger(__name__)
 
@@ -45,40 +41,6 @@ _RESTORED: Final = (
     "the gateway's database was restored from an earlier state. Also restore the checkpoint of "
     "that time, or give the query a new checkpointLocation"
 )
-
-
-def consumer_properties(connection: Connection, *configs: Mapping[str, object]) -> MaskedProperties:
-    """Return a consumer's properties; later ones take precedence.
-
-    Consumers of exactly-once channels read past open Kafka transactions of foreign producers, which
-    would hold back committed records.
-    """
-    properties = MaskedProperties()
-    for config in configs:
-        properties = properties.over(config)
-    if connection.delivery == "exactly_once":
-        return properties.over({"isolation.level": "read_uncommitted"})
-    return properties
-
-
-class ShippedRuns(FixedVisibility):
-    """The visible offsets of a split, pickled with it by planning."""
-
-    def __init__(
-        self, connection: Connection, offsets: OffsetRange, visible: tuple[Interval, ...]
-    ) -> None:
-        super().__init__(connection)
-        ends = {offsets.partition: offsets.end}
-        response = Committed(
-            uid=connection.channel_uid,
-            topic_id=connection.topic_id,
-            number=0,
-            stable=ends,
-            visible_end=ends,
-            runs={offsets.partition: visible},
-        )
-        self.runs.add(response)
-        self.number, self.visible_end = 0, ends
 
 
 class ReadableOffsets:
@@ -110,9 +72,7 @@ class ReadableOffsets:
         Raises OptionError, GatewayError, TopicGone.
         """
         connection = source.connection
-        self.stream = MessageStream(
-            connection, consumer_properties(connection, config), timeout_s=timeout_s
-        )
+        self.stream = open_stream(connection, config, timeout_s=timeout_s)
         self._channel = connection.channel_name
         self._followed_s = followed_s
         self._control: Control | None = None
@@ -145,8 +105,7 @@ class ReadableOffsets:
     @property
     def last_commit(self) -> KnownCommit | None:
         """The last known commit of an exactly-once channel, for the checkpoint."""
-        visibility = self._visibility
-        return visibility.last_commit if isinstance(visibility, CommittedRuns) else None
+        return None if self._visibility is None else self._visibility.last_commit
 
     def refresh(self) -> None:
         """Request all commits until now. Raises CheckpointMismatch, GatewayError, TopicGone."""
@@ -159,7 +118,7 @@ class ReadableOffsets:
 
         Raises GatewayError.
         """
-        if isinstance(self._visibility, CommittedRuns):
+        if self._visibility is not None:
             with self._advice(commit):
                 self._visibility.require(commit)
 
@@ -313,21 +272,15 @@ class ReadableOffsets:
         calls = self._control.ledger
         if snapshot is not None:
             return visibility_of(calls, connection, grace_s=_GRACE_S, snapshot=snapshot)
-
-        def request() -> Visibility:
-            if bounded:
-                return Snapshot(calls, connection, None)
-            # Not a shared object, because its connections are closed with this one.
-            runs = CommittedRuns(calls, connection, grace_s=_GRACE_S)
-            runs.refresh()
-            return runs
-
         # A query's requests are short. Without this one it cannot start, so it outlasts a restart
         # of the gateway.
         deadline_s = time.monotonic() + open_timeout_s
         while True:
             try:
-                return request()
+                # Not a shared one, because its connections are closed with this object.
+                return visibility_of(
+                    calls, connection, grace_s=_GRACE_S, present=bounded, shared=False
+                )
             except GatewayUnavailable as error:
                 if not error.retriable or time.monotonic() >= deadline_s:
                     raise

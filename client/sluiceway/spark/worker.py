@@ -13,14 +13,13 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 from zipimport import zipimporter
 
 import pyarrow as pa
 from pyspark import cloudpickle
 
 from sluiceway import __version__
-from sluiceway.api.channels import Access
 from sluiceway.api.models import Connection
 from sluiceway.concurrency import Process, this_process
 from sluiceway.errors import Conflict, GatewayError
@@ -189,14 +188,14 @@ class RefreshableConnection:
     def __init__(
         self,
         connection: Connection,
-        access: Access,
+        access: Literal["read", "write"],
         *,
         gateway_url: str | None = None,
         timeout_s: float | None = None,
     ) -> None:
         self.connection = connection
         self.gateway_url = gateway_url
-        self._access: Access = access
+        self._access = access
         self._timeout_s = timeout_s
         self._refreshed_s = float("-inf")
         self._retry_at_s = float("-inf")

@@ -14,9 +14,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from sluiceway.api.models import Connection
 from sluiceway.errors import DeliveryFailed, Fenced, RecordError, SluicewayError
-from sluiceway.kafka.accumulator import RecordAccumulator, record_accumulator
+from sluiceway.kafka.accumulator import RecordAccumulator
 from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.messages import Messages
 from sluiceway.kafka.partitioner import partitioning
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
@@ -121,7 +120,8 @@ class TaskWriter:
             records = 0
             try:
                 for batch in batches:
-                    messages = _encode(accumulator, batch, self._schema, written=records)
+                    with _noting(written=records):
+                        messages = accumulator.add(to_batches(batch, self._schema))
                     if task is not None:
                         task.check()
                     producer.send(messages)
@@ -146,7 +146,7 @@ class TaskWriter:
     def _accumulator(self) -> RecordAccumulator:
         connection, schema, key = self.connection, self._schema, self.options.key
         partition = None if key else _task_number() % connection.partitions
-        return record_accumulator(
+        return RecordAccumulator.of(
             connection,
             schema,
             partitioning(
@@ -185,12 +185,11 @@ class TaskWriter:
         )
 
 
-def _encode(
-    accumulator: RecordAccumulator, batch: pa.RecordBatch, schema: Schema, *, written: int
-) -> Messages:
-    """Validate and encode one of Spark's batches; raises before any of it is sent."""
+@contextmanager
+def _noting(*, written: int) -> Iterator[None]:
+    """Add to the error of an invalid batch that earlier records of its task are written."""
     try:
-        return accumulator.add(to_batches(batch, schema))
+        yield
     except RecordError as error:
         error.add_note(
             f"The error is in one batch of a Spark task. {written:,} earlier records of this task, "

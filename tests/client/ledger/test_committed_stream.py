@@ -20,10 +20,11 @@ from sluiceway.errors import (
     SluicewayTimeout,
 )
 from sluiceway.kafka.consumer import MessageStream
+from sluiceway.ledger.committed_stream import open_stream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.reader import ChannelReader
 from sluiceway.writer import ChannelWriter
-from topics import Topics, readings
+from topics import Topics, connection_to, readings
 from waiting import collect, until
 
 BOTH = pytest.mark.usefixtures("each_stream")
@@ -365,3 +366,40 @@ def _far() -> Any:
     from datetime import UTC, datetime
 
     return datetime(2999, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("delivery", "grouped", "config", "wait_ms"),
+    [
+        ("exactly_once", True, {}, 20),
+        ("exactly_once", True, {"fetch.wait.max.ms": 5}, 5),
+        ("at_least_once", True, {}, 500),
+        ("at_least_once", True, {"fetch.wait.max.ms": 5}, 5),
+        ("at_least_once", False, {}, None),
+    ],
+)
+def test_the_callers_properties_come_before_those_of_the_stream(
+    monkeypatch: pytest.MonkeyPatch,
+    delivery: str,
+    grouped: bool,
+    config: Mapping[str, object],
+    wait_ms: int | None,
+) -> None:
+    opened: list[Mapping[str, object]] = []
+    monkeypatch.setattr(
+        MessageStream, "__init__", lambda _self, _connection, config, **_: opened.append(config)
+    )
+    open_stream(connection_to({}, delivery=delivery), config, timeout_s=1, grouped=grouped)
+    assert [properties.get("fetch.wait.max.ms") for properties in opened] == [wait_ms]
+
+
+def test_a_stream_reads_past_open_transactions_of_foreign_producers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[Mapping[str, object]] = []
+    monkeypatch.setattr(
+        MessageStream, "__init__", lambda _self, _connection, config, **_: opened.append(config)
+    )
+    config = {"isolation.level": "read_committed"}
+    open_stream(connection_to({}, delivery="exactly_once"), config, timeout_s=1)
+    assert [properties["isolation.level"] for properties in opened] == ["read_uncommitted"]

@@ -21,7 +21,7 @@ from sluiceway.errors import (
     OffsetOutOfRange,
     SluicewayTimeout,
 )
-from sluiceway.kafka.consumer import MessageStream
+from sluiceway.ledger.committed_stream import open_stream
 from sluiceway.spark.datasource import ChannelDataSource
 from sluiceway.spark.microbatch import (
     ChannelStreamReader,
@@ -44,8 +44,8 @@ def patient_planning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait longer for Kafka than the option `pollTimeoutMs` says, but not for open batches."""
     # The option would also limit the wait for open batches.
     monkeypatch.setattr(
-        "sluiceway.spark.readable_offsets.MessageStream",
-        lambda *arguments, **named: MessageStream(*arguments, **{**named, "timeout_s": 60.0}),
+        "sluiceway.spark.readable_offsets.open_stream",
+        lambda *arguments, **named: open_stream(*arguments, **{**named, "timeout_s": 60.0}),
     )
 
 

@@ -418,7 +418,7 @@ def test_the_end_of_a_query_covers_partitions_that_were_added_while_it_ran(
     spec = EndpointSpec(
         channel=channel.name, uid=channel.uid, role="writer", group="g", job=application.job
     )
-    with closing(control(gateway_url).endpoints) as calls:
+    with closing(control(gateway_url)) as calls:
         endpoint = QueryEndpoint(spec, application.session, calls)
         endpoint.attach()
         channel.update(partitions=4)
