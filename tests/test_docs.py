@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluiceway import errors
+from sluiceway import errors, spi
 from sluiceway.ledger import write_batch
 from sluiceway_gateway.channels import model as channels_model
 from sluiceway_gateway.core.settings import SECRETS, Settings
@@ -125,6 +125,16 @@ def test_every_error_of_the_client_is_in_its_table() -> None:
     bases |= {"KafkaFailure", "RecordError", "SchemaError"}
     assert set(listed) == set(errors.__all__) - bases - {"cause_of"}
     assert len(listed) == len(set(listed))
+
+
+def test_the_names_of_spi_are_in_its_table() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    section = page.partition("\n### What facades and Spark use of the core\n")[2].partition(
+        "\n## "
+    )[0]
+    rows = re.findall(r"^\| [^`|]+ \| (.+) \|$", section, re.MULTILINE)
+    names = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(names) == sorted(spi.__all__)
 
 
 RECORDS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+import sluiceway
+from sluiceway import errors, spi
+
 ROOT = Path(__file__).parents[1]
 GATEWAY = ROOT / "gateway" / "sluiceway_gateway"
 CLIENT = ROOT / "client" / "sluiceway"
@@ -42,7 +45,7 @@ ROWS_IN_HTTP = {
 #: The layers of the client, the lowest first.
 CLIENT_LAYERS = (
     *("errors", "config", "schema", "records", "api", "codecs", "kafka", "endpoint"),
-    *("ledger", "channel", "facade"),
+    *("ledger", "channel", "spi", "facade"),
 )
 CLIENT_PACKAGES = {"schema", "records", "api", "codecs", "kafka", "endpoint", "ledger"}
 CLIENT_FACADES = {"spark", "confluent", "broker", "pypz"}
@@ -129,7 +132,7 @@ def _client_layer(path: Path) -> str:
         return "errors"
     if parts == ("kafka", "config"):
         return "config"
-    if parts[0] in CLIENT_PACKAGES:
+    if parts[0] in CLIENT_PACKAGES or parts == ("spi",):
         return parts[0]
     return "facade" if parts[0] in CLIENT_FACADES else "channel"
 
@@ -143,6 +146,58 @@ def test_a_module_of_the_client_imports_its_own_layer_and_those_below() -> None:
         if CLIENT_LAYERS.index(_client_layer(other)) > CLIENT_LAYERS.index(_client_layer(path))
     ]
     assert wrong == []
+
+
+def _facade_modules() -> list[Path]:
+    return [path for facade in sorted(CLIENT_FACADES) for path in _modules(CLIENT / facade)]
+
+
+def _internal_imports(path: Path, facade: str) -> list[str]:
+    """Return the imports of a facade's module that are neither public names, nor spi's, nor own."""
+    modules = (sluiceway, errors, spi)
+    listed = {f"{module.__name__}.{name}" for module in modules for name in module.__all__}
+    listed |= {module.__name__ for module in modules}
+    own = f"sluiceway.{facade}"
+    return [
+        name
+        for name in _imported(path)
+        if name.split(".")[0] == "sluiceway" and name not in listed
+        if not f"{name}.".startswith(f"{own}.")
+    ]
+
+
+def test_the_facades_and_spark_import_public_names_and_those_of_spi() -> None:
+    wrong = {
+        str(path.relative_to(CLIENT)): imports
+        for path in _facade_modules()
+        if (imports := _internal_imports(path, path.relative_to(CLIENT).parts[0]))
+    }
+    assert wrong == {}
+
+
+def test_an_import_from_inside_of_the_core_is_noticed(tmp_path: Path) -> None:
+    module = tmp_path / "channel.py"
+    module.write_text(
+        "from sluiceway import Gateway, reader\n"
+        "from sluiceway.broker.protocol import Message\n"
+        "from sluiceway.confluent import Consumer\n"
+        "from sluiceway.errors import Conflict, clear_tracebacks\n"
+        "from sluiceway.kafka.topic import TopicIdentity\n"
+        "from sluiceway.spi import Control, import_module\n"
+        "def later():\n"
+        "    import sluiceway.kafka\n"
+    )
+    assert _internal_imports(module, "broker") == [
+        *("sluiceway.reader", "sluiceway.confluent", "sluiceway.confluent.Consumer"),
+        *("sluiceway.errors.clear_tracebacks", "sluiceway.kafka.topic"),
+        *("sluiceway.kafka.topic.TopicIdentity", "sluiceway.spi.import_module"),
+        "sluiceway.kafka",
+    ]
+
+
+def test_each_name_of_spi_is_used_by_a_facade_or_spark() -> None:
+    imports = {name for path in _facade_modules() for name in _imports(path)}
+    assert [name for name in spi.__all__ if f"sluiceway.spi.{name}" not in imports] == []
 
 
 def _package(module: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from sluiceway.api.models import ChannelSpec, Connection, Retention
+from sluiceway import Channel, Connection, Retention
 from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
     LeaderNotAvailable,
@@ -33,9 +33,8 @@ from sluiceway.broker.protocol import (
     in_text,
     requests_by_topic,
 )
-from sluiceway.channel import Channel
 from sluiceway.errors import Forbidden, KafkaFailure, OptionError, SluicewayError
-from sluiceway.kafka.errors import translate_error
+from sluiceway.spi import ChannelSpec, translate_error
 
 __all__ = ["create_topics", "delete_topics", "describe_topics", "list_offsets"]
 

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Self, TypeVar, TypeVarTuple
 
-from sluiceway.api.auth import Token
 from sluiceway.broker import admin, groups
 from sluiceway.broker.connection import GatewayAddress, RequestHandler
 from sluiceway.broker.exceptions import SocketDisconnectedError
@@ -27,9 +26,8 @@ from sluiceway.broker.protocol import (
     SyncGroupResponse,
     checked_count,
 )
-from sluiceway.concurrency import FairLock, this_process
-from sluiceway.endpoint.channel_endpoint import is_success
 from sluiceway.errors import GatewayError, SluicewayError
+from sluiceway.spi import FairLock, Token, is_success, this_process
 
 __all__ = ["Broker"]
 

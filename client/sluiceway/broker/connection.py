@@ -8,10 +8,7 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from sluiceway.api.auth import Token
-from sluiceway.api.channels import Control
-from sluiceway.api.models import Connection
-from sluiceway.api.transport import Transport
+from sluiceway import Connection
 from sluiceway.broker.exceptions import (
     ProtocolClientError,
     SocketDisconnectedError,
@@ -26,10 +23,17 @@ from sluiceway.errors import (
     OptionError,
     SluicewayError,
 )
-from sluiceway.kafka.config import MaskedProperties, admin_config
-from sluiceway.kafka.errors import create_client
-from sluiceway.kafka.topic import TopicIdentity
-from sluiceway.ledger.visibility import Visibility, visibility_of
+from sluiceway.spi import (
+    Control,
+    MaskedProperties,
+    Token,
+    TopicIdentity,
+    Transport,
+    Visibility,
+    admin_config,
+    create_client,
+    visibility_of,
+)
 
 __all__ = ["GatewayAddress", "RequestHandler", "SslConfig"]
 

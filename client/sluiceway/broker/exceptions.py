@@ -34,7 +34,7 @@ from sluiceway.errors import (
     StaleGeneration,
     TopicGone,
 )
-from sluiceway.kafka.errors import is_gone, is_unavailable
+from sluiceway.spi import is_gone, is_unavailable
 
 __all__ = [
     "ERROR_CODES",

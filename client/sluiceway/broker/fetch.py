@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sluiceway.api.models import Connection
+from sluiceway import Connection
 from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
     LeaderNotAvailable,
@@ -29,12 +29,8 @@ from sluiceway.broker.protocol import (
     checked_count,
     requests_by_topic,
 )
-from sluiceway.concurrency import FairLock
 from sluiceway.errors import OptionError, RecordsLost, SluicewayError
-from sluiceway.kafka.io_thread import SHARED_CONSUMERS
-from sluiceway.ledger.committed_stream import open_stream
-from sluiceway.ledger.visibility import Visibility
-from sluiceway.records.to_python import gc_paused
+from sluiceway.spi import SHARED_CONSUMERS, FairLock, Visibility, gc_paused, open_stream
 
 __all__ = ["Sources"]
 

@@ -8,16 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from sluiceway.api.channels import Control
-from sluiceway.api.endpoints import (
-    Endpoint,
-    EndpointEnd,
-    EndpointReport,
-    Position,
-    SyncResult,
-)
-from sluiceway.api.groups import Membership
-from sluiceway.api.models import Connection
+from sluiceway import Connection, Endpoint, Position
 from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
     IllegalGeneration,
@@ -53,10 +44,18 @@ from sluiceway.broker.protocol import (
     in_text,
     requests_by_topic,
 )
-from sluiceway.concurrency import Process, this_process
-from sluiceway.endpoint.assignment import sync
-from sluiceway.endpoint.committer import OffsetCommitter
 from sluiceway.errors import Fenced, OptionError, SluicewayError
+from sluiceway.spi import (
+    Control,
+    EndpointEnd,
+    EndpointReport,
+    Membership,
+    OffsetCommitter,
+    Process,
+    SyncResult,
+    sync,
+    this_process,
+)
 
 __all__ = [
     "JoinedMember",

@@ -10,8 +10,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from sluiceway.api.channels import Control
-from sluiceway.api.models import Connection
+from sluiceway import Connection
 from sluiceway.broker.connection import RequestHandler
 from sluiceway.broker.exceptions import (
     InvalidMessageError,
@@ -29,7 +28,6 @@ from sluiceway.broker.protocol import (
     ProduceResponse,
     in_bytes,
 )
-from sluiceway.concurrency import FairLock, this_process
 from sluiceway.errors import (
     CommitUnknown,
     Conflict,
@@ -38,10 +36,18 @@ from sluiceway.errors import (
     SluicewayError,
     TopicGone,
 )
-from sluiceway.kafka.config import MaskedProperties, producer_config
-from sluiceway.kafka.errors import create_client, run_callbacks
-from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
-from sluiceway.ledger.intervals import DeliveredIntervals
+from sluiceway.spi import (
+    Control,
+    DeliveredIntervals,
+    FairLock,
+    MaskedProperties,
+    MessageBatches,
+    WriterEndpoint,
+    create_client,
+    producer_config,
+    run_callbacks,
+    this_process,
+)
 
 __all__ = ["Writers"]
 

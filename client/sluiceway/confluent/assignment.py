@@ -16,8 +16,7 @@ from confluent_kafka import (
     Message,
 )
 
-from sluiceway.api.channels import Control
-from sluiceway.api.endpoints import Position
+from sluiceway import Position
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, error_event, refused
 from sluiceway.confluent.fetcher import MessageFetcher
@@ -25,8 +24,7 @@ from sluiceway.confluent.members import ChannelMember
 from sluiceway.confluent.partition_offsets import Partition, by_channel
 from sluiceway.confluent.waiting import WakeupEvent, left_s
 from sluiceway.errors import ChannelNotFound, EndpointClosed, GatewayUnavailable, SluicewayError
-from sluiceway.ledger.visibility import visibility_of
-from sluiceway.runtime.steps import Steps
+from sluiceway.spi import Control, Steps, visibility_of
 
 __all__ = ["Assignment", "leave_all"]
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from sluiceway.api.endpoints import PositionAdvance
 from sluiceway.confluent.config import ProducerSettings, partition_of_key
 from sluiceway.confluent.errors import INVALID_ARG, kafka_error, kafka_exceptions, refused
 from sluiceway.confluent.local_queue import (
@@ -31,10 +30,14 @@ from sluiceway.errors import (
     SluicewayTimeout,
     TopicGone,
 )
-from sluiceway.kafka.errors import run_callbacks
-from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
-from sluiceway.runtime.threads import Background
-from sluiceway.runtime.timers import Timer
+from sluiceway.spi import (
+    Background,
+    MessageBatches,
+    PositionAdvance,
+    Timer,
+    WriterEndpoint,
+    run_callbacks,
+)
 
 __all__ = ["BatchCommits", "ChannelProducer", "reason_of"]
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from confluent_kafka import KafkaError, TopicPartition
 
-from sluiceway.api.endpoints import Position
+from sluiceway import Position
 from sluiceway.confluent.errors import FAIL, kafka_error
 from sluiceway.confluent.partition_offsets import Partition, by_channel
 from sluiceway.errors import SluicewayError
-from sluiceway.runtime.threads import Background, Signal
+from sluiceway.spi import Background, Signal
 
 __all__ = ["AsyncCommitter", "committed_partitions"]
 

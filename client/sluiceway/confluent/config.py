@@ -11,16 +11,24 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from sluiceway.api.auth import Token
-from sluiceway.api.channels import Control
-from sluiceway.api.groups import Membership
-from sluiceway.api.models import ChannelResource, ChannelSpec, Heartbeat
-from sluiceway.api.transport import Transport
+from sluiceway import Heartbeat
 from sluiceway.confluent import properties
 from sluiceway.confluent.errors import INVALID_ARG, refused
-from sluiceway.errors import ChannelNotFound, OptionError, clear_tracebacks
-from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, MaskedProperties
-from sluiceway.kafka.partitioner import partition_of
+from sluiceway.errors import ChannelNotFound, OptionError
+from sluiceway.spi import (
+    CONNECTION,
+    CONSUMER,
+    PRODUCER,
+    ChannelResource,
+    ChannelSpec,
+    Control,
+    MaskedProperties,
+    Membership,
+    Token,
+    Transport,
+    clear_tracebacks,
+    partition_of,
+)
 
 LOGGER = logging.getLogger("sluiceway.confluent")
 

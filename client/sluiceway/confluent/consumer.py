@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar, cast
 
 from confluent_kafka import OFFSET_INVALID, KafkaException, Message, TopicPartition
 
-from sluiceway.api.endpoints import Position, PositionAdvance
+from sluiceway import Position
 from sluiceway.confluent.committer import committed_partitions
 from sluiceway.confluent.config import consumer_settings
 from sluiceway.confluent.coordinator import ConsumerCoordinator, OnPartitions
@@ -31,6 +31,7 @@ from sluiceway.confluent.partition_offsets import (
 )
 from sluiceway.confluent.transactions import GroupMetadata
 from sluiceway.confluent.waiting import left_s
+from sluiceway.spi import PositionAdvance
 
 __all__ = ["Consumer"]
 

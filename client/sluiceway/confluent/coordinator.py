@@ -12,8 +12,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, Message, TopicPartition
 
-from sluiceway.api.endpoints import Position
-from sluiceway.concurrency import FairLock, this_process
+from sluiceway import Position
 from sluiceway.confluent.assignment import Assignment, leave_all
 from sluiceway.confluent.committer import AsyncCommitter
 from sluiceway.confluent.config import ConsumerSettings
@@ -29,10 +28,8 @@ from sluiceway.confluent.errors import (
 from sluiceway.confluent.members import ChannelMember
 from sluiceway.confluent.partition_offsets import Partition, topic_partitions
 from sluiceway.confluent.waiting import WakeupEvent
-from sluiceway.endpoint.assignment import PartitionAssignment
 from sluiceway.errors import Fenced, GatewayError, GatewayUnavailable, SluicewayError
-from sluiceway.runtime.steps import StepRunner, Steps
-from sluiceway.runtime.threads import Signal
+from sluiceway.spi import FairLock, PartitionAssignment, Signal, StepRunner, Steps, this_process
 
 __all__ = ["ConsumerCoordinator", "OnPartitions"]
 

@@ -6,8 +6,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from sluiceway.api.models import Connection
-from sluiceway.concurrency import Process
+from sluiceway import Connection
 from sluiceway.errors import (
     ChannelClosed,
     ChannelNotFound,
@@ -29,6 +28,7 @@ from sluiceway.errors import (
     TopicGone,
     Unauthenticated,
 )
+from sluiceway.spi import Process
 
 # librdkafka's own codes have names with an underscore.
 CONFLICT: Final[int] = KafkaError._CONFLICT

@@ -17,8 +17,7 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, KafkaError, Message
 
-from sluiceway.api.models import Connection
-from sluiceway.concurrency import FairLock
+from sluiceway import Connection
 from sluiceway.confluent.errors import (
     AUTO_OFFSET_RESET,
     PARTITION_EOF,
@@ -31,12 +30,16 @@ from sluiceway.confluent.errors import (
 from sluiceway.confluent.partition_offsets import Partition, by_channel
 from sluiceway.confluent.waiting import left_s
 from sluiceway.errors import SluicewayError
-from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.consumer import FetchedMessages, PartitionStream
-from sluiceway.kafka.io_thread import Consumers
-from sluiceway.ledger.committed_stream import open_stream
-from sluiceway.ledger.visibility import Visibility
-from sluiceway.runtime.threads import Signal
+from sluiceway.spi import (
+    Consumers,
+    FairLock,
+    FetchedMessages,
+    MaskedProperties,
+    PartitionStream,
+    Signal,
+    Visibility,
+    open_stream,
+)
 
 __all__ = ["MessageFetcher"]
 

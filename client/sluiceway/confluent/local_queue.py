@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, Message
 
 from sluiceway.confluent.errors import MSG_TIMED_OUT, PURGE_QUEUE, TIMED_OUT
-from sluiceway.kafka.errors import run_callbacks
+from sluiceway.spi import run_callbacks
 
 __all__ = [
     "SHORT_WAIT_S",

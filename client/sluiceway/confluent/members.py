@@ -5,17 +5,20 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from sluiceway.api.endpoints import Position, PositionAdvance
+from sluiceway import Position
 from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.waiting import WakeupEvent
-from sluiceway.endpoint.assignment import PartitionAssignment
-from sluiceway.endpoint.committer import OffsetCommitter
-from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.errors import SluicewayError, StaleGeneration, TopicGone
-from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.topic import TopicIdentity
-from sluiceway.ledger.visibility import visibility_of
-from sluiceway.runtime.threads import Background
+from sluiceway.spi import (
+    Background,
+    EndpointHandle,
+    MaskedProperties,
+    OffsetCommitter,
+    PartitionAssignment,
+    PositionAdvance,
+    TopicIdentity,
+    visibility_of,
+)
 
 __all__ = ["ChannelMember"]
 

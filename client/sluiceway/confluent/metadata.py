@@ -6,13 +6,11 @@ from typing import Any, Final
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicMetadata
 
-from sluiceway.api.models import ChannelResource
 from sluiceway.confluent.config import Common
 from sluiceway.confluent.errors import kafka_error, kafka_exceptions
 from sluiceway.confluent.waiting import left_s
 from sluiceway.errors import ChannelNotFound
-from sluiceway.kafka.config import admin_config
-from sluiceway.kafka.errors import create_client
+from sluiceway.spi import ChannelResource, admin_config, create_client
 
 __all__ = ["cluster_metadata"]
 

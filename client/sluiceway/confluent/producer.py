@@ -9,7 +9,6 @@ from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from sluiceway.concurrency import this_process
 from sluiceway.confluent.channel_producer import ChannelProducer
 from sluiceway.confluent.config import partition_of_key, producer_settings
 from sluiceway.confluent.errors import (
@@ -24,7 +23,7 @@ from sluiceway.confluent.local_queue import OnDelivery, PendingMessage, checked_
 from sluiceway.confluent.metadata import cluster_metadata
 from sluiceway.confluent.sender import CLOSE_TIMEOUT_S, MessageSender
 from sluiceway.confluent.transactions import Transactions
-from sluiceway.endpoint.channel_endpoint import is_success
+from sluiceway.spi import is_success, this_process
 
 __all__ = ["Producer"]
 

@@ -7,7 +7,7 @@ compares this table with the installed librdkafka.
 from collections.abc import Mapping
 from typing import Final
 
-from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER
+from sluiceway.spi import CONNECTION, CONSUMER, PRODUCER
 
 __all__ = [
     "CONSUMER_ONLY",

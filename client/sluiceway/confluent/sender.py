@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from sluiceway.api.models import Connection
+from sluiceway import Connection
 from sluiceway.confluent.channel_producer import BatchCommits, ChannelProducer, reason_of
 from sluiceway.confluent.config import ProducerSettings
 from sluiceway.confluent.errors import FAIL, INVALID_ARG, kafka_error, require_same_kafka
@@ -21,9 +21,7 @@ from sluiceway.confluent.local_queue import (
     encoded,
 )
 from sluiceway.errors import Forbidden, GatewayError, KafkaFailure, SluicewayError, TopicGone
-from sluiceway.kafka.config import producer_config
-from sluiceway.kafka.errors import create_client
-from sluiceway.runtime.threads import call
+from sluiceway.spi import call, create_client, producer_config
 
 __all__ = ["CLOSE_TIMEOUT_S", "MessageSender"]
 

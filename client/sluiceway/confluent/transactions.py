@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from sluiceway.api.endpoints import PositionAdvance
 from sluiceway.confluent.channel_producer import ChannelProducer
 from sluiceway.confluent.config import ProducerSettings
 from sluiceway.confluent.errors import FENCED, INVALID_ARG, STATE, TIMED_OUT, kafka_error, refused
@@ -17,6 +16,7 @@ from sluiceway.confluent.partition_offsets import partitions_of
 from sluiceway.confluent.sender import MessageSender
 from sluiceway.confluent.waiting import left_s
 from sluiceway.errors import CommitUnknown, Conflict, SluicewayError, SluicewayTimeout
+from sluiceway.spi import PositionAdvance
 
 __all__ = ["GroupMetadata", "Transactions"]
 

@@ -2,7 +2,7 @@
 
 import time
 
-from sluiceway.runtime.threads import Signal
+from sluiceway.spi import Signal
 
 __all__ = ["WakeupEvent", "left_s"]
 

@@ -8,9 +8,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from sluiceway.api.endpoints import Endpoint, Role
-from sluiceway.channel import Channel
-from sluiceway.endpoint.handle import EndpointHandle, EndpointMetrics
+from sluiceway import Channel, ChannelReader, ChannelWriter, Endpoint
 from sluiceway.errors import (
     ChannelNotFound,
     Conflict,
@@ -31,9 +29,7 @@ from sluiceway.pypz.status import (
     StatusPayload,
     cycle_figures,
 )
-from sluiceway.reader import ChannelReader
-from sluiceway.runtime.threads import call
-from sluiceway.writer import ChannelWriter
+from sluiceway.spi import EndpointHandle, EndpointMetrics, Role, call
 
 __all__ = ["ChannelBase", "HookNotCalled", "StatusCallback"]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from sluiceway.endpoint.stop_condition import OnLostWriter
 from sluiceway.errors import OptionError
+from sluiceway.spi import OnLostWriter
 
 _OWN = frozenset({"logLevel", "metricsEnabled", "onLostWriter", "deleteUnread"})
 _CONNECTION = {

@@ -4,8 +4,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sluiceway.api.endpoints import AttachResult, Endpoint
-from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, writers_outcome
+from sluiceway import Endpoint
 from sluiceway.errors import CounterpartError
 from sluiceway.pypz.config import ChannelLogger
 from sluiceway.pypz.status import (
@@ -15,6 +14,7 @@ from sluiceway.pypz.status import (
     OwnChannelStatus,
     received_status,
 )
+from sluiceway.spi import AttachResult, LostWriterPolicy, OnLostWriter, writers_outcome
 
 __all__ = ["ChannelStatusMonitor", "FailedWriters", "Filter", "Peers"]
 

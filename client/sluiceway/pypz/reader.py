@@ -6,14 +6,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
-from sluiceway.api.endpoints import Endpoint, Position
-from sluiceway.api.models import Heartbeat
+from sluiceway import ChannelReader, Endpoint, Heartbeat, Position
 from sluiceway.errors import CommitBeyondRead, Conflict, OptionError
 from sluiceway.pypz.channel import ChannelBase
 from sluiceway.pypz.config import ReaderSettings, group_name, reader_settings
 from sluiceway.pypz.peers import ChannelStatusMonitor, FailedWriters
 from sluiceway.pypz.status import ChannelStatus
-from sluiceway.reader import ChannelReader
 
 __all__ = ["KafkaChannelReader", "OffsetHistory"]
 

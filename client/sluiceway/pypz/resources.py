@@ -5,8 +5,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from sluiceway.api.models import Heartbeat
-from sluiceway.channel import Channel
+from sluiceway import Channel, Gateway, Heartbeat, Schema
 from sluiceway.errors import (
     ChannelNotFound,
     ChannelNotReady,
@@ -15,9 +14,7 @@ from sluiceway.errors import (
     OptionError,
     SluicewayError,
 )
-from sluiceway.gateway import Gateway
 from sluiceway.pypz.config import ChannelLogger, channel_name
-from sluiceway.schema import Schema
 
 __all__ = ["MissingLocation", "Resources", "SchemaParseException"]
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
-from sluiceway.api.endpoints import Endpoint
-from sluiceway.endpoint.handle import EndpointMetrics
-from sluiceway.runtime.threads import Signal
+from sluiceway import Endpoint
+from sluiceway.spi import EndpointMetrics, Signal
 
 __all__ = [
     "ChannelStatus",

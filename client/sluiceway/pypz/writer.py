@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
-from sluiceway.api.endpoints import Endpoint
+from sluiceway import ChannelWriter, Endpoint
 from sluiceway.errors import InvalidRecord, OptionError
 from sluiceway.pypz.channel import ChannelBase
 from sluiceway.pypz.config import group_name, writer_properties
 from sluiceway.pypz.status import ChannelStatus
-from sluiceway.schema import types as t
-from sluiceway.writer import ChannelWriter, PreparedRecords
+from sluiceway.spi import PreparedRecords
+from sluiceway.spi import types as t
 
 __all__ = ["Completion", "InvalidRecordValue", "KafkaChannelWriter", "NoRecordList", "completion"]
 

@@ -11,20 +11,8 @@ from confluent_kafka import Message
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from sluiceway.api.ledger import Interval
-from sluiceway.api.models import Connection
-from sluiceway.codecs import Corrupt
-from sluiceway.codecs.decoder import corrupt_error, decoder_for
-from sluiceway.errors import (
-    GatewayUnavailable,
-    KafkaUnavailable,
-    OffsetOutOfRange,
-)
-from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.consumer import FetchedMessages, IdleTimeout, PartitionStream
-from sluiceway.ledger.committed_stream import CommittedStream, open_stream
-from sluiceway.ledger.visibility import fixed_visibility
-from sluiceway.schema import Schema
+from sluiceway import Connection, Schema
+from sluiceway.errors import GatewayUnavailable, KafkaUnavailable, OffsetOutOfRange
 from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice, reporting
 from sluiceway.spark.metadata_columns import MetadataColumns
 from sluiceway.spark.offsets import (
@@ -44,7 +32,20 @@ from sluiceway.spark.worker import (
     prepare_worker,
     traced,
 )
-from sluiceway.tracing import carrier
+from sluiceway.spi import (
+    CommittedStream,
+    Corrupt,
+    FetchedMessages,
+    IdleTimeout,
+    Interval,
+    MaskedProperties,
+    PartitionStream,
+    corrupt_error,
+    decoder_for,
+    fixed_visibility,
+    open_stream,
+    tracing,
+)
 
 LOGGER = logging.getLogger(__name__)
 
@@ -266,7 +267,7 @@ class ChannelDataReader(Shipped, DataSourceReader):
                     replace(split, task=TaskSlice(endpoint=endpoint, number=number, of=len(splits)))
                     for number, split in enumerate(splits)
                 ]
-            trace = carrier()
+            trace = tracing.carrier()
             return [InputPartition(replace(split, trace=trace)) for split in splits]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:

@@ -18,11 +18,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructField, StructType
 
-from sluiceway.concurrency import this_process
+from sluiceway import Gateway, Schema
 from sluiceway.errors import ChannelNotFound, Conflict, OptionError
-from sluiceway.gateway import Gateway
-from sluiceway.kafka.partitioner import partitioning
-from sluiceway.schema import Schema
 from sluiceway.spark.batch_reader import ChannelDataReader
 from sluiceway.spark.driver import Application
 from sluiceway.spark.endpoints import Job, JobEndpoint
@@ -33,7 +30,7 @@ from sluiceway.spark.options import ReadOptions, WriteOptions
 from sluiceway.spark.types import require_readable, require_writable, struct_of
 from sluiceway.spark.worker import RefreshableConnection, Shipped, prepare_worker, traced
 from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter, TaskWriter
-from sluiceway.tracing import carrier
+from sluiceway.spi import partitioning, this_process, tracing
 
 _KEY: Final = "sluiceway.options"
 _PREFIX: Final = "option."
@@ -155,7 +152,7 @@ class ChannelDataSource(Shipped, DataSource):
             if batch is not None and endpoint is not None:
                 # The session identifies the batch by its instance, which is the endpoint's id.
                 batch = replace(batch, renewed_by_tasks=not endpoint.spec.job.renews)
-            return ChannelDataWriter(task_writer, endpoint, batch, trace=carrier())
+            return ChannelDataWriter(task_writer, endpoint, batch, trace=tracing.carrier())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
         """Plan the write of a micro-batch. Spark calls it for each micro-batch and for its commit.

@@ -10,10 +10,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from sluiceway.api.endpoints import EndpointEnd, HeartbeatReply, KeptEndpoint, SessionReport
-from sluiceway.concurrency import this_process
 from sluiceway.errors import GatewayError, SluicewayError
-from sluiceway.runtime.threads import Background
 from sluiceway.spark.endpoints import Job, UnreportedEnds, control, heartbeat_session
 from sluiceway.spark.queries import (
     Queries,
@@ -22,7 +19,15 @@ from sluiceway.spark.queries import (
     is_stopped,
     ui_address,
 )
-from sluiceway.tracing import carrier
+from sluiceway.spi import (
+    Background,
+    EndpointEnd,
+    HeartbeatReply,
+    KeptEndpoint,
+    SessionReport,
+    this_process,
+    tracing,
+)
 
 __all__ = ["Application"]
 
@@ -89,7 +94,7 @@ class Application:
             renews=self.queries.is_listening and active_jobs(self._spark) is not None,
             # Spark Connect has another session class.
             remote=not isinstance(self._spark, SparkSession),
-            trace=carrier(),
+            trace=tracing.carrier(),
             unreported=self._unreported,
         )
 

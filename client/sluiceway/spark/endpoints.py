@@ -17,25 +17,26 @@ from typing import Final, Literal
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sluiceway.api.channels import Control
-from sluiceway.api.endpoints import (
+from sluiceway import Connection
+from sluiceway.errors import Fenced, GatewayError, GatewayUnavailable, SluicewayError, cause_of
+from sluiceway.spi import (
     AttachResult,
+    Control,
     EndpointEnd,
     EndpointReport,
     HeartbeatReply,
     HeartbeatResult,
+    HeartbeatSession,
+    Membership,
+    Process,
     Role,
     SessionReport,
     SparkJob,
     TaskProgress,
+    TopicIdentity,
+    Transport,
+    this_process,
 )
-from sluiceway.api.groups import Membership
-from sluiceway.api.models import Connection
-from sluiceway.api.transport import Transport
-from sluiceway.concurrency import Process, this_process
-from sluiceway.endpoint.heartbeat import HeartbeatSession
-from sluiceway.errors import Fenced, GatewayError, GatewayUnavailable, SluicewayError, cause_of
-from sluiceway.kafka.topic import TopicIdentity
 
 __all__ = [
     "EndpointSpec",

@@ -13,11 +13,7 @@ from typing import Final, Self, TypeAlias
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from sluiceway.api.channels import Control
-from sluiceway.api.ledger import Batch, BatchRequest
-from sluiceway.api.models import Connection
-from sluiceway.api.transport import Transport
-from sluiceway.concurrency import Process, this_process
+from sluiceway import Connection
 from sluiceway.errors import (
     CommitUnknown,
     IncompleteBatch,
@@ -25,10 +21,19 @@ from sluiceway.errors import (
     ReplayMismatch,
     SluicewayError,
 )
-from sluiceway.ledger.intervals import WrittenRecords
-from sluiceway.ledger.leases import LeaseKeeper
-from sluiceway.ledger.write_batch import BatchState, WriteBatch
-from sluiceway.runtime.timers import Timer
+from sluiceway.spi import (
+    Batch,
+    BatchRequest,
+    BatchState,
+    Control,
+    LeaseKeeper,
+    Process,
+    Timer,
+    Transport,
+    WriteBatch,
+    WrittenRecords,
+    this_process,
+)
 
 __all__ = ["BatchPart", "CommitMessages", "JobBatch", "TaskBatch", "TaskResult", "request_of_job"]
 

@@ -26,7 +26,7 @@ from sluiceway.spark.offsets import StreamOffset, ranges_between, resolve_bound
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.readable_offsets import ReadableOffsets
 from sluiceway.spark.worker import RefreshableConnection, Shipped, traced
-from sluiceway.tracing import carrier
+from sluiceway.spi import tracing
 
 __all__ = ["ChannelStreamReader", "limit_batch", "require_supported", "stream_reader"]
 
@@ -200,7 +200,7 @@ class ChannelStreamReader(Shipped, DataSourceStreamReader):
         """Return one partition per task. Spark also calls it with equal offsets on a restart."""
         with traced("read", self._source.connection.channel_name, {}):
             splits = self.planner.splits(StreamOffset.parse(start), StreamOffset.parse(end))
-            trace = carrier()
+            trace = tracing.carrier()
         return [InputPartition(replace(split, trace=trace)) for split in splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

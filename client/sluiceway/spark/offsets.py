@@ -10,10 +10,9 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, Final
 
-from sluiceway.api.ledger import KnownCommit
-from sluiceway.api.models import Connection
+from sluiceway import Connection
 from sluiceway.errors import CheckpointMismatch, OffsetOutOfRange, OptionError
-from sluiceway.kafka.consumer import Watermarks
+from sluiceway.spi import KnownCommit, Watermarks
 
 EARLIEST: Final = -2
 """The first retained offset of a partition."""

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeVar
 
-from sluiceway.api.arguments import group_path
 from sluiceway.errors import OptionError
-from sluiceway.kafka.config import CONNECTION, CONSUMER, PRODUCER, refuse_unlisted
 from sluiceway.spark.offsets import EARLIEST, LATEST, AtTime, OffsetBound, parse_offsets
+from sluiceway.spi import CONNECTION, CONSUMER, PRODUCER, group_path, refuse_unlisted
 
 T = TypeVar("T")
 

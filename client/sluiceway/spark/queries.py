@@ -19,15 +19,11 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sluiceway.api.channels import Control
-from sluiceway.api.endpoints import Role
-from sluiceway.api.ledger import BatchRequest
-from sluiceway.api.models import ChannelResource
-from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import CheckpointMismatch, GatewayError, GatewayUnavailable, OptionError
 from sluiceway.spark.endpoints import EndpointSpec, Job, QueryEndpoint
 from sluiceway.spark.offsets import StreamOffset
 from sluiceway.spark.options import WriteOptions
+from sluiceway.spi import BatchRequest, ChannelResource, Control, HeartbeatSession, Role
 
 __all__ = [
     "Queries",

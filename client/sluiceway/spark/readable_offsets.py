@@ -7,9 +7,6 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
 
-from sluiceway.api.channels import Control
-from sluiceway.api.ledger import Interval, KnownCommit
-from sluiceway.api.transport import Transport
 from sluiceway.errors import (
     CheckpointMismatch,
     Conflict,
@@ -18,15 +15,19 @@ from sluiceway.errors import (
     OffsetOutOfRange,
     OptionError,
 )
-from sluiceway.kafka.consumer import Watermarks
-from sluiceway.ledger.committed_stream import open_stream
-from sluiceway.ledger.visibility import (
-    Visibility,
-    visibility_of,
-)
 from sluiceway.spark.offsets import OffsetRange
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.worker import RefreshableConnection
+from sluiceway.spi import (
+    Control,
+    Interval,
+    KnownCommit,
+    Transport,
+    Visibility,
+    Watermarks,
+    open_stream,
+    visibility_of,
+)
 
 __all__ = ["ReadableOffsets"]
 

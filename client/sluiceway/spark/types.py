@@ -10,11 +10,10 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from sluiceway.codecs.physical import BatchTransform
+from sluiceway import Schema
 from sluiceway.errors import SchemaMismatch, ValueOutOfRange
-from sluiceway.schema import Schema
-from sluiceway.schema import types as t
-from sluiceway.schema.arrow import arrow_type, union_branches
+from sluiceway.spi import BatchTransform, arrow_type, union_branches
+from sluiceway.spi import types as t
 
 _TO_SPARK: dict[pa.DataType, spark.DataType] = {
     arrow_type(t.Scalar(kind=kind)): spark.StructField.fromJson(

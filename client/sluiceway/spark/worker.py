@@ -19,12 +19,9 @@ from zipimport import zipimporter
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from sluiceway import __version__
-from sluiceway.api.models import Connection
-from sluiceway.concurrency import Process, this_process
+from sluiceway import Connection, Gateway, __version__
 from sluiceway.errors import Conflict, GatewayError
-from sluiceway.gateway import Gateway
-from sluiceway.tracing import ActiveSpan, channel_span, configure, continued
+from sluiceway.spi import Process, this_process, tracing
 
 __all__ = ["ClientPool", "RefreshableConnection", "Shipped", "prepare_worker", "traced"]
 
@@ -122,7 +119,7 @@ _flush: Callable[[], object] | None = None
 @contextmanager
 def traced(
     operation: str, channel: str, trace: Mapping[str, str], *, kind: str | None = None
-) -> Iterator[ActiveSpan]:
+) -> Iterator[tracing.ActiveSpan]:
     """Trace a block in the trace of another process, or else in a new one.
 
     No application's code runs in Spark's workers, so this configures OpenTelemetry's SDK from its
@@ -130,9 +127,9 @@ def traced(
     export continues in the background.
     """
     global _flush
-    _flush = configure("sluiceway-spark") or _flush
+    _flush = tracing.configure("sluiceway-spark") or _flush
     try:
-        with continued(trace), channel_span(operation, channel, kind=kind) as span:
+        with tracing.continued(trace), tracing.channel_span(operation, channel, kind=kind) as span:
             yield span
     finally:
         if _flush is not None:

@@ -12,21 +12,23 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
-from sluiceway.api.models import Connection
+from sluiceway import Connection, Schema
 from sluiceway.errors import DeliveryFailed, Fenced, RecordError, SluicewayError
-from sluiceway.kafka.accumulator import RecordAccumulator
-from sluiceway.kafka.config import MaskedProperties
-from sluiceway.kafka.partitioner import partitioning
-from sluiceway.kafka.producer import IdempotentProducer
-from sluiceway.kafka.topic import TopicIdentity
-from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
-from sluiceway.records import to_batches
-from sluiceway.schema import Schema
 from sluiceway.spark.endpoints import JobEndpoint, TaskSlice, reporting
 from sluiceway.spark.ledger_batches import CommitMessages, JobBatch, TaskBatch, TaskResult
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.worker import ClientPool, Shipped, prepare_worker, traced
-from sluiceway.tracing import carrier
+from sluiceway.spi import (
+    DeliveredIntervals,
+    IdempotentProducer,
+    MaskedProperties,
+    RecordAccumulator,
+    TopicIdentity,
+    WrittenRecords,
+    partitioning,
+    to_batches,
+    tracing,
+)
 
 LOGGER = logging.getLogger(__name__)
 
@@ -339,7 +341,7 @@ class ChannelStreamWriter(Shipped, DataSourceStreamArrowWriter):
         """
         if self._trace is None:
             with traced("write", self._channel, {}):
-                self._trace = carrier()
+                self._trace = tracing.carrier()
         return super().__reduce__()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:

@@ -386,6 +386,7 @@ def test_the_callers_properties_come_before_those_of_the_stream(
     wait_ms: int | None,
 ) -> None:
     opened: list[Mapping[str, object]] = []
+    # A consumer does not show its properties.
     monkeypatch.setattr(
         MessageStream, "__init__", lambda _self, _connection, config, **_: opened.append(config)
     )
@@ -397,6 +398,7 @@ def test_a_stream_reads_past_open_transactions_of_foreign_producers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     opened: list[Mapping[str, object]] = []
+    # A consumer does not show its properties.
     monkeypatch.setattr(
         MessageStream, "__init__", lambda _self, _connection, config, **_: opened.append(config)
     )
