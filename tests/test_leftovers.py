@@ -28,7 +28,7 @@ def test_a_killed_runs_processes_and_files_end_with_it(tmp_path: Path) -> None:
             process.stdout.readline()
         with clean_up_after(str(directory)) as cleaner:
             cleaner.stdin.close()
-        assert left.wait(60) == -15
+            assert left.wait(60) == -15
         assert not directory.exists()
         assert other.poll() is None
         other.kill()
