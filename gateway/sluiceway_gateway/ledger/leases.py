@@ -20,6 +20,8 @@ _log = structlog.get_logger(__name__)
 _PAUSE_S = 1.0
 #: Maximum time between two passes; after a longer one, all leases are watched anew.
 _LATE_S = 10.0
+#: Time for writers to renew after that.
+_GRACE_S = 15.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +38,8 @@ class LeaseReaper:
     Leases are times of the wall clock of the replica that a writer has reached. That clock may be
     behind this one, or either may have been set. So a batch is aborted only if, in addition, its
     lease was unchanged for as long, at most `LEASE`, by the monotonic clock. After a pause of this
-    process or of its leadership, in which writers may have found no gateway, that time begins anew.
-    A batch that is aborted too early costs its writer a new attempt, but never a record.
+    process or of its leadership, in which writers may have found no gateway, they get 15 s to
+    renew. A batch that is aborted too early costs its writer a new attempt, but never a record.
     """
 
     def __init__(self, *, database: Database, clock: Clock, monotonic: Callable[[], float]) -> None:
@@ -45,23 +47,24 @@ class LeaseReaper:
         self._clock = clock
         self._monotonic = monotonic
         self._passed_s = -math.inf
-        self._since_s: dict[OpenLease, float] = {}
-        """By lease, the time of the first pass that has seen it."""
+        self._due_s: dict[OpenLease, float] = {}
+        """By lease, the monotonic time at which it has been unchanged for long enough."""
 
     def run_once(self) -> LeaseCounts:
         """Abort the batches whose leases have ended. Raises DatabaseUnavailable."""
-        now_s = self._monotonic()
+        now_s, now = self._monotonic(), self._clock()
+        longest_s = LEASE.total_seconds()
         if now_s - self._passed_s > _LATE_S:
-            self._since_s = {}
+            self._due_s, longest_s = {}, _GRACE_S
         self._passed_s = now_s
         with self._database.read() as tx:
             leases = batch_store.open_leases(tx)
-        self._since_s = {lease: self._since_s.get(lease, now_s) for lease in leases}
-        now = self._clock()
+        self._due_s = {
+            lease: self._due_s.get(lease, now_s + min(longest_s, lease.longest.total_seconds()))
+            for lease in leases
+        }
         ended = {
-            lease
-            for lease, since_s in self._since_s.items()
-            if lease.until <= now and now_s - since_s >= min(LEASE, lease.longest).total_seconds()
+            lease for lease, due_s in self._due_s.items() if lease.until <= now and due_s <= now_s
         }
         uids = sorted({lease.channel_uid for lease in ended})
         return LeaseCounts(reaped=sum(run_steps(partial(self._reap, uid, ended) for uid in uids)))

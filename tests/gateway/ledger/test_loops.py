@@ -121,6 +121,7 @@ def test_a_leader_whose_clock_is_ahead_reaps_vanished_writers_only(
         return clocks.wall() + timedelta(seconds=25)
 
     reaper = LeaseReaper(database=ledger.rig.database, clock=ahead, monotonic=clocks.monotonic)
+    reaper.run_once()
     ledger.open("live", "one")
     ledger.open("lost", "two", instance="run-2")
     reaped = []
@@ -141,6 +142,22 @@ def test_writers_can_renew_after_an_outage_of_the_gateway(
     clocks.go_on(60)
     assert reap(10) == 0
     assert reap(10) == 1
+
+
+@pytest.mark.sample
+def test_a_new_leader_reaps_a_vanished_writers_batch_after_fifteen_seconds(
+    ledger: LedgerSite, clocks: Clocks
+) -> None:
+    ledger.open("lost")
+    clocks.go_on(29)
+    leader = LeaseReaper(
+        database=ledger.rig.database, clock=clocks.wall, monotonic=clocks.monotonic
+    )
+    reaped = []
+    for second in range(20):
+        reaped += [second] * leader.run_once().reaped
+        clocks.go_on(1)
+    assert reaped == [15]
 
 
 @pytest.fixture
