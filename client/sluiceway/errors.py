@@ -54,7 +54,7 @@ class SluicewayError(Exception):
 
     @property
     def is_final(self) -> bool:
-        """Whether the same request is refused for good, so that a running job must not repeat it.
+        """Whether a repeat of the same request would fail too, so that a job must not wait for it.
 
         More than `retriable` errors may pass while a job runs; see `GatewayError`.
         """
@@ -179,7 +179,7 @@ class GatewayError(SluicewayError, code="gateway_error", public=True):
 
     @property
     def is_final(self) -> bool:
-        """Whether the state of the channel or the content of the request refuses it for good.
+        """Whether the request is refused because of the channel's state or its own content.
 
         All others pass: outages, tokens and certificates that are replaced, faults of the gateway,
         and responses of proxies.

@@ -374,7 +374,7 @@ def proxy_of(url: httpx.URL) -> str | None:
 
 
 def _passes(refusal: GatewayError) -> bool:
-    """Whether a running job's request may succeed without a change of its channel or scopes."""
+    """Whether a repeat of a running job's request may succeed."""
     return not (refusal.is_final or refusal.retriable or isinstance(refusal, Forbidden))
 
 

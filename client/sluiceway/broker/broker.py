@@ -8,7 +8,7 @@ from sluiceway.broker import admin, groups
 from sluiceway.broker.connection import GatewayAddress, RequestHandler
 from sluiceway.broker.exceptions import SocketDisconnectedError
 from sluiceway.broker.fetch import Sources
-from sluiceway.broker.produce import Writers
+from sluiceway.broker.produce import Writers, is_unreported
 from sluiceway.broker.protocol import (
     ApiVersionsResponse,
     DescribeGroupsResponse,
@@ -26,7 +26,7 @@ from sluiceway.broker.protocol import (
     SyncGroupResponse,
     checked_count,
 )
-from sluiceway.errors import GatewayError, SluicewayError
+from sluiceway.errors import SluicewayError
 from sluiceway.spi import FairLock, Token, is_success, this_process
 
 __all__ = ["Broker"]
@@ -230,7 +230,7 @@ class Broker:
                 raise self._close_failure
             self._writers.close(error, timeout_s=self._timeout_s)
         except SluicewayError as failure:
-            if not isinstance(failure, GatewayError) or failure.is_final:
+            if not is_unreported(failure):
                 self._close_failure = failure
             raise
         finally:

@@ -49,7 +49,7 @@ from sluiceway.spi import (
     this_process,
 )
 
-__all__ = ["Writers"]
+__all__ = ["Writers", "is_unreported"]
 
 _COMPRESSIONS = {
     CompressionType.NONE: "none",
@@ -172,7 +172,7 @@ class Writers:
             try:
                 writer.close(error, timeout_s=timeout_s, detach_timeout_s=timeout_s)
             except SluicewayError as failure:
-                if _is_unreported(failure):
+                if is_unreported(failure):
                     # The end is reported later, or by a repeated call.
                     self._unreported.append(writer)
                     failures.append(failure)
@@ -187,7 +187,7 @@ class Writers:
             self._control = None
         if failures:
             # Those last after which closing may be repeated.
-            raise min(failures, key=_is_unreported)
+            raise min(failures, key=is_unreported)
 
     def _writer(self, handler: RequestHandler, connection: Connection) -> WriterEndpoint:
         """Return the writer of a channel. Raises GatewayError, EndpointClosed, KafkaFailure."""
@@ -308,8 +308,8 @@ class Writers:
         )
 
 
-def _is_unreported(failure: SluicewayError) -> bool:
-    """Whether an end is not reported by an error of the gateway that may pass."""
+def is_unreported(failure: SluicewayError) -> bool:
+    """Whether the end of a writer may be reported by a later call, after this failure of one."""
     return isinstance(failure, GatewayError) and not failure.is_final
 
 

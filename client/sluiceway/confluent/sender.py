@@ -490,7 +490,7 @@ class MessageSender:
 
 
 def _may_pass(error: SluicewayError) -> bool:
-    """Whether messages wait after an error; what the token does not cover fails them at once."""
+    """Whether messages wait for the end of an error; Forbidden fails them at once."""
     return not error.is_final and not isinstance(error, Forbidden)
 
 

@@ -15,7 +15,7 @@ from sluiceway_gateway.channels.model import READABLE, Channel, TopicRef
 from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
-from sluiceway_gateway.core.db.statements import by_dialect, upsert
+from sluiceway_gateway.core.db.statements import PreparedDml, by_dialect, upsert
 from sluiceway_gateway.core.errors import ConcurrentChange
 from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.ledger.model import Ledger, Runs, clip, snapshot_runs, without_runs
@@ -55,18 +55,22 @@ _SAVE = (
 )
 
 
-_RAISE_ENDS = upsert(
-    ledger_partitions,
-    ("channel_uid", "partition"),
-    where=lambda new: (
-        (ledger_partitions.c.visible_end <= new.visible_end)
-        & (ledger_partitions.c.stable <= new.stable)
-        # Only a repair forgets that records are lost.
-        & (
-            ledger_partitions.c.lost_from.is_(None)
-            | (new.lost_from <= ledger_partitions.c.lost_from)
-        )
+# Prepared, like the statements of runs: commits run them.
+_RAISE_ENDS = PreparedDml(
+    upsert(
+        ledger_partitions,
+        ("channel_uid", "partition"),
+        where=lambda new: (
+            (ledger_partitions.c.visible_end <= new.visible_end)
+            & (ledger_partitions.c.stable <= new.stable)
+            # Only a repair forgets that records are lost.
+            & (
+                ledger_partitions.c.lost_from.is_(None)
+                | (new.lost_from <= ledger_partitions.c.lost_from)
+            )
+        ),
     ),
+    columns=ledger_partitions.c.keys(),
 )
 
 
@@ -147,7 +151,7 @@ def save(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: datetime) ->
     ).rowcount
     ends = [_ends(ledger, partition) for partition in ledger.visible_end]
     rows = [row for row in ends if row != _ends(was, row["partition"])]
-    raised = tx.execute(_RAISE_ENDS[tx.dialect], rows).rowcount if rows else 0
+    raised = tx.run_each(_RAISE_ENDS, rows)
     require_held(saved == 1 and raised == len(rows), "ledger")
     if ledger.number > was.number:
         _keep_missing_runs(tx, ledger, was)
@@ -207,9 +211,10 @@ _RUNS = (
 )
 _RUNS_BETWEEN = _RUNS.where(visible_runs.c.first_offset < bindparam("end")).limit(bindparam("most"))
 _LAST_RUNS_BETWEEN = _RUNS_BETWEEN.order_by(None).order_by(visible_runs.c.end_offset.desc())
-_REMOVE_RUN = delete(visible_runs).where(
-    *(column == bindparam(column.name) for column in visible_runs.c)
+_REMOVE_RUN = PreparedDml(
+    delete(visible_runs).where(*(column == bindparam(column.name) for column in visible_runs.c))
 )
+_ADD_RUN = PreparedDml(visible_runs.insert(), columns=visible_runs.c.keys())
 _BATCH_RUNS = (
     select(batch_runs.c.first_offset, batch_runs.c.end_offset)
     .where(
@@ -222,6 +227,7 @@ _BATCH_RUNS = (
     .order_by(batch_runs.c.end_offset)
     .limit(bindparam("most"))
 )
+_ADD_BATCH_RUN = PreparedDml(batch_runs.insert(), columns=batch_runs.c.keys())
 _OF_PARTITION = (
     visible_runs.c.channel_uid == bindparam("uid"),
     visible_runs.c.partition == bindparam("of_partition"),
@@ -326,17 +332,15 @@ def runs_between(
 
 def replace_runs(tx: WriteTransaction, uid: str, *, removed: Runs, added: Runs) -> None:
     """Delete runs, and insert their replacements."""
-    if gone := list(_run_rows(uid, removed)):
-        require_held(tx.execute(_REMOVE_RUN, gone).rowcount == len(gone), "ledger")
-    if new := list(_run_rows(uid, added)):
-        tx.execute(visible_runs.insert(), new)
+    gone = list(_run_rows(uid, removed))
+    require_held(tx.run_each(_REMOVE_RUN, gone) == len(gone), "ledger")
+    tx.run_each(_ADD_RUN, list(_run_rows(uid, added)))
 
 
 def keep_batch_runs(tx: WriteTransaction, ledger: Ledger, runs: Runs) -> None:
     """Store runs of the batch with the ledger's number, which are above its `stable`."""
     rows = [{**row, "number": ledger.number} for row in _run_rows(ledger.channel_uid, runs)]
-    if rows:
-        tx.execute(batch_runs.insert(), rows)
+    tx.run_each(_ADD_BATCH_RUN, rows)
 
 
 _ENDS_OF_SNAPSHOT = select(ledger_snapshots.c.visible_end).where(
