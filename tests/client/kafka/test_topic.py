@@ -223,7 +223,10 @@ def test_librdkafka_looks_up_the_leaders_of_topics_that_it_has_not_described(
     topics: Topics, described: bool
 ) -> None:
     """Such a lookup may crash the process, so TopicIdentity describes the topic before."""
-    name = topics.connect().topic_name
+    connection = topics.connect()
+    name = connection.topic_name
+    # The leader of a new topic may refuse requests for a moment.
+    TopicIdentity(connection).ends([0], timeout_s=60)
     lines: list[str] = []
     logger = logging.Logger("librdkafka")
     logger.addHandler(Lines(lines))
