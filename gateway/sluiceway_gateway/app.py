@@ -22,9 +22,9 @@ from sluiceway_gateway.api.problems import ErrorResponses
 from sluiceway_gateway.channels import routes as channels_routes
 from sluiceway_gateway.channels import schema_routes
 from sluiceway_gateway.channels.service import Channels
-from sluiceway_gateway.channels.watch import Watch
 from sluiceway_gateway.core.auth.ownership import Ownership
 from sluiceway_gateway.core.auth.service import Tokens
+from sluiceway_gateway.core.changes import Changes
 from sluiceway_gateway.core.clock import Clock, system_clock
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.db.revision import require_current
@@ -96,7 +96,7 @@ class Services:
     rendered: ResponseCache
     fragments: JsonCache
     groups: GroupService
-    watch: Watch
+    changes: Changes
     metrics: Metrics
     database: Database
     """For its readiness; everything else goes through a service."""
@@ -115,7 +115,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     database of another version, and InvalidSettings for tokens without a key. Raises
     InvalidSettings for an invalid database URL or invalid Kafka properties.
 
-    Before stopping the server, call `app.state.parts.watch.close()`: the server waits for running
+    Before stopping the server, call `app.state.parts.changes.close()`: the server waits for running
     requests, and long polls last up to a minute.
     """
     database = Database(
@@ -132,13 +132,13 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
     for properties in settings.listeners.properties.values():
         check_client_properties(properties)
     metrics = Metrics()
-    limit, poll_s = settings.max_waiters, settings.watch_poll_ms / 1000
     on_pass = metrics.set_loop_failures
-    watch = Watch(database, limit=limit, poll_s=poll_s, on_pass=on_pass)
-    acknowledgements = Acknowledgements(database, limit=limit, poll_s=poll_s, on_pass=on_pass)
-    ledger_reads = LedgerReads(database, limit=limit, poll_s=poll_s, on_pass=on_pass)
-    watch.at_close(acknowledgements.close)
-    watch.at_close(ledger_reads.close)
+    changes = Changes(
+        database,
+        limit=settings.max_waiters,
+        reread_s=settings.watch_poll_ms / 1000,
+        on_pass=on_pass,
+    )
     tokens = Tokens(database, settings.token_key, clock=clock)
 
     ownership = Ownership(
@@ -158,29 +158,22 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         kafka=kafka,
         settings=settings,
         clock=clock,
-        on_change=watch.notify,
-        on_ledger_change=ledger_reads.notify,
         on_reconciled=on_reconciled,
         on_pass=on_pass,
     )
-
-    def wake() -> None:
-        watch.notify()
-        loops.wake()
 
     channels = Channels(
         database,
         kafka,
         topic_prefix=settings.topic_prefix,
         kafka_timeout_s=settings.kafka_timeout_ms / 1000,
-        wake=wake,
+        wake=loops.wake,
         clock=clock,
     )
     ledgers = Ledgers(
         database,
         kafka,
         ownership=ownership,
-        publish=ledger_reads.publish,
         on_conflict=metrics.count_conflict,
         max_age=timedelta(milliseconds=settings.max_batch_ms),
         clock=clock,
@@ -190,8 +183,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         database,
         tokens,
         ownership=ownership,
-        wake=wake,
-        notify=watch.notify,
+        wake=loops.wake,
         on_pass=on_pass,
         clock=clock,
     )
@@ -206,27 +198,26 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             database,
             kafka=kafka,
             settlements=batch_store.settlements,
-            notify=watch.notify,
             clock=clock,
         ),
         heartbeats=HeartbeatService(
-            database, tokens, settlements=batch_store.settlements, notify=watch.notify, clock=clock
+            database, tokens, settlements=batch_store.settlements, clock=clock
         ),
         offsets=offsets,
-        acknowledgements=acknowledgements,
+        acknowledgements=Acknowledgements(database, changes),
         ledgers=ledgers,
-        ledger_reads=ledger_reads,
+        ledger_reads=LedgerReads(database),
         message_reads=MessageReads(database, kafka),
         message_writes=MessageWrites(database, kafka, channels, ledgers, clock=clock),
         message_threads=BoundedThreads("for messages", running=4, waiting=16),
         registry=Registry(database),
-        repairs=Repairs(database, kafka, notify=ledger_reads.notify, clock=clock),
+        repairs=Repairs(database, kafka, clock=clock),
         statuses=statuses,
-        feed=StatusFeed(statuses, watch, fragments=fragments, clock=clock, on_pass=on_pass),
+        feed=StatusFeed(statuses, changes, fragments=fragments, clock=clock, on_pass=on_pass),
         rendered=ResponseCache(),
         fragments=fragments,
-        groups=GroupService(database, ownership, notify=watch.notify, clock=clock),
-        watch=watch,
+        groups=GroupService(database, ownership, clock=clock),
+        changes=changes,
         metrics=metrics,
         database=database,
         kafka=kafka,
@@ -241,15 +232,17 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         try:
             await run_in_threadpool(require_current, database)
             await run_in_threadpool(tokens.check_key)
+            changes.start()
             loops.start()
             try:
                 yield
             finally:
-                watch.close()
+                changes.close()
                 await run_in_threadpool(loops.stop)
         finally:
             await run_in_threadpool(parts.offsets.close)
             await run_in_threadpool(parts.attach.close)
+            await run_in_threadpool(changes.stop)
             await run_in_threadpool(kafka.close)
             database.close()
 

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from sluiceway_gateway.core.clock import Clock
 from sluiceway_gateway.core.db.engine import Database
@@ -108,16 +108,11 @@ class _PassCounts(Protocol):
     def pause_s(self) -> float: ...
 
 
-_C = TypeVar("_C", bound=_PassCounts)
-
-
 class Loops:
     """Starts, wakes and stops the loops.
 
-    `on_change` is called after each pass that changed what requests return, `on_ledger_change`
-    after one that ended batches or halted a ledger, `on_reconciled` with the counts of each pass of
-    the reconcile loop, and `on_pass` after each pass of any loop with its name and the number of
-    passes that have failed in a row.
+    `on_reconciled` is called with the counts of each pass of the reconcile loop, and `on_pass`
+    after each pass of any loop with its name and the number of passes that have failed in a row.
     """
 
     def __init__(
@@ -127,8 +122,6 @@ class Loops:
         kafka: KafkaAdmin,
         settings: Settings,
         clock: Clock,
-        on_change: Callable[[], None] = lambda: None,
-        on_ledger_change: Callable[[], None] = lambda: None,
         on_reconciled: Callable[[ReconcileCounts], None] = lambda _counts: None,
         on_pass: OnPass = unobserved,
         monotonic: Callable[[], float] = time.monotonic,
@@ -142,19 +135,14 @@ class Loops:
             monotonic=monotonic,
         )
 
-        def loop(
-            name: str,
-            run_once: Callable[[], _C],
-            is_change: Callable[[_C], object] = lambda _counts: False,
-            then: Callable[[], None] = on_change,
-        ) -> Loop:
-            def run() -> float:
-                counts = run_once()
-                if is_change(counts):
-                    then()
-                return counts.pause_s
-
-            return Loop(name=name, leader=leader, run_once=run, stopping=stopping, on_pass=on_pass)
+        def loop(name: str, run_once: Callable[[], _PassCounts]) -> Loop:
+            return Loop(
+                name=name,
+                leader=leader,
+                run_once=lambda: run_once().pause_s,
+                stopping=stopping,
+                on_pass=on_pass,
+            )
 
         reconciler = Reconciler(
             database=database,
@@ -202,20 +190,20 @@ class Loops:
                 ends.wake()
             return counts
 
-        self._reconcile = loop("reconcile", reconcile, lambda counts: counts.changed)
-        self._drain = loop("drain", drainer.run_once, lambda counts: counts.changed)
-        self._idle = loop("idle", ttl_reaper.run_once, lambda counts: counts.changed)
-        ends = loop("ends", lost_ends.run_once, lambda counts: counts.noted)
+        self._reconcile = loop("reconcile", reconcile)
+        self._drain = loop("drain", drainer.run_once)
+        self._idle = loop("idle", ttl_reaper.run_once)
+        ends = loop("ends", lost_ends.run_once)
         self._all = (
             self._reconcile,
-            loop("reap", reap, lambda counts: counts.suspect or counts.lost or counts.overdue),
+            loop("reap", reap),
             ends,
             self._drain,
             self._idle,
-            loop("sample", sampler.run_once, lambda counts: counts.changed),
+            loop("sample", sampler.run_once),
             loop("mirror", mirror.run_once),
-            loop("batches", leases.run_once, lambda counts: counts.reaped, on_ledger_change),
-            loop("ledger", comparer.run_once, lambda counts: counts.halted, on_ledger_change),
+            loop("batches", leases.run_once),
+            loop("ledger", comparer.run_once),
             loop("prune", pruner.run_once),
             loop("prune-ledgers", ledger_pruner.run_once),
         )

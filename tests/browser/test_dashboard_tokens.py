@@ -165,5 +165,5 @@ def test_the_expiry_of_a_token_is_announced_and_explained(browser: Browser, sqli
         browser.shows("The token ops has expired", ".signin")
         channel = http.get("/v1/channels/flights", headers=lasting).json()
         assert channel["status"]["phase"] == "provisioning"
-        until(lambda: app.state.parts.watch.waiting == 0)
+        until(lambda: app.state.parts.changes.waiting == 0)
         browser.get("about:blank")

@@ -153,21 +153,20 @@ class Services:
 
     def __post_init__(self) -> None:
         database, clock = self.database, self.clock
-        common = {"notify": lambda: None, "clock": clock}
         tokens, ownership = Tokens(database, None), Ownership(database, mode=OwnershipMode.ENFORCE)
         self.attachment = AttachService(
-            database, tokens, ownership=ownership, wake=lambda: None, **common
+            database, tokens, ownership=ownership, wake=lambda: None, clock=clock
         )
         settlements = batch_store.settlements
         self.endpoints = Endpoints(
             database,
             kafka=KafkaAdmin(UNREACHABLE, timeout_s=0.1),
             settlements=settlements,
-            **common,
+            clock=clock,
         )
-        self.beats = HeartbeatService(database, tokens, settlements=settlements, **common)
+        self.beats = HeartbeatService(database, tokens, settlements=settlements, clock=clock)
         self.offsets = Offsets(database, tokens, ownership=ownership, clock=clock)
-        self.groups = GroupService(database, ownership, notify=lambda: None)
+        self.groups = GroupService(database, ownership)
         self.reaper = Reaper(database=database, monotonic=lambda: self.now_s, clock=clock)
 
     def channel(self) -> tuple[str, str]:

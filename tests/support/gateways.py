@@ -67,7 +67,7 @@ def serving(app: FastAPI, port: int = 0) -> Iterator[str]:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     finally:
         # The server waits for running requests, so end long polls first.
-        app.state.parts.watch.close()
+        app.state.parts.changes.close()
         ticking.get_loop().call_soon_threadsafe(ticking.cancel)
         thread.join(timeout=120)
         assert not thread.is_alive(), "the gateway did not stop"
@@ -180,8 +180,12 @@ def running(database: Database, url: str, **options: Any) -> Iterator[Rig]:
         leases.acquire(tx, "reconcile", "the test", 3_600_000)
     clock = ManualClock()
     defaults: dict[str, Any] = {"kafka_bootstrap_servers": UNREACHABLE, "kafka_timeout_ms": 300}
+    # Only changes end waits: one that is not published fails the test.
+    defaults["watch_poll_ms"] = 60_000
     settings = Settings(database_url=url, token_key=TOKEN_KEY, **(defaults | options))
     app = create_app(settings, clock=clock)
+    # Changes by the test are those of this replica.
+    database.on_commit = app.state.parts.changes.publish
     # Without certificate authorities, which take 20 ms to read: there is no TLS here.
     with (
         serving(app) as address,

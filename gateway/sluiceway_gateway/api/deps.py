@@ -7,6 +7,7 @@ from fastapi import Depends, Request
 
 from sluiceway_gateway.api.json import ResponseCache
 from sluiceway_gateway.core.auth.service import Tokens
+from sluiceway_gateway.core.changes import Changes
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.settings import Settings
 
@@ -25,6 +26,7 @@ class Service:
         return getattr(request.app.state.parts, self.name)
 
 
+ChangesDep = Annotated[Changes, Depends(Service("changes"))]
 KafkaDep = Annotated[KafkaAdmin, Depends(Service("kafka"))]
 RenderedDep = Annotated[ResponseCache, Depends(Service("rendered"))]
 SettingsDep = Annotated[Settings, Depends(Service("settings"))]

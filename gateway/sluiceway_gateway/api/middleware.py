@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
 import structlog
@@ -16,6 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sluiceway.tracing import request_ids
 from sluiceway_gateway.api.auth import Caller, authenticate_again
 from sluiceway_gateway.core.auth.ownership import Ownership
+from sluiceway_gateway.core.changes import Changes
+from sluiceway_gateway.core.db.engine import ChangeKey
 from sluiceway_gateway.core.db.failures import cause_of
 from sluiceway_gateway.core.errors import BodyTooLarge, SluicewayGatewayError
 from sluiceway_gateway.core.preconditions import Precondition
@@ -183,27 +185,30 @@ async def long_poll(
     precondition: Precondition,
     wait_s: float,
     *,
+    changes: Changes,
+    awaited: Callable[[], Collection[ChangeKey]],
     read: Callable[[], T],
     tag: Callable[[T], str],
-    changed: Callable[..., Coroutine[Any, Any, bool]],
     authenticates: bool = False,
 ) -> tuple[T, Response | None]:
     """Return the state and None, or, if it has the tag of `If-None-Match` for `wait_s`, a 304 too.
 
-    `read` runs on a worker thread; `changed` waits until the state may differ from its argument,
-    and gives False after its `timeout_s`. Unless `read` authenticates the request, it is
-    authenticated again after each wait.
+    `awaited` returns the changes after which the state may differ. It and `read` run on a worker
+    thread. Unless `read` authenticates the request, it is authenticated again after each wait.
     """
-    deadline_s = time.monotonic() + wait_s
-    state = await run_in_threadpool(read)
-    # A change may concern another page, or channels that this token does not see.
-    while precondition.names(tag(state)):
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0 or not await unless_disconnected(request, changed(state, timeout_s=left_s)):
-            return state, Response(status_code=304, headers={"ETag": tag(state)})
-        if not authenticates:
-            await authenticate_again(request)
+    until_s = time.monotonic() + wait_s
+    waits = wait_s > 0 and precondition.if_none_match is not None
+    with changes.subscribe(await run_in_threadpool(awaited) if waits else ()) as subscription:
         state = await run_in_threadpool(read)
+        # A change may concern another page, or channels that this token does not see.
+        while precondition.names(tag(state)):
+            if not waits or not await unless_disconnected(
+                request, changes.wait(subscription, until_s=until_s)
+            ):
+                return state, Response(status_code=304, headers={"ETag": tag(state)})
+            if not authenticates:
+                await authenticate_again(request)
+            state = await run_in_threadpool(read)
     return state, None
 
 

@@ -1,4 +1,4 @@
-"""Dependencies of routes on the services of channels."""
+"""The dependency of routes on the service of channels."""
 
 from typing import Annotated
 
@@ -6,7 +6,5 @@ from fastapi import Depends
 
 from sluiceway_gateway.api.deps import Service
 from sluiceway_gateway.channels.service import Channels
-from sluiceway_gateway.channels.watch import Watch
 
 ChannelsDep = Annotated[Channels, Depends(Service("channels"))]
-WatchDep = Annotated[Watch, Depends(Service("watch"))]

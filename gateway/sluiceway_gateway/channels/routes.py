@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic_core import to_json
 
 from sluiceway_gateway.api.auth import Anybody, Manager, Viewer
-from sluiceway_gateway.api.deps import RenderedDep, SettingsDep
+from sluiceway_gateway.api.deps import ChangesDep, RenderedDep, SettingsDep
 from sluiceway_gateway.api.json import ResponseCache, body_of, json_response, text_of
 from sluiceway_gateway.api.middleware import long_poll
 from sluiceway_gateway.api.params import (
@@ -24,7 +24,7 @@ from sluiceway_gateway.api.params import (
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.channels.change import UNSET, etag
-from sluiceway_gateway.channels.deps import ChannelsDep, WatchDep
+from sluiceway_gateway.channels.deps import ChannelsDep
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import ChangeContext, require_known
 from sluiceway_gateway.channels.topic_config import canonical, refusals
@@ -38,6 +38,7 @@ from sluiceway_gateway.channels.wire import (
     selector_of,
 )
 from sluiceway_gateway.core.auth.model import Action, Principal
+from sluiceway_gateway.core.changes import of_channel
 from sluiceway_gateway.core.db.idempotency import StoredResponse
 from sluiceway_gateway.core.errors import ConfigNotAllowed, Violation
 from sluiceway_gateway.core.preconditions import Precondition
@@ -112,7 +113,7 @@ async def get_channel(
     request: Request,
     _viewer: Viewer,
     channels: ChannelsDep,
-    watch: WatchDep,
+    changes: ChangesDep,
     precondition: Conditions,
     wait: Wait = 0,
 ) -> Response:
@@ -121,9 +122,10 @@ async def get_channel(
         request,
         precondition,
         wait,
+        changes=changes,
+        awaited=lambda: of_channel(channels.get(name).uid),
         read=lambda: channels.get(name),
         tag=etag,
-        changed=watch.changed,
     )
     return unchanged or sent(_response(channel, 200))
 

@@ -133,7 +133,7 @@ class Channels:
         wake: Callable[[], None],
         clock: Clock = system_clock,
     ) -> None:
-        """`wake` is called after each commit that changed a channel."""
+        """`wake` is called after each commit that may have changed a channel."""
         self._database = database
         self._kafka = kafka
         self._preflight = Preflight(database, kafka, timeout_s=kafka_timeout_s)

@@ -18,7 +18,7 @@ from sluiceway_gateway.channels.model import (
     TopicRef,
 )
 from sluiceway_gateway.channels.tables import channels
-from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.engine import ChangeKind, ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import by_dialect, columns_of, starts_with
 from sluiceway_gateway.schemas.tables import channel_schemas, schemas
 
@@ -186,6 +186,7 @@ def hold_channels(tx: WriteTransaction, uids: Collection[str]) -> set[str]:
 def insert(tx: WriteTransaction, channel: Channel) -> bool:
     """Insert the channel; return False if its name or its topic is taken."""
     added = tx.execute(_INSERT[tx.dialect], {**values_of(channel), **DUE_AT_ONCE})
+    tx.publish(ChangeKind.CHANNEL, [channel.uid])
     return added.first() is not None
 
 
@@ -204,6 +205,8 @@ def replace_row(tx: WriteTransaction, channel: Channel, *, was: Channel, **colum
         "was_revision": was.revision,
         "was_phase": was.phase,
     }
+    if channel.revision != was.revision:
+        tx.publish(ChangeKind.CHANNEL, [channel.uid])
     return tx.execute(_UPDATE, {**values_of(channel), **expected, **columns}).rowcount == 1
 
 
@@ -251,13 +254,6 @@ def all_tags(tx: ReadTransaction, *, known: Mapping[str, Tag]) -> dict[str, Tag]
 def tag_of(row: Row[Any]) -> Tag:
     """Return the tag of a channel's row."""
     return Tag(**columns_of(row, Tag))
-
-
-def overall(tx: ReadTransaction) -> Tag:
-    """Return one tag for all channels: their number as the uid, and sums of their revisions."""
-    sums = (func.coalesce(func.sum(channels.c[name]), 0) for name in _REVISIONS)
-    row = tx.execute(select(func.count(), *sums)).one()
-    return Tag(uid=str(row[0]), **dict(zip(_REVISIONS, map(int, row[1:]), strict=True)))
 
 
 def count_by_phase(tx: ReadTransaction, *, prefixes: Collection[str]) -> dict[Phase, int]:

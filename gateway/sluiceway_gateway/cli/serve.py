@@ -232,7 +232,7 @@ def run_server(
     app = create_app(settings)
     server = _Server(server_config(app))
     server.on_started, server.broker = on_started, broker
-    server.on_stopping = app.state.parts.watch.close
+    server.on_stopping = app.state.parts.changes.close
     if settings.tls_certificate_file is not None and settings.tls_key_file is not None:
         server.config.load()
         context = server.config.ssl

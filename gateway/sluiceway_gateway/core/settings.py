@@ -127,8 +127,8 @@ class Settings(BaseSettings):
     """Maximum number of requests that wait for a change."""
     metrics_groups: int = Field(default=1000, ge=1, le=100_000)
     """Maximum number of groups with their own series in the metrics."""
-    watch_poll_ms: int = Field(default=100, ge=1, le=60_000)
-    """Interval at which waiting requests check for changes by other replicas."""
+    watch_poll_ms: int = Field(default=5_000, ge=1, le=60_000)
+    """Interval at which waiting requests read again, in case another replica's notice was lost."""
 
     @field_validator("token_key")
     @classmethod

@@ -41,8 +41,8 @@ def save_changes(
     now: datetime,
     cause: str | None = None,
     health_cause: str | None = None,
-) -> bool:
-    """Save endpoints, their groups, history and revisions; return whether a change is visible.
+) -> None:
+    """Save endpoints, their groups, history and revisions.
 
     Channels and endpoints are locked. The cause in the history is `health_cause` for changes of
     health, and `cause` for all others.
@@ -57,9 +57,7 @@ def save_changes(
             why = health_cause if recovers else cause
             events.append(event(after, by=by, at=now, cause=why))
     add_events(tx, events)
-    visible = {after.channel_uid for before, after in changes if is_visible(before, after)}
-    revise(tx, visible)
-    return bool(visible)
+    revise(tx, {after.channel_uid for before, after in changes if is_visible(before, after)})
 
 
 def _renumbered(

@@ -5,7 +5,7 @@ the heartbeats of the session that attached it.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -126,15 +126,11 @@ class HeartbeatResult:
 
 @dataclass(eq=False, repr=False)
 class HeartbeatService:
-    """Processes the heartbeats of clients' sessions.
-
-    `notify` is called after each commit that changed more than counters.
-    """
+    """Processes the heartbeats of clients' sessions."""
 
     database: Database
     tokens: Tokens
     settlements: Settlements
-    notify: Callable[[], None]
     clock: Clock = system_clock
 
     def beat(
@@ -168,10 +164,7 @@ class HeartbeatService:
                 now=self.clock(),
                 settlements=self.settlements,
             )
-            result = heartbeat.run(number, keeps=keeps, client=client)
-        if heartbeat.is_visible:
-            self.notify()
-        return result
+            return heartbeat.run(number, keeps=keeps, client=client)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,8 +199,6 @@ class _Heartbeat:
     principal: Principal
     now: datetime
     settlements: Settlements
-    is_visible: bool = False
-    """Whether it changed more than counters."""
     _counts: bool = False
     """Whether it is the newest of its session."""
     _with_tasks: Mapping[str, EndpointContext] = field(default_factory=dict)
@@ -285,10 +276,7 @@ class _Heartbeat:
         return [context.endpoint for context in self._with_tasks.values()] + unhealthy
 
     def _save(self, changes: Sequence[EndpointChange]) -> None:
-        visible = save_changes(
-            self.tx, changes, by=self.principal.id, now=self.now, health_cause=_RECOVERED
-        )
-        self.is_visible |= visible
+        save_changes(self.tx, changes, by=self.principal.id, now=self.now, health_cause=_RECOVERED)
 
     def _evaluate(self) -> list[_Evaluated]:
         contexts = session_store.endpoint_context(self.tx, [report.id for report in self.reports])
@@ -340,9 +328,7 @@ class _Heartbeat:
             replies.append(reply)
             if reply.status == "ok" and before is not None:
                 after = self._with_attempts(before, reports)
-                if _is_done(after, reports) and self._close(before, after.counters):
-                    self.is_visible = True
-                else:
+                if not (_is_done(after, reports) and self._close(before, after.counters)):
                     changes.append((before, returned(after) if id_ in kept else after))
         handled = {reply.endpoint for reply in replies if reply.status == "ok"}
         changes += [

@@ -1,13 +1,14 @@
 """Storage of the positions of groups."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, select, tuple_
 
-from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.engine import ChangeKind, ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import KEYS_AT_ONCE, PreparedDml, PreparedSelect, upsert
 from sluiceway_gateway.endpoints.groups.assignment import position_member
+from sluiceway_gateway.endpoints.groups.store import change_uid
 from sluiceway_gateway.endpoints.model import Endpoint
 from sluiceway_gateway.endpoints.positions import Committed, Position
 from sluiceway_gateway.endpoints.tables import positions
@@ -82,8 +83,9 @@ def stored_at(
     return by_owner
 
 
-def put(tx: WriteTransaction, updates: Iterable[tuple[Whose, Committed]]) -> None:
+def put(tx: WriteTransaction, updates: Collection[tuple[Whose, Committed]]) -> None:
     """Store positions, whatever they were before."""
+    tx.publish(ChangeKind.GROUP, {change_uid((uid, group)) for (uid, group, _), _ in updates})
     rows = [
         dict(zip(_WHOSE, owner, strict=True))
         | {

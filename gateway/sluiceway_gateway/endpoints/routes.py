@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.api.auth import Manager, Permission, Viewer
-from sluiceway_gateway.api.deps import RenderedDep, Service, SettingsDep
+from sluiceway_gateway.api.deps import ChangesDep, RenderedDep, Service, SettingsDep
 from sluiceway_gateway.api.json import body_of, json_response, text_of
 from sluiceway_gateway.api.middleware import long_poll
 from sluiceway_gateway.api.models import GroupName, Uid
@@ -15,9 +15,10 @@ from sluiceway_gateway.api.params import Conditions, Features, Name, Wait
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.channels.change import endpoints_etag
-from sluiceway_gateway.channels.deps import WatchDep
 from sluiceway_gateway.channels.routes import Listener, connection_text
 from sluiceway_gateway.core.auth.model import Action, Principal
+from sluiceway_gateway.core.changes import of_channel
+from sluiceway_gateway.core.db.engine import ChangeKind
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
@@ -127,7 +128,7 @@ async def list_endpoints(
     request: Request,
     _viewer: Viewer,
     endpoints: EndpointsDep,
-    watch: WatchDep,
+    changes: ChangesDep,
     precondition: Conditions,
     role: RoleWord | None = None,
     group: GroupName | None = None,
@@ -144,9 +145,10 @@ async def list_endpoints(
         request,
         precondition,
         wait,
+        changes=changes,
+        awaited=lambda: of_channel(endpoints.state(name)[0].uid, ChangeKind.ENDPOINTS),
         read=lambda: endpoints.state(name),
         tag=lambda state: endpoints_etag(*state),
-        changed=watch.endpoints_changed,
     )
     if unchanged:
         return unchanged

@@ -97,15 +97,11 @@ Settlements = Callable[[ReadTransaction, Collection[str]], Mapping[str, str]]
 
 @dataclass(eq=False, repr=False)
 class Endpoints:
-    """The endpoints of one database.
-
-    `notify` is called after each commit that changed an endpoint.
-    """
+    """The endpoints of one database."""
 
     database: Database
     kafka: KafkaAdmin
     settlements: Settlements
-    notify: Callable[[], None]
     clock: Clock = system_clock
 
     def detach(
@@ -127,8 +123,6 @@ class Endpoints:
                 raise InvalidRequest.at("/ends", message)
             session_store.require_own(tx, endpoint.session, principal)
             detached = detach_endpoint(tx, endpoint, spec, by=principal.id, now=now)
-        if detached is not endpoint:
-            self.notify()
         return channel, detached
 
     def dismiss(
@@ -168,7 +162,6 @@ class Endpoints:
                 old={place: f"{endpoint.state}, {endpoint.health}"},
                 new={place: "dismissed"},
             )
-        self.notify()
         return channel, dismissed
 
     def _topic_ends(
@@ -428,16 +421,14 @@ class AttachService:
         *,
         ownership: Ownership,
         wake: Callable[[], None],
-        notify: Callable[[], None],
         on_pass: OnPass = unobserved,
         clock: Clock = system_clock,
     ) -> None:
-        """`wake` is called when a channel has to grow, `notify` after new endpoints."""
+        """`wake` is called when a channel has to grow."""
         self._database = database
         self._tokens = tokens
         self._ownership = ownership
         self._wake = wake
-        self._notify = notify
         self._clock = clock
         self._batcher = Batcher(
             partial(self._attach, wait=False),
@@ -487,6 +478,4 @@ class AttachService:
             batch.run(refusals)
         if batch.needs_growth:
             self._wake()
-        if batch.endpoints:
-            self._notify()
         return batch.outcomes

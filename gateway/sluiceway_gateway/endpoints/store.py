@@ -7,7 +7,7 @@ from sqlalchemy import Row, and_, bindparam, case, exists, null, or_, select, tu
 
 from sluiceway_gateway.channels.model import Heartbeat
 from sluiceway_gateway.channels.tables import channels
-from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.engine import ChangeKind, ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import PreparedDml, PreparedSelect, chunks
 from sluiceway_gateway.core.db.types import Document, OptionalDocument
 from sluiceway_gateway.core.errors import ConcurrentChange
@@ -383,6 +383,7 @@ def save_counters(
 
 def revise(tx: WriteTransaction, channel_uids: Collection[str]) -> None:
     """Raise the revision of these channels' endpoints, which watchers compare."""
+    tx.publish(ChangeKind.ENDPOINTS, channel_uids)
     for part in chunks(sorted(channel_uids)):
         tx.execute(_REVISE, {"uids": part})
 

@@ -1,4 +1,4 @@
-"""Reads of a ledger: visible runs, snapshots, the list of commits, waits."""
+"""Reads of a ledger: visible runs, snapshots, the list of commits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,8 +7,6 @@ from datetime import datetime
 from sluiceway_gateway.core.db.engine import Database, ReadTransaction
 from sluiceway_gateway.core.errors import SnapshotNotFound
 from sluiceway_gateway.core.kafka.model import Interval
-from sluiceway_gateway.core.longpoll import Poller
-from sluiceway_gateway.core.passes import OnPass, PassRecord, unobserved
 from sluiceway_gateway.ledger import batch_store, repair_store, store
 from sluiceway_gateway.ledger.model import Batch, Ledger, slice_runs
 from sluiceway_gateway.ledger.repairing import Repair
@@ -88,24 +86,8 @@ class CommitList:
 class LedgerReads:
     """Reads of one database's ledgers; each is one snapshot of the database."""
 
-    def __init__(
-        self, database: Database, *, limit: int, poll_s: float, on_pass: OnPass = unobserved
-    ) -> None:
-        """Allow `limit` waits; changes by other replicas are found every `poll_s`."""
+    def __init__(self, database: Database) -> None:
         self._database = database
-        passes = PassRecord("ledger-reads", on_pass=on_pass)
-        self._poller = Poller(self._tags, passes=passes, limit=limit, poll_s=poll_s, immediate=True)
-        self.notify = self._poller.notify
-        self.close = self._poller.close
-
-    @property
-    def waiting(self) -> int:
-        """The number of waits at present."""
-        return self._poller.waiting
-
-    def publish(self, ledger: Ledger) -> None:
-        """End the waits for a change of this ledger, which is committed."""
-        self._poller.publish(ledger.channel_uid, (ledger.number, ledger.halted is not None))
 
     def committed(self, name: str, query: CommittedQuery, *, uid: str) -> VisibleOffsets:
         """Return committed offsets.
@@ -173,19 +155,6 @@ class LedgerReads:
             repairs=tuple(repair for repair in repairs if repair.number >= (least or 0)),
             open=tuple(batch for batch in still_open if key in {None, batch.key}),
         )
-
-    async def changed(self, seen: VisibleOffsets, *, timeout_s: float) -> bool:
-        """Wait until the ledger differs from this state; see `Poller.wait`."""
-
-        def differs(tag: tuple[int, bool] | None) -> bool:
-            # A ledger without a row has no batches yet.
-            return (tag or (0, False)) != (seen.number, seen.halted is not None)
-
-        return await self._poller.wait(seen.uid, differs, timeout_s=timeout_s)
-
-    def _tags(self, uids: tuple[str, ...]) -> Mapping[str, tuple[int, bool]]:
-        with self._database.read() as tx:
-            return store.tags(tx, uids)
 
 
 def _as_of(

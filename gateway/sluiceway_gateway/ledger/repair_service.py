@@ -1,6 +1,6 @@
 """Repairs of halted ledgers: plans, and their execution in Kafka and in the database."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sluiceway_gateway.channels.model import Channel
@@ -32,11 +32,10 @@ from sluiceway_gateway.ledger.service import require_ledger
 
 @dataclass(eq=False, repr=False)
 class Repairs:
-    """Repairs of one database's ledgers; `notify` is called after each."""
+    """Repairs of one database's ledgers."""
 
     database: Database
     kafka: KafkaAdmin
-    notify: Callable[[], None]
     clock: Clock = system_clock
 
     def plan(self, name: str, *, uid: str) -> RepairPlan:
@@ -117,7 +116,6 @@ class Repairs:
                 old={f"partition {p}": was.visible_end.get(p) for p in sorted(request.lost_from)},
                 new={f"partition {p}": at for p, at in sorted(request.lost_from.items())},
             )
-        self.notify()
         return decision.repair
 
     def _hold(self, tx: WriteTransaction, channel: Channel) -> Ledger:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Row, bindparam, select, update
 
-from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.engine import ChangeKind, ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import columns_of
 from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.ledger.model import Ledger
@@ -50,6 +50,7 @@ def save_repair(
     held = tx.execute(_REPAIR, values).rowcount == 1
     released = tx.execute(_RELEASE, {"uid": was.channel_uid}).rowcount
     require_held(held and released == len(was.visible_end), "ledger")
+    tx.publish(ChangeKind.LEDGER, [was.channel_uid])
     keep_snapshots(tx, repaired, was=was, now=now)
     tx.execute(
         ledger_repairs.insert(),

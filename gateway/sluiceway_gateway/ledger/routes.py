@@ -9,13 +9,15 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.api.auth import Manager, Viewer, Writer
-from sluiceway_gateway.api.deps import Service
+from sluiceway_gateway.api.deps import ChangesDep, Service
 from sluiceway_gateway.api.json import body_of, json_response
 from sluiceway_gateway.api.middleware import long_poll
 from sluiceway_gateway.api.models import INT64_MAX, Count, PartitionText, RequestModel, Uid
 from sluiceway_gateway.api.params import LABEL_TEXT, Conditions, Label, Name, Reason, Time, Wait
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute
+from sluiceway_gateway.core.changes import of_channel
+from sluiceway_gateway.core.db.engine import ChangeKind
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.core.names import MAX_PARTITIONS
 from sluiceway_gateway.core.preconditions import Precondition
@@ -247,6 +249,7 @@ async def get_committed(
     request: Request,
     _viewer: Viewer,
     ledger_reads: LedgerReadsDep,
+    changes: ChangesDep,
     precondition: Conditions,
     from_: Annotated[
         str | None,
@@ -290,9 +293,10 @@ async def get_committed(
         request,
         Precondition() if query.is_past else precondition,
         wait,
+        changes=changes,
+        awaited=lambda: of_channel(uid, ChangeKind.LEDGER),
         read=lambda: ledger_reads.committed(name, query, uid=uid),
         tag=attrgetter("etag"),
-        changed=ledger_reads.changed,
     )
     if unchanged:
         return unchanged

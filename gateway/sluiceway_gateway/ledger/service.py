@@ -111,19 +111,14 @@ class Ledgers:
         kafka: KafkaAdmin,
         *,
         ownership: Ownership,
-        publish: Callable[[Ledger], None],
         on_conflict: Callable[[], None] = lambda: None,
         max_age: timedelta,
         clock: Clock = system_clock,
     ) -> None:
-        """`publish` is called with each ledger whose change readers see, once it is committed.
-
-        `on_conflict` is called after each refused commit that lists offsets of others.
-        """
+        """`on_conflict` is called after each refused commit that lists offsets of others."""
         self._database = database
         self._kafka = kafka
         self._ownership = ownership
-        self._publish = publish
         self._on_conflict = on_conflict
         self._losses = LossCheck(database=database, kafka=kafka, clock=clock)
         self._max_age = max_age
@@ -171,8 +166,6 @@ class Ledgers:
                 batch_store.insert(tx, uid, decision.batch)
             store.save(tx, decision.ledger, was=was, now=now)
         self._usage.record(channel)
-        if decision.aborted:
-            self._publish(decision.ledger)
         return BatchInTopic(batch=decision.batch, topic_id=was.topic_id)
 
     def upload(
@@ -296,7 +289,6 @@ class Ledgers:
                 store.save(tx, decision.ledger, was=was, now=now)
                 if positions is not None:
                     self._commit_positions(tx, positions, principal)
-        self._publish(decision.ledger)
         return CommittedBatch(batch=decision.batch, stable=stable)
 
     def abort(
@@ -340,7 +332,6 @@ class Ledgers:
                     old={f"batch of {batch.owner}": str(BatchState.OPEN)},
                     new={f"batch of {batch.owner}": str(BatchState.ABORTED)},
                 )
-        self._publish(decision.ledger)
         batch = decision.aborted[0] if decision.aborted else batch
         return BatchInTopic(batch=batch, topic_id=was.topic_id)
 
@@ -416,8 +407,6 @@ class Ledgers:
             spared = {batch.owner for batch in left} - {batch.owner for batch in usable}
             decision = abort_instances(was, open_batches, instances, now, spared=spared)
             save_aborted(tx, decision, was=was, now=now)
-        if decision.aborted:
-            self._publish(decision.ledger)
 
     def transfer(
         self,
@@ -578,7 +567,6 @@ class Ledgers:
         lost = self._losses.reused(ledger, channel.topic, disputed)
         halted = self._losses.halt(ledger, channel.topic, lost)
         if halted is not None:
-            self._publish(halted)
             require_intact(halted)
         # Another commit may have proven the same loss meanwhile.
         with self._database.read() as tx:

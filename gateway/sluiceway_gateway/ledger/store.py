@@ -14,7 +14,7 @@ from sqlalchemy import Row, bindparam, delete, func, or_, select, update
 from sluiceway_gateway.channels.model import READABLE, Channel, TopicRef
 from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.channels.tables import channels
-from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.engine import ChangeKind, ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import PreparedDml, by_dialect, upsert
 from sluiceway_gateway.core.errors import ConcurrentChange
 from sluiceway_gateway.core.kafka.model import Interval
@@ -153,6 +153,8 @@ def save(tx: WriteTransaction, ledger: Ledger, *, was: Ledger, now: datetime) ->
     rows = [row for row in ends if row != _ends(was, row["partition"])]
     raised = tx.run_each(_RAISE_ENDS, rows)
     require_held(saved == 1 and raised == len(rows), "ledger")
+    if (ledger.number, ledger.halted) != (was.number, was.halted):
+        tx.publish(ChangeKind.LEDGER, [was.channel_uid])
     if ledger.number > was.number:
         _keep_missing_runs(tx, ledger, was)
     keep_snapshots(tx, ledger, was=was, now=now)

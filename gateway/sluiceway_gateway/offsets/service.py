@@ -1,5 +1,6 @@
 """Positions of groups: read, commit, reset, advance, wait for acknowledgement."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -14,9 +15,16 @@ from sluiceway_gateway.core.audit.model import AuditedAction, Scalar
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.auth.ownership import Ownership
 from sluiceway_gateway.core.auth.service import Tokens
+from sluiceway_gateway.core.changes import Changes, of_channel
 from sluiceway_gateway.core.clock import Clock, system_clock
 from sluiceway_gateway.core.db import idempotency
-from sluiceway_gateway.core.db.engine import Database, ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.engine import (
+    ChangeKey,
+    ChangeKind,
+    Database,
+    ReadTransaction,
+    WriteTransaction,
+)
 from sluiceway_gateway.core.db.idempotency import Request, StoredResponse
 from sluiceway_gateway.core.errors import (
     EndpointNotFound,
@@ -26,8 +34,7 @@ from sluiceway_gateway.core.errors import (
     NotAssigned,
     SluicewayGatewayError,
 )
-from sluiceway_gateway.core.longpoll import Poller
-from sluiceway_gateway.core.passes import OnPass, PassRecord, unobserved
+from sluiceway_gateway.core.passes import OnPass, unobserved
 from sluiceway_gateway.core.request_batcher import Batcher
 from sluiceway_gateway.endpoints import position_store
 from sluiceway_gateway.endpoints import store as endpoints_store
@@ -50,7 +57,6 @@ from sluiceway_gateway.offsets.model import (
     Bounds,
     Commit,
     CommitResult,
-    CommittedOffsets,
     PendingCommit,
     ack_result,
     position_moved,
@@ -425,22 +431,11 @@ def _moves(position: Position, stored: Committed | None, advance: Advance, group
 
 
 class Acknowledgements:
-    """Waits of one process until groups have committed past offsets."""
+    """Waits until groups have committed past offsets."""
 
-    def __init__(
-        self, database: Database, *, limit: int, poll_s: float, on_pass: OnPass = unobserved
-    ) -> None:
+    def __init__(self, database: Database, changes: Changes) -> None:
         self._database = database
-        passes = PassRecord("acknowledgements", on_pass=on_pass)
-        self._poller = Poller(
-            self._committed, passes=passes, limit=limit, poll_s=poll_s, immediate=False
-        )
-        self.close = self._poller.close
-
-    @property
-    def waiting(self) -> int:
-        """The number of waits at present."""
-        return self._poller.waiting
+        self._changes = changes
 
     async def wait(
         self, name: str, group: str, bounds: Bounds, *, uid: str, timeout_s: float
@@ -450,20 +445,16 @@ class Acknowledgements:
         Also waits for the first member of a group. Raises ChannelNotFound, UidMismatch, and
         TooManyWaiters at the limit.
         """
+        until_s = time.monotonic() + timeout_s
         key = (uid, group)
-        result = await to_thread.run_sync(self._result, name, key, bounds)
-        if result.passed or timeout_s <= 0 or self._poller.is_closed:
-            return result
-        await self._poller.wait(
-            key, lambda committed: ack_result(committed, bounds).passed, timeout_s=timeout_s
-        )
-        return await to_thread.run_sync(self._result, name, key, bounds)
+        of_group = ChangeKey(ChangeKind.GROUP, groups_store.change_uid(key))
+        with self._changes.subscribe((*of_channel(uid), of_group)) as subscription:
+            while True:
+                result = await to_thread.run_sync(self._result, name, key, bounds)
+                if result.passed or not await self._changes.wait(subscription, until_s=until_s):
+                    return result
 
     def _result(self, name: str, key: GroupKey, bounds: Bounds) -> AckResult:
         with self._database.read() as tx:
             find_channel(tx, name, key[0])
             return ack_result(committed_offsets(tx, [key]).get(key), bounds)
-
-    def _committed(self, keys: tuple[GroupKey, ...]) -> dict[GroupKey, CommittedOffsets]:
-        with self._database.read() as tx:
-            return committed_offsets(tx, keys)

@@ -16,7 +16,7 @@ from sluiceway_gateway.channels.store import (
     selection,
 )
 from sluiceway_gateway.channels.tables import channels
-from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.engine import ChangeKind, ReadTransaction, WriteTransaction
 from sluiceway_gateway.endpoints.change_store import rebalance_after_growth
 from sluiceway_gateway.schemas.store import find_kept
 
@@ -110,6 +110,7 @@ def remove(
     If the topic stays, the schemas of its records are kept.
     """
     schema_store.keep_for_topic(tx, uid, phases=from_phases)
+    tx.publish(ChangeKind.CHANNEL, [uid])
     removed = tx.execute(delete(channels).where(channels.c.uid == uid, in_phases(from_phases)))
     return removed.rowcount == 1
 

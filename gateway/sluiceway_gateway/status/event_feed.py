@@ -17,8 +17,8 @@ from pydantic_core import to_json
 from sluiceway_gateway.api.json import JsonCache, time_json
 from sluiceway_gateway.channels.change import status_etag
 from sluiceway_gateway.channels.store import Tag
-from sluiceway_gateway.channels.watch import Watch
 from sluiceway_gateway.core.auth.model import Action, Principal
+from sluiceway_gateway.core.changes import Changes, Subscription, of_status
 from sluiceway_gateway.core.clock import Clock
 from sluiceway_gateway.core.db.statements import chunks
 from sluiceway_gateway.core.passes import OnPass, PassRecord, run_steps, unobserved
@@ -239,7 +239,7 @@ class StatusFeed:
     def __init__(
         self,
         statuses: Statuses,
-        watch: Watch,
+        changes: Changes,
         *,
         fragments: JsonCache,
         clock: Clock,
@@ -258,18 +258,19 @@ class StatusFeed:
         self._heartbeat_s = heartbeat_s
         self._passes = PassRecord("status-feed", on_pass=on_pass)
         self._statuses = statuses
-        self._watch = watch
+        self._changes = changes
         self._fragments = fragments
         self._clock = clock
         self._watchers: set[_Watcher] = set()
         self._list = _List()
         self._channels: dict[str, _OneChannel] = {}
         self._task: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._urgent = asyncio.Event()
+        self._urgent = Subscription()
+        """Set for the first watcher of a subject, and at the shutdown."""
+        self._changed = Subscription()
+        """Set after changes, and with `_urgent`."""
         # A separate thread, so that reads continue while the worker threads are busy.
         self._thread = CapacityLimiter(1)
-        watch.at_close(self._close)
 
     async def events(
         self, by: Principal, *, channel: str | None, last_id: str | None, compress: bool
@@ -312,11 +313,11 @@ class StatusFeed:
             subject = self._channels.setdefault(name, _OneChannel())
         subject.watchers += 1
         self._watchers.add(watcher)
-        self._loop = asyncio.get_running_loop()
         if self._task is None or self._task.done():
-            self._task = self._loop.create_task(self._run())
+            self._task = asyncio.get_running_loop().create_task(self._run())
         elif not subject.is_read:
             self._urgent.set()
+            self._changed.set()
         try:
             yield subject
         finally:
@@ -329,15 +330,9 @@ class StatusFeed:
                     del self._channels[name]
 
     def _has_ended(self, watcher: _Watcher, subject: _Subject) -> bool:
-        return watcher.has_ended or subject.is_gone or self._watch.is_closed
-
-    def _close(self) -> None:
-        """End all streams. May be called from any thread."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake_all)
+        return watcher.has_ended or subject.is_gone or self._changes.is_closed
 
     def _wake_all(self) -> None:
-        self._urgent.set()
         for subject in (self._list, *self._channels.values()):
             subject.wake()
 
@@ -373,7 +368,11 @@ class StatusFeed:
     async def _run(self) -> None:
         """Read while there are watchers, then end their streams."""
         try:
-            await self._keep_reading()
+            with (
+                self._changes.subscribe(()) as self._urgent,
+                self._changes.subscribe(of_status()) as self._changed,
+            ):
+                await self._keep_reading()
         finally:
             self._passes.reset()
             # Without reads, tokens are not checked.
@@ -382,38 +381,23 @@ class StatusFeed:
             self._wake_all()
 
     async def _keep_reading(self) -> None:
-        overall: Tag | None = None
-        while self._watchers and not self._watch.is_closed:
+        while self._watchers and not self._changes.is_closed:
             self._urgent.clear()
+            self._changed.clear()
             begun_s = time.monotonic()
             try:
-                overall = await self._read()
+                await self._read()
             except Exception as error:
                 # States are unchanged until a read succeeds.
                 self._passes.fail(error)
+                self._changed.set()
             else:
                 self._passes.succeed()
             pause_s = max(self._pace_s, (time.monotonic() - begun_s) / _SHARE)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._urgent.wait()
-            if overall is not None and not self._urgent.is_set():
-                await self._change(overall)
+            if not await self._urgent.set_within(pause_s):
+                await self._changed.set_within(self._max_pause_s)
 
-    async def _change(self, overall: Tag) -> None:
-        """Wait for a change of any channel, or for the first watcher of a subject."""
-        waits = (
-            self._watch.anything_changed(overall, timeout_s=self._max_pause_s, has_slot=True),
-            self._urgent.wait(),
-        )
-        tasks = [asyncio.ensure_future(wait) for wait in waits]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-
-    async def _read(self) -> Tag:
+    async def _read(self) -> None:
         principals = {watcher.by for watcher in self._watchers}
         listed = self._list.read_tags if self._list.watchers else None
         subjects = dict(self._channels)
@@ -439,7 +423,6 @@ class StatusFeed:
                 subject.change(update.statuses[name].version.tag, texts[name])
         if update.tags is not None and self._list.watchers:
             await self._read_list(update.tags, update.changed)
-        return update.overall
 
     async def _read_list(self, names: Container[str], changed: Sequence[str]) -> None:
         """Read the changed lines, some hundred at a time, and publish them.

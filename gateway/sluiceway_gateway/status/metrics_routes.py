@@ -8,10 +8,9 @@ from fastapi import APIRouter, Depends, Response
 from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.api.auth import METRICS, Anybody
-from sluiceway_gateway.api.deps import KafkaDep, Service, SettingsDep
+from sluiceway_gateway.api.deps import ChangesDep, KafkaDep, Service, SettingsDep
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute
-from sluiceway_gateway.channels.deps import WatchDep
 from sluiceway_gateway.core.auth.model import Action
 from sluiceway_gateway.core.db.failures import reason_of
 from sluiceway_gateway.core.errors import DatabaseUnavailable
@@ -49,7 +48,7 @@ async def metrics(
     statuses: StatusesDep,
     settings: SettingsDep,
     telemetry: MetricsDep,
-    watch: WatchDep,
+    changes: ChangesDep,
     leads: LeadsDep,
     kafka: KafkaDep,
 ) -> Response:
@@ -68,7 +67,7 @@ async def metrics(
         return telemetry.render(
             Scrape(
                 overview=overview,
-                waiting=watch.waiting,
+                waiting=changes.waiting,
                 leads=leads(),
                 kafka_answers=kafka.answered(_KAFKA_WITHIN_S),
             )

@@ -14,15 +14,14 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from sluiceway_gateway.api.auth import Anybody, Permission, Viewer
-from sluiceway_gateway.api.deps import RenderedDep, Service
+from sluiceway_gateway.api.deps import ChangesDep, RenderedDep, Service
 from sluiceway_gateway.api.json import JsonCache, json_response, time_json
 from sluiceway_gateway.api.middleware import long_poll
 from sluiceway_gateway.api.params import Conditions, Name, Wait, cursor_after, name_before
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute
-from sluiceway_gateway.channels.deps import WatchDep
-from sluiceway_gateway.channels.watch import Watch
 from sluiceway_gateway.core.auth.model import Action, Principal
+from sluiceway_gateway.core.changes import Changes, of_status
 from sluiceway_gateway.status.deps import StatusesDep
 from sluiceway_gateway.status.event_feed import StatusFeed
 from sluiceway_gateway.status.service import Statuses
@@ -67,7 +66,7 @@ async def get_channel_status(
         Principal, Depends(Permission(Action.VIEW, channel="name", authorized_in_transaction=True))
     ],
     statuses: StatusesDep,
-    watch: WatchDep,
+    changes: ChangesDep,
     rendered: RenderedDep,
     fragments: FragmentsDep,
     precondition: Conditions,
@@ -81,9 +80,10 @@ async def get_channel_status(
         request,
         precondition,
         wait,
+        changes=changes,
+        awaited=lambda: of_status(statuses.version(name, by=viewer).channel.uid),
         read=lambda: statuses.version(name, by=viewer),
         tag=attrgetter("etag"),
-        changed=lambda seen, **timeout: watch.status_changed(name, seen.tag, **timeout),
         authenticates=True,
     )
     if unchanged:
@@ -127,7 +127,7 @@ async def list_status(
     request: Request,
     principal: Anybody,
     statuses: StatusesDep,
-    watch: WatchDep,
+    changes: ChangesDep,
     precondition: Conditions,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     cursor: Annotated[str | None, Query(max_length=500)] = None,
@@ -139,9 +139,10 @@ async def list_status(
         request,
         precondition,
         wait,
+        changes=changes,
+        awaited=of_status,
         read=lambda: statuses.page(limit=limit, after=after, by=principal),
         tag=attrgetter("etag"),
-        changed=lambda seen, **timeout: watch.anything_changed(seen.overall, **timeout),
         authenticates=True,
     )
     headers = {"ETag": page.etag, "Vary": "Accept-Encoding"}
@@ -186,21 +187,21 @@ class _Stream(StreamingResponse):
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncIterator[bytes], watch: Watch, headers: Mapping[str, str]
+        self, events: AsyncIterator[bytes], changes: Changes, headers: Mapping[str, str]
     ) -> None:
         super().__init__(events, headers=headers)
-        self._watch = watch
+        self._changes = changes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the stream ends. Raises TooManyWaiters before the first."""
-        with self._watch.slot():
+        with self._changes.slot():
             await super().__call__(scope, receive, send)
 
 
 def _stream(
     request: Request,
     feed: StatusFeed,
-    watch: Watch,
+    changes: Changes,
     *,
     by: Principal,
     channel: str | None,
@@ -215,7 +216,7 @@ def _stream(
         # There is no body to wait for.
         return StreamingResponse((), headers=headers, media_type=_Stream.media_type)
     events = feed.events(by, channel=channel, last_id=last_id, compress=compress)
-    return _Stream(events, watch, headers)
+    return _Stream(events, changes, headers)
 
 
 @router.get(
@@ -230,7 +231,7 @@ async def watch_channel_status(
     viewer: Viewer,
     statuses: StatusesDep,
     feed: FeedDep,
-    watch: WatchDep,
+    changes: ChangesDep,
     last_event_id: LastEvent = None,
 ) -> Response:
     """Send the status now and after each change, at most once a second.
@@ -239,7 +240,7 @@ async def watch_channel_status(
     """
     # Respond with 404 instead of an empty stream.
     await run_in_threadpool(statuses.version, name, by=viewer)
-    return _stream(request, feed, watch, by=viewer, channel=name, last_id=last_event_id)
+    return _stream(request, feed, changes, by=viewer, channel=name, last_id=last_event_id)
 
 
 @router.get(
@@ -252,11 +253,11 @@ async def watch_status(
     request: Request,
     principal: Anybody,
     feed: FeedDep,
-    watch: WatchDep,
+    changes: ChangesDep,
     last_event_id: LastEvent = None,
 ) -> Response:
     """Send all channels that the token may see, then the changes, at most once a second.
 
     Ends when the token is no longer valid, or the gateway stops.
     """
-    return _stream(request, feed, watch, by=principal, channel=None, last_id=last_event_id)
+    return _stream(request, feed, changes, by=principal, channel=None, last_id=last_event_id)

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sluiceway_gateway.channels.model import READABLE, Delivery
 from sluiceway_gateway.channels.store import hold_channels, in_phases
 from sluiceway_gateway.channels.tables import channels
-from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.engine import ChangeKind, ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import CachedSelect, columns_of
 from sluiceway_gateway.endpoints.groups import store as groups_store
 from sluiceway_gateway.endpoints.model import Role, has_failed, outcome
@@ -488,5 +488,6 @@ def write(tx: WriteTransaction, taken: Sequence[SampleWrite]) -> int:
     history_store.write(tx, [_point_write(sample) for sample in written if sample.is_recorded])
     changed = [sample.channel_uid for sample in written if sample.changes_status]
     if changed:
+        tx.publish(ChangeKind.SAMPLES, changed)
         tx.execute(_REVISE, {"uids": changed})
     return len(changed)

@@ -36,8 +36,6 @@ class StatusPage:
     channels: tuple[ChannelSummary, ...]
     next_after: str | None
     """The last name of the page; None on the last page."""
-    overall: Tag
-    """Differs between two states of all channels."""
 
     @cached_property
     def etag(self) -> str:
@@ -53,8 +51,6 @@ class FeedUpdate:
 
     refused: frozenset[Principal]
     """Watchers whose tokens are no longer valid."""
-    overall: Tag
-    """Differs between two states of all channels."""
     tags: dict[str, Tag] | None
     """Tags of all channels by name; None without watchers of the list."""
     changed: tuple[str, ...]
@@ -110,7 +106,6 @@ class Statuses:
         prefixes = by.prefixes(Action.VIEW)
         with self._database.read() as tx:
             self._tokens.require_valid(tx, by)
-            overall = channels_store.overall(tx)
             summaries = status_store.page(
                 tx, limit=limit + 1, after=after, prefixes=prefixes, now=self._clock()
             )
@@ -118,7 +113,6 @@ class Statuses:
         return StatusPage(
             channels=summaries[:limit],
             next_after=summaries[limit - 1].version.channel.name if more else None,
-            overall=overall,
         )
 
     def feed_update(
@@ -135,7 +129,6 @@ class Statuses:
         """
         with self._database.scan() as tx:
             refused = self._tokens.refusals(tx, by)
-            overall = channels_store.overall(tx)
             tags = None if listed is None else channels_store.all_tags(tx, known=listed)
             current_tags = channels_store.tags(tx, sorted(watched)) if tags is None else tags
         changed = [n for n, tag in (tags or {}).items() if tag is not (listed or {}).get(n)]
@@ -148,7 +141,6 @@ class Statuses:
                     statuses[name] = status
         return FeedUpdate(
             refused=frozenset(refused),
-            overall=overall,
             tags=tags,
             changed=tuple(changed),
             statuses=statuses,

@@ -331,10 +331,10 @@ def all_busy(small: Rig) -> Iterator[None]:
                 b"GET /v1/channels/watched?wait=60 HTTP/1.1\r\nHost: 127.0.0.1\r\n"
                 + f"If-None-Match: {tag}\r\n\r\n".encode()
             )
-        watch = small.app.state.parts.watch
-        until(lambda: watch.waiting == CONNECTIONS)
+        changes = small.app.state.parts.changes
+        until(lambda: changes.waiting == CONNECTIONS)
         yield
-    until(lambda: watch.waiting == 0)
+    until(lambda: changes.waiting == 0)
 
 
 @pytest.mark.usefixtures("all_busy")

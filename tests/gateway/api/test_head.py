@@ -67,7 +67,7 @@ def test_the_head_of_an_event_stream_ends_at_once(rig: Rig) -> None:
         assert (status, body) == (200, b"")
         assert headers["content-type"] == "text/event-stream; charset=utf-8"
         assert headers["cache-control"] == "no-store"
-    assert rig.app.state.parts.watch.waiting == 0
+    assert rig.app.state.parts.changes.waiting == 0
 
 
 def test_a_head_knows_preconditions_and_problems(rig: Rig) -> None:

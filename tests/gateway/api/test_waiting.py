@@ -1,23 +1,20 @@
-import asyncio
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import httpx
 import pytest
+from sqlalchemy import text
 from structlog.testing import capture_logs
 
-from endpoints import Site
-from gateways import Rig, code, running
+from databases import Postgres
+from endpoints import Site, site
+from gateways import TOPIC_ID, Rig, code, running
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.channels.watch import Watch
 from sluiceway_gateway.core.db.engine import Database
-from sluiceway_gateway.core.errors import DatabaseUnavailable
-from sluiceway_gateway.core.longpoll import Poller
-from sluiceway_gateway.core.passes import PassRecord
 from sluiceway_gateway.provisioning.store import remove
 from waiting import until
 
@@ -37,10 +34,10 @@ def wait(rig: Rig, etag: str, seconds: float = 60) -> httpx.Response:
 
 
 def start_waiting(rig: Rig, pool: ThreadPoolExecutor, etag: str) -> "Future[httpx.Response]":
-    watch = rig.app.state.parts.watch
-    before = watch.waiting
+    changes = rig.app.state.parts.changes
+    before = changes.waiting
     waiting = pool.submit(wait, rig, etag)
-    until(lambda: watch.waiting == before + 1)
+    until(lambda: changes.waiting == before + 1)
     return waiting
 
 
@@ -75,12 +72,120 @@ def test_a_change_by_this_replica_ends_the_wait(rig: Rig) -> None:
     assert response.json()["spec"]["partitions"] == 2
 
 
-def test_a_change_by_another_replica_ends_the_wait(rig: Rig) -> None:
+def test_an_observation_ends_the_wait(rig: Rig) -> None:
     etag = rig.put().headers["etag"]
     with ThreadPoolExecutor() as pool:
         waiting = start_waiting(rig, pool, etag)
         rig.observe("flights", Phase.READY)
         assert waiting.result(60).json()["status"]["phase"] == "ready"
+
+
+@contextmanager
+def two_replicas(url: str) -> Iterator[tuple[Rig, Rig]]:
+    """Run two gateways on one database."""
+    with (
+        closing(Database(url)) as first,
+        closing(Database(url)) as second,
+        running(first, url) as one,
+        running(second, url) as other,
+    ):
+        yield one, other
+
+
+def listeners(database: Database) -> list[int]:
+    """Return the processes of the server whose connections are for notifications."""
+    statement = text(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
+        "AND (query LIKE 'LISTEN %' OR query LIKE 'SELECT pg_notify(%')"
+    )
+    with database.read() as tx:
+        return list(tx.execute(statement).scalars())
+
+
+def until_replaced(database: Database, lost: set[int]) -> None:
+    until(lambda: len(set(listeners(database)) - lost) == 2)
+
+
+def change_channel(flights: Site) -> None:
+    flights.rig.put(partitions=8)
+
+
+def attach_reader(flights: Site) -> None:
+    flights.attach()
+
+
+def commit_offsets(flights: Site) -> None:
+    flights.commit(flights.member(), 1, (0, 5, 0))
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        (PATH, change_channel),
+        (f"{PATH}/endpoints", attach_reader),
+        (f"{PATH}/status", attach_reader),
+        ("/v1/status", change_channel),
+        (f"{PATH}/groups/g/offsets/passed", commit_offsets),
+    ],
+)
+def test_a_change_by_another_replica_ends_the_wait(
+    postgres: Postgres, path: str, change: Callable[[Site], None]
+) -> None:
+    with two_replicas(postgres.migrated()) as (one, other), ThreadPoolExecutor() as pool:
+        flights = site(other, partitions=4)
+        until(lambda: len(listeners(one.database)) == 2)
+        started_s = time.monotonic()
+        waiting = pool.submit(wait_at, one, path, flights)
+        until(lambda: one.app.state.parts.changes.waiting == 1)
+        change(flights)
+        assert waiting.result(60).status_code == 200
+        # Long before the next read without a change.
+        assert time.monotonic() - started_s < 45
+
+
+def wait_at(rig: Rig, path: str, flights: Site) -> httpx.Response:
+    """Wait at a replica for a change of the present state."""
+    if path.endswith("/passed"):
+        body = {"uid": flights.uid, "topic_id": TOPIC_ID, "offsets": {"0": 5}}
+        response = httpx.post(f"{rig.url}{path}?wait=60", json=body, timeout=90)
+        assert response.json()["passed"]
+        return response
+    etag = rig.http.get(path).headers["etag"]
+    return rig.http.get(path, params={"wait": 60}, headers={"If-None-Match": etag}, timeout=90)
+
+
+def test_a_change_without_a_notification_is_found_later(
+    database: Database, database_url: str
+) -> None:
+    with running(database, database_url, watch_poll_ms=100) as rig, ThreadPoolExecutor() as pool:
+        database.on_commit = lambda _changes: None
+        waiting = start_waiting(rig, pool, rig.put().headers["etag"])
+        rig.observe("flights", Phase.READY)
+        assert waiting.result(60).json()["status"]["phase"] == "ready"
+
+
+def test_a_lost_connection_for_notifications_is_replaced(postgres: Postgres) -> None:
+    with two_replicas(postgres.migrated()) as (one, other), ThreadPoolExecutor() as pool:
+        etag = one.put().headers["etag"]
+        until(lambda: len(listeners(one.database)) == 2)
+        for partitions in (2, 3):
+            lost = set(listeners(one.database))
+            started_s = time.monotonic()
+            waiting = start_waiting(one, pool, etag)
+            with capture_logs() as logs:
+                with one.database.write() as tx:
+                    for process in lost:
+                        tx.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": process})
+                # Neither replica has a connection for notifications now.
+                etag = other.put(partitions=partitions).headers["etag"]
+                assert waiting.result(60).json()["spec"]["partitions"] == partitions
+                assert time.monotonic() - started_s < 45
+                until_replaced(one.database, lost)
+            failed = [entry["event"] for entry in logs if entry.get("loop") == "notifications"]
+            assert failed.count("pass failed, retrying") >= 2
+        for rig in (one, other):
+            failures = 'sluiceway_loop_consecutive_failures{loop="notifications"} 0.0'
+            assert failures in rig.http.get("/metrics").text
 
 
 def test_a_wait_for_a_deleted_channel_ends_with_404(rig: Rig) -> None:
@@ -95,25 +200,25 @@ def test_a_wait_for_a_deleted_channel_ends_with_404(rig: Rig) -> None:
 @pytest.mark.long
 def test_hundreds_of_long_polls_do_not_block_other_requests(rig: Rig) -> None:
     etag = rig.put().headers["etag"]
-    watch = rig.app.state.parts.watch
+    changes = rig.app.state.parts.changes
     with ThreadPoolExecutor(200) as pool:
         waiting = [pool.submit(wait, rig, etag) for _ in range(200)]
-        until(lambda: watch.waiting == 200)
+        until(lambda: changes.waiting == 200)
         rig.put(partitions=2)
         assert {each.result(60).status_code for each in waiting} == {200}
-    until(lambda: watch.waiting == 0)
+    until(lambda: changes.waiting == 0)
 
 
 def test_a_disconnected_client_ends_its_wait(rig: Rig) -> None:
     etag = rig.put().headers["etag"]
-    watch = rig.app.state.parts.watch
+    changes = rig.app.state.parts.changes
     with pytest.raises(httpx.ReadTimeout):
         httpx.get(
             f"{rig.url}{PATH}?wait=60",
             headers={"If-None-Match": etag},
             timeout=httpx.Timeout(10, read=0.2),
         )
-    until(lambda: watch.waiting == 0)
+    until(lambda: changes.waiting == 0)
 
 
 def test_waits_over_the_limit_are_refused(database: Database, database_url: str) -> None:
@@ -161,7 +266,7 @@ def test_a_token_that_is_revoked_during_a_wait_does_not_see_the_change(
     admin, mine = rig.token("admin"), rig.token("read")
     rig.http.headers.update(admin)
     etag = rig.http.get(path).headers["etag"]
-    watch = rig.app.state.parts.watch
+    changes = rig.app.state.parts.changes
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(
             httpx.get,
@@ -171,89 +276,9 @@ def test_a_token_that_is_revoked_during_a_wait_does_not_see_the_change(
             timeout=480,
             verify=NOBODY_TO_TRUST,
         )
-        until(lambda: watch.waiting == 1)
+        until(lambda: changes.waiting == 1)
         rig.tokens.revoke(mine["Authorization"].split("_")[1])
         flights.attach()
         rig.put(partitions=8)
         response = waiting.result(60)
     assert (response.status_code, code(response)) == (401, "unauthenticated")
-
-
-class ClosedMeanwhile(Poller[str, int]):
-    """Another thread closes the watch after a wait was admitted, and before it has set its loop."""
-
-    @contextmanager
-    def slot(self) -> Iterator[None]:
-        closing = threading.Thread(target=self.close)
-        closing.start()
-        closing.join()
-        with super().slot():
-            yield
-
-
-def test_a_poller_that_is_closed_at_its_first_wait_ends_it_at_once() -> None:
-    poller = ClosedMeanwhile(
-        lambda _keys: {}, passes=PassRecord("test"), limit=1, poll_s=60, immediate=True
-    )
-
-    async def wait() -> bool:
-        async with asyncio.timeout(30):
-            return await poller.wait("a", lambda _state: False, timeout_s=3600)
-
-    assert asyncio.run(wait()) is False
-
-
-def test_a_read_that_fails_is_recorded_and_repeated() -> None:
-    results = [RuntimeError("a defect"), DatabaseUnavailable("away"), None]
-    failures: list[int] = []
-
-    def read(_keys: tuple[str, ...]) -> dict[str, int]:
-        error = results.pop(0)
-        if error is not None:
-            raise error
-        return {"a": 1}
-
-    passes = PassRecord("test", on_pass=lambda _name, number: failures.append(number))
-    poller = Poller[str, int](read, passes=passes, limit=1, poll_s=0.01, immediate=True)
-
-    async def wait() -> bool:
-        return await poller.wait("a", lambda state: state == 1, timeout_s=60)
-
-    with capture_logs() as logs:
-        assert asyncio.run(wait()) is True
-    assert failures[:3] == [1, 2, 0]
-    assert [each["reason"] for each in logs] == ["a defect", "away"]
-
-
-def test_a_published_state_ends_a_wait_without_a_read() -> None:
-    reading, answered = threading.Event(), threading.Event()
-
-    def read(_keys: tuple[str, ...]) -> dict[str, int]:
-        reading.set()
-        answered.wait(30)
-        return {"a": 0, "b": 0}
-
-    poller = Poller[str, int](read, passes=PassRecord("test"), limit=2, poll_s=60, immediate=True)
-
-    async def wait() -> list[bool]:
-        waits = [
-            asyncio.create_task(poller.wait(key, lambda state: state == 1, timeout_s=timeout_s))
-            for key, timeout_s in (("a", 30), ("b", 0.1))
-        ]
-        try:
-            assert await asyncio.to_thread(reading.wait, 30)
-            # From another thread, as after a commit.
-            await asyncio.to_thread(poller.publish, "a", 1)
-            return await asyncio.gather(*waits)
-        finally:
-            answered.set()
-
-    assert asyncio.run(wait()) == [True, False]
-
-
-def test_streams_that_a_close_wakes_find_the_watch_closed(database: Database) -> None:
-    watch = Watch(database, limit=1, poll_s=1)
-    closed: list[bool] = []
-    watch.at_close(lambda: closed.append(watch.is_closed))
-    watch.close()
-    assert closed == [True]

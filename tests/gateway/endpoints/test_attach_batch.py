@@ -50,13 +50,13 @@ class Crowd:
         self.services = Services(database)
         self.database = database
         self.tokens = Tokens(database, KEY)
-        self.notified: list[None] = []
+        self.published: list[set[tuple[str, str]]] = []
+        database.on_commit = lambda changes: self.published.append(set(changes))
         self.service = AttachService(
             database,
             self.tokens,
             ownership=Ownership(database, mode=OwnershipMode.ENFORCE),
             wake=lambda: None,
-            notify=lambda: self.notified.append(None),
         )
         self.name, self.uid = self.services.channel()
         self.blocked, self.blocked_uid = self.services.channel()
@@ -135,8 +135,7 @@ def test_requests_that_wait_share_a_transaction(crowd: Crowd) -> None:
     assert sorted(each.endpoint.epoch for each in attached) == [1, 2, 3, 4]
     assert all(each.created and each.versions for each in attached)
     assert len(commits) == 2
-    # One notification for each transaction.
-    assert len(crowd.notified) == 2
+    assert crowd.published[-1] == {("endpoints", crowd.uid), ("group", f"{crowd.uid}/g")}
 
 
 @pytest.mark.sample

@@ -221,7 +221,6 @@ def test_a_writer_that_returns_during_its_dismissal_keeps_its_later_records(
             rig.database,
             kafka=Mock(watermarks=watermarks),
             settlements=batch_store.settlements,
-            notify=lambda: None,
             clock=rig.clock,
         )
     )
@@ -245,7 +244,6 @@ def test_a_writer_is_dismissed_while_other_endpoints_change(flights: Site) -> No
             rig.database,
             kafka=Mock(watermarks=watermarks),
             settlements=batch_store.settlements,
-            notify=lambda: None,
             clock=rig.clock,
         )
     )
@@ -295,7 +293,7 @@ def test_endpoints_are_listed_in_pages_ordered_by_place(flights: Site) -> None:
 
 def test_a_long_poll_of_endpoints_ends_only_on_their_changes(flights: Site) -> None:
     path, http = f"{flights.path}/endpoints", flights.rig.http
-    watch = flights.rig.app.state.parts.watch
+    changes = flights.rig.app.state.parts.changes
     tag = http.get(path).headers["etag"]
     assert tag == f'"{flights.uid[:8]}.e0"'
     unchanged = http.get(path, headers={"If-None-Match": tag}, params={"wait": 0.1})
@@ -304,7 +302,7 @@ def test_a_long_poll_of_endpoints_ends_only_on_their_changes(flights: Site) -> N
         waiting = pool.submit(
             http.get, path, headers={"If-None-Match": tag}, params={"wait": 60}, timeout=90
         )
-        until(lambda: watch.waiting == 1)
+        until(lambda: changes.waiting == 1)
         # The state of the channel itself does not matter.
         flights.rig.put(partitions=5)
         flights.attach()

@@ -321,7 +321,7 @@ def test_waiting_readers_continue_at_the_end_of_the_job_that_held_them_back(
     before = ledger.get_committed()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(ledger.get_committed, etag=before.headers["etag"], wait=60)
-        until(lambda: ledger.rig.app.state.parts.ledger_reads.waiting)
+        until(lambda: ledger.rig.app.state.parts.changes.waiting)
         ended(ledger, "run-2", number=1)
         after = waiting.result(timeout=60)
     assert before.json()["stable"]["0"] == 0
@@ -562,8 +562,8 @@ def test_a_waiting_reader_is_answered_when_a_batch_ends(ledger: LedgerSite, end:
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    reads = ledger.rig.app.state.parts.ledger_reads
-    until(lambda: reads.waiting)
+    changes = ledger.rig.app.state.parts.changes
+    until(lambda: changes.waiting)
     if end == "commit":
         ledger.commit(batch, {0: [(0, 10)]})
     else:
@@ -585,7 +585,7 @@ def test_a_token_that_is_revoked_during_a_wait_does_not_see_the_commit(rig: Rig)
     with ThreadPoolExecutor() as pool:
         headers = mine | {"If-None-Match": etag}
         waiting = pool.submit(rig.http.get, path, params=query | {"wait": "60"}, headers=headers)
-        until(lambda: rig.app.state.parts.ledger_reads.waiting)
+        until(lambda: rig.app.state.parts.changes.waiting)
         rig.tokens.revoke(mine["Authorization"].split("_")[1])
         with rig.database.write() as tx:
             channel = channels_store.hold(tx, "flights")

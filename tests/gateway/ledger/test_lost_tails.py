@@ -233,7 +233,6 @@ def test_a_commit_whose_conflict_another_one_has_proven_is_told_of_the_halt(
             rig.database,
             proving,
             ownership=Ownership(rig.database, mode=OwnershipMode.ENFORCE),
-            publish=parts.ledger_reads.publish,
             on_conflict=parts.metrics.count_conflict,
             max_age=timedelta(days=1),
             clock=rig.clock,

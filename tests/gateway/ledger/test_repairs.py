@@ -1,6 +1,7 @@
 """Repairs of halted channels: lost records, and reads and writes afterwards."""
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -179,8 +180,11 @@ def test_a_halted_channel_names_the_command_that_repairs_it(site: LedgerSite) ->
 def test_a_waiting_reader_learns_of_a_repair(site: LedgerSite) -> None:
     etag = site.get_committed().headers["etag"]
     assert site.get_committed(etag=etag).status_code == 304
-    repair(site, {"0": 20})
-    assert site.get_committed(etag=etag).status_code == 200
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(site.get_committed, etag=etag, wait=60)
+        until(lambda: site.rig.app.state.parts.changes.waiting)
+        repair(site, {"0": 20})
+        assert waiting.result(60).status_code == 200
 
 
 @pytest.mark.long

@@ -64,30 +64,30 @@ def test_each_member_of_a_broadcast_group_has_to_pass(flights: Site) -> None:
 
 def test_a_wait_ends_with_the_awaited_commit_and_not_before(flights: Site) -> None:
     reader = flights.member()
-    acknowledgements = flights.rig.app.state.parts.acknowledgements
+    changes = flights.rig.app.state.parts.changes
     with ThreadPoolExecutor() as pool:
         waits = [pool.submit(asked, flights, {"0": 5}, wait=60) for _ in range(3)]
-        until(lambda: acknowledgements.waiting == 3)
+        until(lambda: changes.waiting == 3)
         flights.commit(reader, 1, (0, 4, 0))
         assert not any(each.done() for each in waits)
         flights.commit(reader, 2, (0, 5, 0))
         assert all(each.result(30).json()["passed"] for each in waits)
-    assert acknowledgements.waiting == 0
+    assert changes.waiting == 0
 
 
 def test_a_group_without_members_can_be_awaited(flights: Site) -> None:
     response = asked(flights, {"0": 1}, group="later", wait=0.1)
     assert response.json() == {"passed": False, "known": False, "lacking": 0, "missing": []}
-    acknowledgements = flights.rig.app.state.parts.acknowledgements
+    changes = flights.rig.app.state.parts.changes
     with ThreadPoolExecutor() as pool:
         wait = pool.submit(asked, flights, {"0": 1}, group="later", wait=60)
-        until(lambda: acknowledgements.waiting == 1)
+        until(lambda: changes.waiting == 1)
         flights.commit(flights.member(group="later"), 1, (0, 1, 0))
         assert wait.result(30).json()["passed"]
 
 
 def test_a_disconnected_client_no_longer_waits(flights: Site) -> None:
-    acknowledgements = flights.rig.app.state.parts.acknowledgements
+    changes = flights.rig.app.state.parts.changes
     gone = threading.Event()
 
     def give_up() -> None:
@@ -99,7 +99,7 @@ def test_a_disconnected_client_no_longer_waits(flights: Site) -> None:
 
     with ThreadPoolExecutor() as pool:
         pool.submit(give_up).result(30)
-    until(lambda: gone.is_set() and acknowledgements.waiting == 0)
+    until(lambda: gone.is_set() and changes.waiting == 0)
 
 
 def test_acknowledgement_is_of_one_incarnation_of_the_channel(flights: Site) -> None:

@@ -139,7 +139,7 @@ def attach(leader: LeadingReplica) -> Callable[[], object]:
     def nothing() -> None: ...
 
     database = leader.rig.database
-    options = {"database": database, "notify": nothing, "clock": leader.rig.clock}
+    options = {"database": database, "clock": leader.rig.clock}
     spec = AttachSpec(id=uuid.uuid4().hex, session=uuid.uuid4().hex, client="", role=Role.READER)
     caller = {"uid": leader.channel.uid, "principal": LOOPBACK}
     service = AttachService(

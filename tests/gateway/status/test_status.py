@@ -350,13 +350,13 @@ def waiting(
     rig: Rig, pool: ThreadPoolExecutor, path: str, **headers: str
 ) -> "Future[httpx.Response]":
     """Request a state that differs from the current one, and return once the request waits."""
-    watch = rig.app.state.parts.watch
+    changes = rig.app.state.parts.changes
     tag = rig.http.get(path, headers=headers).headers["etag"]
     sent_headers = {"If-None-Match": tag, **headers}
     future = pool.submit(
         httpx.get, rig.url + path, params={"wait": 60}, headers=sent_headers, timeout=90
     )
-    until(lambda: watch.waiting == 1)
+    until(lambda: changes.waiting == 1)
     return future
 
 

@@ -19,8 +19,8 @@ from gateways import UNREACHABLE, Rig, code, running, serving
 from sluiceway_gateway.api.json import JsonCache
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.channels.model import Phase
-from sluiceway_gateway.channels.watch import Watch
 from sluiceway_gateway.core.auth.service import LOOPBACK
+from sluiceway_gateway.core.changes import Changes
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.errors import DatabaseUnavailable
 from sluiceway_gateway.core.settings import Settings
@@ -83,14 +83,14 @@ def statuses(rig: Rig) -> ObservedStatuses:
 @pytest.fixture
 def rig(rig: Rig, statuses: ObservedStatuses) -> Rig:
     """A gateway whose feed has short times."""
-    rig.replace(feed=short_feed(rig, statuses, rig.app.state.parts.watch))
+    rig.replace(feed=short_feed(rig, statuses, rig.app.state.parts.changes))
     return rig
 
 
-def short_feed(rig: Rig, statuses: Statuses, watch: Watch) -> StatusFeed:
+def short_feed(rig: Rig, statuses: Statuses, changes: Changes) -> StatusFeed:
     return StatusFeed(
         statuses,
-        watch,
+        changes,
         fragments=JsonCache(),
         clock=rig.clock,
         on_pass=rig.app.state.parts.metrics.set_loop_failures,
@@ -242,7 +242,8 @@ def test_a_stream_is_compressed_for_clients_that_accept_it(flights: Site, path: 
 
 def separate_feed(rig: Rig) -> StatusFeed:
     """Return a feed that the gateway does not use."""
-    return short_feed(rig, rig.app.state.parts.statuses, Watch(rig.database, limit=1, poll_s=0.01))
+    changes = Changes(rig.database, limit=1, reread_s=60)
+    return short_feed(rig, rig.app.state.parts.statuses, changes)
 
 
 async def stream_pieces(
@@ -377,7 +378,7 @@ def test_a_stream_ends_when_its_token_is_revoked(flights: Site) -> None:
         flights.member()
         # Nor are changes before the next comment sent.
         assert all("data" not in each for each in ended.rest())
-    until(lambda: rig.app.state.parts.watch.waiting == 0)
+    until(lambda: rig.app.state.parts.changes.waiting == 0)
 
 
 def test_a_stream_needs_the_view_scope(flights: Site) -> None:
@@ -463,14 +464,14 @@ def test_a_stopping_gateway_ends_its_streams(database: Database, database_url: s
 def test_streams_count_as_waiting_requests(database: Database, database_url: str) -> None:
     with running(database, database_url, max_waiters=1) as rig:
         site(rig)
-        watch = rig.app.state.parts.watch
+        changes = rig.app.state.parts.changes
         with watched(rig) as events:
             events.event()
-            assert watch.waiting == 1
+            assert changes.waiting == 1
             response = httpx.get(f"{rig.url}/v1/status/events", timeout=60)
             assert (response.status_code, code(response)) == (503, "too_many_waiters")
         # A closed stream frees its slot.
-        until(lambda: watch.waiting == 0)
+        until(lambda: changes.waiting == 0)
         with watched(rig) as events:
             events.event()
 

@@ -4,11 +4,13 @@ import math
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
+import psycopg
 from sqlalchemy import Connection, CursorResult, Engine, Executable, Row, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
@@ -33,6 +35,25 @@ _CHECK_S = 0.2
 FULL_S = 10.0
 _ALLOW_PAUSES = text("SET LOCAL idle_in_transaction_session_timeout = 60000")
 _READ_ONLY = text("SHOW transaction_read_only")
+
+
+class ChangeKind(StrEnum):
+    """What a change concerns; other replicas get these words."""
+
+    CHANNEL = "channel"
+    ENDPOINTS = "endpoints"
+    SAMPLES = "samples"
+    LEDGER = "ledger"
+    GROUP = "group"
+    """A group of readers, or its positions."""
+
+
+class ChangeKey(NamedTuple):
+    """A change that requests wait for."""
+
+    kind: str
+    uid: str
+    """The uid of the channel; for a group followed by a slash and its name."""
 
 
 class ReadTransaction:
@@ -88,6 +109,14 @@ class ReadTransaction:
 
 class WriteTransaction(ReadTransaction):
     """A transaction that may write."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.changes: set[ChangeKey] = set()
+
+    def publish(self, kind: ChangeKind, uids: Iterable[str]) -> None:
+        """Wake the requests that wait for these changes, once they are committed."""
+        self.changes.update(ChangeKey(kind, uid) for uid in uids)
 
     def run_each(self, statement: PreparedDml, rows: Sequence[Mapping[str, Any]]) -> int:
         """Run a statement for each row of parameters; return the number of affected rows."""
@@ -188,6 +217,10 @@ class Database:
         self._url = _parsed(url)
         self._wait_s = wait_ms / 1000
         self._monotonic = monotonic
+        self.on_commit: Callable[[Collection[ChangeKey]], None] = lambda _changes: None
+        """Called after each commit with the changes that its transaction has published."""
+        self._connector: Connector | None = None
+        """Opens connections to PostgreSQL."""
         self._writers = threading.Lock()
         self._full_s = -math.inf
         """When a write last did not fit on the disk."""
@@ -220,8 +253,8 @@ class Database:
             # For writes; reads need no lock.
             self._breaker = CircuitBreaker(self._writer.try_lock)
         else:
-            connector = Connector(self._engine, wait_ms=wait_ms, max_concurrent=pool_size)
-            self._breaker = connector.breaker
+            self._connector = Connector(self._engine, wait_ms=wait_ms, max_concurrent=pool_size)
+            self._breaker = self._connector.breaker
             # One snapshot per read transaction, as SQLite has by default.
             self._reading = self._engine.execution_options(
                 isolation_level="REPEATABLE READ", postgresql_readonly=True
@@ -283,12 +316,16 @@ class Database:
         ):
             if self._writer is not None:
                 with self._locked(self._writer) as connection:
-                    yield WriteTransaction(connection)
-                return
-            with self._connected(self._engine) as connection, connection.begin() as begun:
-                yield WriteTransaction(connection)
-                with translated(UNCONFIRMED):
-                    begun.commit()
+                    tx = WriteTransaction(connection)
+                    yield tx
+            else:
+                with self._connected(self._engine) as connection, connection.begin() as begun:
+                    tx = WriteTransaction(connection)
+                    yield tx
+                    with translated(UNCONFIRMED):
+                        begun.commit()
+        if tx.changes:
+            self.on_commit(tx.changes)
 
     @contextmanager
     def rehearse(self) -> Iterator[WriteTransaction]:
@@ -311,6 +348,16 @@ class Database:
         with self.write() as tx:
             if self.dialect == "postgresql" and tx.execute(_READ_ONLY).scalar_one() == "on":
                 raise DatabaseUnavailable("The database is read-only; make it accept changes.")
+
+    def connect(self) -> "psycopg.Connection[Any]":
+        """Open a connection to PostgreSQL outside of the pool, which commits each statement.
+
+        It fails if the server is silent for two seconds. Raises psycopg's errors.
+        """
+        assert self._connector is not None, "SQLite has no server"  # noqa: S101
+        connection = self._connector.open()
+        connection.autocommit = True
+        return connection
 
     @contextmanager
     def _noting_full_disk(self) -> Iterator[None]:

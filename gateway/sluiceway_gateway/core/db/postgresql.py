@@ -31,6 +31,7 @@ _PING_S = 2.0
 #: Shortest connect timeout of psycopg and libpq.
 _ATTEMPT_S = 2.0
 _ENCODING = "UTF8"
+_NO_ANSWER = "the server accepts no connection in time"
 
 Result = TypeVar("Result")
 
@@ -229,7 +230,7 @@ class Connector:
         self._silence_s = (wait_ms + _WORK_MS + _NETWORK_MS) / 1000
         self._slots = threading.BoundedSemaphore(max_concurrent)
         arguments, options = engine.dialect.create_connect_args(url)
-        self._probe_arguments = (
+        self._own_arguments = (
             list(arguments),
             {**options, **connect_arguments(url, wait_ms=wait_ms)},
         )
@@ -237,9 +238,19 @@ class Connector:
         event.listen(engine, "checkout", self._check_out)
         event.listen(engine, "checkin", self._check_in)
 
+    def open(self) -> "psycopg.Connection[Any]":
+        """Open a connection outside of the pool; raises psycopg's errors.
+
+        It fails if the server is silent for two seconds.
+        """
+        try:
+            return self._open(*self._own_arguments)
+        except TimeoutError as error:
+            raise psycopg.OperationalError(_NO_ANSWER) from error
+
     def _probe(self) -> None:
         """Open and close a connection; raises an error if the server does not answer in time."""
-        self._open(*self._probe_arguments).close()
+        self.open().close()
 
     def _connect(
         self, _dialect: object, _record: object, arguments: list[Any], options: dict[str, Any]
@@ -249,7 +260,7 @@ class Connector:
             connection = self._open(arguments, options)
         except (TimeoutError, psycopg.errors.ConnectionTimeout) as error:
             self.breaker.trip()
-            raise psycopg.OperationalError("the server accepts no connection in time") from error
+            raise psycopg.OperationalError(_NO_ANSWER) from error
         encoding = connection.info.parameter_status("server_encoding")
         if encoding not in (None, _ENCODING):
             connection.close()

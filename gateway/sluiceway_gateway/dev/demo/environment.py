@@ -128,7 +128,7 @@ def _serve_in_thread(settings: Settings) -> Iterator[str]:
                 time.sleep(_START_POLL_S)
             yield f"http://127.0.0.1:{bound.getsockname()[1]}"
         finally:
-            app.state.parts.watch.close()
+            app.state.parts.changes.close()
             server.should_exit = True
             thread.join(_STOP_TIMEOUT_S)
 

@@ -1,6 +1,5 @@
 """Dynamic groups: members take shares of the partitions. Static groups: resizing."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sluiceway_gateway.channels.model import Channel
@@ -70,11 +69,10 @@ class MemberAssignment:
 
 @dataclass(eq=False, repr=False)
 class GroupService:
-    """The groups of one database; `notify` is called after each change."""
+    """The groups of one database."""
 
     database: Database
     ownership: Ownership
-    notify: Callable[[], None]
     clock: Clock = system_clock
 
     def sync(
@@ -108,10 +106,7 @@ class GroupService:
             if after is not endpoint:
                 endpoints_store.save(tx, [(endpoint, after)])
                 endpoints_store.revise(tx, [channel.uid])
-            assignment = _assignment(tx, channel, after, group)
-        if after is not endpoint:
-            self.notify()
-        return assignment
+            return _assignment(tx, channel, after, group)
 
     def resize(
         self, name: str, group: str, *, size: int, generation: int, uid: str, principal: Principal
@@ -164,7 +159,6 @@ class GroupService:
                 old={"size": current.size},
                 new={"size": size},
             )
-        self.notify()
         return resized
 
     def transfer(
@@ -201,7 +195,6 @@ class GroupService:
                     old={"owner": current.owner},
                     new={"owner": owner},
                 )
-        self.notify()
         return transferred
 
 

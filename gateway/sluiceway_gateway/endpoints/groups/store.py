@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Row, Update, and_, bindparam, delete, sele
 from sluiceway_gateway.core.audit import store as audit_store
 from sluiceway_gateway.core.audit.model import AuditedAction
 from sluiceway_gateway.core.auth.model import Principal
-from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
+from sluiceway_gateway.core.db.engine import ChangeKind, ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import PreparedSelect, columns_of, upsert
 from sluiceway_gateway.endpoints.groups.model import Group, finished_after
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Role
@@ -43,6 +43,11 @@ _GIVE = update(endpoint_groups).where(*_OF_KEY).values(owner=bindparam("label"))
 _CLAIM = _GIVE.where(endpoint_groups.c.owner.is_(None))
 
 
+def change_uid(key: GroupKey) -> str:
+    """Return the uid of changes of a group and its positions."""
+    return "/".join(key)
+
+
 def find(tx: ReadTransaction, channel_uid: str, role: Role, name: str) -> Group | None:
     """Return a group; None if no endpoint was ever in it."""
     key = (channel_uid, role, name)
@@ -71,6 +76,8 @@ def of_readers(tx: ReadTransaction, channel_uids: Collection[str]) -> dict[Group
 def save(tx: WriteTransaction, *groups: Group) -> None:
     """Insert groups, or update them; stored owners stay."""
     if groups:
+        keys = [(group.channel_uid, group.name) for group in groups]
+        tx.publish(ChangeKind.GROUP, map(change_uid, keys))
         tx.execute(_SAVE[tx.dialect], [vars(group) for group in groups])
 
 

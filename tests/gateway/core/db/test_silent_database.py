@@ -15,6 +15,7 @@ from sqlalchemy import make_url, text
 from databases import Postgres, SQLite
 from faults import at_call, no_threads
 from sluiceway_gateway.core.auth.service import LOOPBACK
+from sluiceway_gateway.core.changes import Changes
 from sluiceway_gateway.core.db import leases
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.db.leases import Leader
@@ -70,6 +71,24 @@ def seconds_to_refuse(call: Callable[[Database], object], database: Database) ->
     with pytest.raises(DatabaseUnavailable):
         call(database)
     return time.monotonic() - begun_s
+
+
+@pytest.mark.long
+def test_a_connection_for_notifications_whose_packets_are_lost_is_replaced(
+    postgres: Postgres,
+) -> None:
+    failures: list[int] = []
+    with postgres.relayed() as (relay, url), opened(url) as database:
+        changes = Changes(
+            database, limit=1, reread_s=60, on_pass=lambda _name, number: failures.append(number)
+        )
+        changes.start()
+        try:
+            until(lambda: failures == [0])
+            relay.drop()
+            until(lambda: failures == [0, 1, 0], ANSWERED_S)
+        finally:
+            changes.stop()
 
 
 @pytest.mark.sample
