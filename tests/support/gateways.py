@@ -18,9 +18,8 @@ from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
 from sluiceway.schema import Schema
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.change import Change
 from sluiceway_gateway.channels.create import create
-from sluiceway_gateway.channels.model import Channel, Phase
+from sluiceway_gateway.channels.model import Channel, Phase, Spec
 from sluiceway_gateway.cli.serve import bound_socket, server_config
 from sluiceway_gateway.core.auth.service import Tokens
 from sluiceway_gateway.core.db import leases
@@ -138,16 +137,18 @@ def served(app: FastAPI) -> list[tuple[str, RouteContext]]:
 
 
 def insert_channel(
-    database: Database, now: datetime, *, observed: ObservedTopic | None = None, **fields: Any
+    database: Database, now: datetime, *, observed: ObservedTopic | None = None, **spec: Any
 ) -> Channel:
-    """Insert a channel's row, as a request with these fields does, and return the channel.
+    """Insert a channel's row, as a request with this spec does, and return the channel.
 
     It adopts the `observed` topic.
     """
     name, schema = f"channel-{uuid.uuid4().hex[:8]}", Schema.parse(SCHEMA)
+    # Not validated: tests use times below the bounds.
+    request = Spec().model_copy(update=spec)
     with database.write() as tx:
         channel = create(
-            tx, name, Change(**fields), schema=schema, observed=observed, prefix="rig.", now=now
+            tx, name, request, schema=schema, observed=observed, prefix="rig.", now=now
         )
     assert channel is not None
     return channel

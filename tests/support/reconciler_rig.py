@@ -70,7 +70,7 @@ class Rig:
     def change_spec(self, channel: Channel, **changes: Any) -> Channel:
         """Change the channel's spec as a request does."""
         before = self.get(channel)
-        spec = replace(before.spec, **changes)
+        spec = before.spec.model_copy(update=changes)
         return self.change(channel, spec=spec, generation=before.generation + 1)
 
     def delete(self, channel: Channel, *, keep_topic: bool = False) -> Channel:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
-from sluiceway_gateway.channels.model import Channel, ChannelSpec, Heartbeat, Retention
+from sluiceway_gateway.channels.model import Channel, Spec
 from sluiceway_gateway.core.audit.model import Scalar
 
 
@@ -19,17 +19,15 @@ def fields_of(channel: Channel) -> dict[str, Scalar]:
     }
 
 
-def _spec_fields(spec: ChannelSpec) -> Iterator[tuple[str, Scalar]]:
-    for name, value in vars(spec).items():
-        if isinstance(value, Retention | Heartbeat):
-            yield from ((f"{name}.{field}", scalar) for field, scalar in vars(value).items())
-        elif isinstance(value, Mapping):
+def _spec_fields(spec: Spec) -> Iterator[tuple[str, Scalar]]:
+    for name, value in spec.fields():
+        if isinstance(value, Mapping):
             yield from ((f"{name}.{key}", scalar) for key, scalar in value.items())
-        elif name != "schema":
+        else:
             yield name, str(value) if isinstance(value, StrEnum) else value
 
 
-_DEFAULTS = {**dict(_spec_fields(ChannelSpec(schema=""))), "keep_topic": False}
+_DEFAULTS = {**dict(_spec_fields(Spec())), "keep_topic": False}
 _ALWAYS = {"format", "partitions"}
 
 

@@ -8,17 +8,15 @@ last sample.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 from sluiceway_gateway.channels.model import (
     Channel,
-    ChannelSpec,
     Delivery,
     Phase,
-    Retention,
+    Spec,
     TopicRef,
     may_become,
 )
@@ -34,52 +32,12 @@ from sluiceway_gateway.core.errors import (
 )
 from sluiceway_gateway.core.kafka.model import ObservedTopic
 from sluiceway_gateway.core.names import MAX_PARTITIONS, topic_name
-from sluiceway_gateway.schemas.model import Compatibility, Format, SchemaVersion
+from sluiceway_gateway.schemas.model import SchemaVersion
 
-
-class Unset(Enum):
-    """The type of UNSET."""
-
-    UNSET = "unset"
-
-
-UNSET: Final = Unset.UNSET
-"""Value of a field that the request omits."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """The fields given by a request; omitted ones keep their values or get defaults.
-
-    The schema is separate, because its version depends on the kept versions.
-    """
-
-    labels: Mapping[str, str] | Unset = UNSET
-    compatibility: Compatibility | Unset = UNSET
-    format: Format | Unset = UNSET
-    partitions: int | Unset = UNSET
-    pinned: bool | Unset = UNSET
-    max_partitions: int | Unset | None = UNSET
-    replication: int | Unset | None = UNSET
-    retention_ms: int | Unset | None = UNSET
-    retention_bytes: int | Unset | None = UNSET
-    config: Mapping[str, str] | Unset = UNSET
-    interval_ms: int | Unset = UNSET
-    timeout_ms: int | Unset = UNSET
-    mirrored: bool | Unset = UNSET
-    delivery: Delivery | Unset = UNSET
-    idle_ms: int | Unset | None = UNSET
-    topic: str | Unset | None = UNSET
-    """Name of the topic to adopt; None for an owned topic."""
-
-
-PLAIN = (
-    *("compatibility", "format", "partitions", "pinned", "replication", "config", "mirrored"),
-    *("delivery", "idle_ms", "max_partitions"),
-)
-"""Fields of the spec that a change replaces as a whole."""
-_OF_TOPIC = ("partitions", "replication", "retention_ms", "retention_bytes", "config")
-"""Fields of a change that an adopted topic determines."""
+_OF_TOPIC = ("partitions", "replication", "retention.ms", "retention.bytes", "config")
+"""Fields of the spec that an adopted topic determines."""
+_FIXED = ("format", "replication", "delivery")
+"""Fields of the spec that a change cannot replace."""
 _UNSAFE = (
     ("cleanup.policy", "compact", "compaction removes committed records"),
     (
@@ -93,17 +51,25 @@ _UNSAFE = (
 
 
 def created(
-    change: Change, *, name: str, uid: str, schema: SchemaVersion, prefix: str, now: datetime
+    request: Spec,
+    labels: Mapping[str, str] | None = None,
+    *,
+    name: str,
+    uid: str,
+    schema: SchemaVersion,
+    prefix: str,
+    now: datetime,
 ) -> Channel:
     """Return a new channel with an owned topic."""
     channel = Channel(
         name=name,
         uid=uid,
-        labels={} if change.labels is UNSET else change.labels,
+        labels=labels or {},
         generation=1,
         revision=1,
         created_at=now,
-        spec=merged(ChannelSpec(schema=schema.definition), change),
+        spec=merged(Spec(), request),
+        schema=schema.definition,
         schema_id=schema.id,
         schema_version=schema.version,
         phase=Phase.PROVISIONING,
@@ -117,23 +83,29 @@ def created(
     return channel
 
 
-def changed(channel: Channel, change: Change, schema: SchemaVersion | None = None) -> Channel:
-    """Return the channel after `change`, the same object if nothing changes.
+def changed(
+    channel: Channel,
+    request: Spec,
+    labels: Mapping[str, str] | None = None,
+    schema: SchemaVersion | None = None,
+) -> Channel:
+    """Return the channel with the fields of the request, the same object if nothing changes.
 
-    `schema` is the new version, None for the current one. Raises a Conflict.
+    `schema` is the new version. Without it, and without labels, the current ones are kept. Raises
+    a Conflict.
     """
     require_changeable(channel)
     spec = channel.spec
-    refuse_for_adopted(channel, change)
-    _refuse_replacement(channel, change)
-    if change.partitions is not UNSET and change.partitions != spec.partitions:
-        _refuse_partitions(channel, change.partitions)
-    labels = channel.labels if change.labels is UNSET else change.labels
-    following = replace(channel, spec=merged(spec, change), labels=labels)
+    refuse_for_adopted(channel, request)
+    _refuse_replacement(channel, request)
+    if "partitions" in _replaced(spec, request):
+        _refuse_partitions(channel, request.partitions)
+    labels = channel.labels if labels is None else labels
+    following = replace(channel, spec=merged(spec, request), labels=labels)
     if schema is not None:
         following = replace(
             following,
-            spec=replace(following.spec, schema=schema.definition),
+            schema=schema.definition,
             schema_id=schema.id,
             schema_version=schema.version,
         )
@@ -176,46 +148,43 @@ def require_changeable(channel: Channel) -> None:
         )
 
 
-def refuse_for_adopted(channel: Channel, change: Change) -> None:
-    """Raise ChannelAdopted if `change` would change an adopted topic."""
+def refuse_for_adopted(channel: Channel, request: Spec) -> None:
+    """Raise ChannelAdopted if the request would change an adopted topic."""
     if not channel.adopted:
         return
-    spec = channel.spec
-    for field, requested, now in (
-        ("partitions", change.partitions, spec.partitions),
-        ("replication", change.replication, spec.replication),
-        ("retention.ms", change.retention_ms, spec.retention.ms),
-        ("retention.bytes", change.retention_bytes, spec.retention.bytes),
-        ("config", change.config, spec.config),
-    ):
-        if requested is not UNSET and requested != now:
+    replaced = _replaced(channel.spec, request)
+    for field in _OF_TOPIC:
+        if field in replaced:
             raise ChannelAdopted(
                 f"The topic {channel.topic.name!r} of the channel {channel.name!r} is adopted, so "
-                f"the gateway does not change its {field} {now!r}: leave spec.{field} out, and "
-                "change the topic with Kafka's own tools. The channel follows it."
+                f"the gateway does not change its {field} {replaced[field]!r}: leave spec.{field} "
+                "out, and change the topic with Kafka's own tools. The channel follows it."
             )
 
 
-def _refuse_replacement(channel: Channel, change: Change) -> None:
-    spec = channel.spec
+def _refuse_replacement(channel: Channel, request: Spec) -> None:
     topic = channel.topic.name if channel.adopted else None
-    if change.topic is not UNSET and change.topic != topic:
+    requested = request.topic.name if request.topic else None
+    if "topic" in request.model_fields_set and requested != topic:
         has = f"has adopted the topic {topic!r}" if topic else "owns its topic"
         raise ImmutableField(
             f"The channel {channel.name!r} {has}, which cannot be changed; leave spec.topic out, "
             "or create a channel with another name."
         )
-    for field, requested, now in (
-        ("format", change.format, spec.format),
-        ("replication", change.replication, spec.replication),
-        ("delivery", change.delivery, spec.delivery),
-    ):
-        if requested is not UNSET and requested != now:
-            was = "the broker's default" if now is None else now
+    replaced = _replaced(channel.spec, request)
+    for field in _FIXED:
+        if field in replaced:
+            was = "the broker's default" if replaced[field] is None else replaced[field]
             raise ImmutableField(
                 f"The {field} of the channel {channel.name!r} is {was} and cannot be changed; "
                 "leave it out, or create a channel with another name."
             )
+
+
+def _replaced(spec: Spec, request: Spec) -> dict[str, Any]:
+    """Return the values that the request would replace, by their fields."""
+    following = dict(spec.merged(request).fields())
+    return {field: value for field, value in spec.fields() if following[field] != value}
 
 
 def _refuse_partitions(channel: Channel, partitions: int) -> None:
@@ -234,11 +203,13 @@ def _refuse_partitions(channel: Channel, partitions: int) -> None:
         )
 
 
-def merged(spec: ChannelSpec, change: Change) -> ChannelSpec:
-    """Return the spec with the given fields; raises InvalidRequest for an invalid heartbeat."""
-    heartbeat = replace(
-        spec.heartbeat, **_given(interval_ms=change.interval_ms, timeout_ms=change.timeout_ms)
-    )
+def merged(spec: Spec, request: Spec) -> Spec:
+    """Return the spec with the fields of the request.
+
+    Raises InvalidRequest for an invalid heartbeat, or settings that exactly-once delivery forbids.
+    """
+    following = spec.merged(request)
+    heartbeat = following.heartbeat
     if heartbeat.timeout_ms < 3 * heartbeat.interval_ms:
         message = (
             f"{heartbeat.timeout_ms} is less than three intervals of {heartbeat.interval_ms} ms"
@@ -247,20 +218,11 @@ def merged(spec: ChannelSpec, change: Change) -> ChannelSpec:
             f"An endpoint would be lost before it is suspect: timeout_ms {message}.",
             (Violation(pointer="/spec/heartbeat/timeout_ms", message=message),),
         )
-    plain = {name: getattr(change, name) for name in PLAIN}
-    following = replace(
-        spec,
-        **_given(**plain),
-        heartbeat=heartbeat,
-        retention=replace(
-            spec.retention, **_given(ms=change.retention_ms, bytes=change.retention_bytes)
-        ),
-    )
     _refuse_for_exactly_once(following)
     return following
 
 
-def _refuse_for_exactly_once(spec: ChannelSpec) -> None:
+def _refuse_for_exactly_once(spec: Spec) -> None:
     """Raise InvalidRequest for topic settings that would break exactly-once delivery."""
     if spec.delivery is not Delivery.EXACTLY_ONCE:
         return
@@ -274,13 +236,10 @@ def _refuse_for_exactly_once(spec: ChannelSpec) -> None:
             )
 
 
-def _given(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not UNSET}
-
-
 def adopting(
-    change: Change,
+    request: Spec,
     observed: ObservedTopic,
+    labels: Mapping[str, str] | None = None,
     *,
     name: str,
     uid: str,
@@ -289,17 +248,16 @@ def adopting(
 ) -> Channel:
     """Return a new channel that adopts the observed topic, identified by its id.
 
-    Raises ChannelAdopted if the change asks for other settings than the topic has, or for
+    Raises ChannelAdopted if the request has other settings than the topic has, or for
     exactly-once delivery.
     """
-    if change.delivery is Delivery.EXACTLY_ONCE:
+    if request.delivery is Delivery.EXACTLY_ONCE:
         raise ChannelAdopted(
             f"The topic {observed.name!r} cannot be adopted with the delivery exactly_once: its "
             "records and settings are not the gateway's. Leave spec.topic out to have a topic "
             "made, or spec.delivery."
         )
-    of_channel = replace(change, **dict.fromkeys(_OF_TOPIC, UNSET))
-    channel = created(of_channel, name=name, uid=uid, schema=schema, prefix="", now=now)
+    channel = created(request, labels, name=name, uid=uid, schema=schema, prefix="", now=now)
     channel = replace(
         channel,
         adopted=True,
@@ -310,27 +268,28 @@ def adopting(
             for condition in channel.conditions
         ),
     )
-    refuse_for_adopted(channel, change)
+    refuse_for_adopted(channel, request)
     return channel
 
 
-def followed(spec: ChannelSpec, observed: ObservedTopic) -> ChannelSpec:
+def followed(spec: Spec, observed: ObservedTopic) -> Spec:
     """Return the spec with the adopted topic's values, without settings not allowed in a spec."""
-    return replace(
-        spec,
-        partitions=min(observed.partitions, MAX_PARTITIONS),
-        replication=observed.replication or None,
-        retention=Retention(
-            ms=_number(observed.config, "retention.ms"),
-            bytes=_number(observed.config, "retention.bytes"),
-        ),
-        config=canonical(
-            {
-                setting: value
-                for setting, value in observed.config.items()
-                if not refusals({setting: value})
-            }
-        ),
+    retention = {
+        "ms": _number(observed.config, "retention.ms"),
+        "bytes": _number(observed.config, "retention.bytes"),
+    }
+    config = {
+        setting: value
+        for setting, value in observed.config.items()
+        if not refusals({setting: value})
+    }
+    return spec.model_copy(
+        update={
+            "partitions": min(observed.partitions, MAX_PARTITIONS),
+            "replication": observed.replication or None,
+            "retention": spec.retention.model_copy(update=retention),
+            "config": canonical(config),
+        }
     )
 
 

@@ -1,13 +1,13 @@
 """Creation of a channel: preflight in Kafka, then one transaction."""
 
 import uuid
-from dataclasses import replace
+from collections.abc import Mapping
 from datetime import datetime
 
 from sluiceway.schema import Schema
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.change import UNSET, Change, adopting, created
-from sluiceway_gateway.channels.model import Channel
+from sluiceway_gateway.channels.change import adopting, created
+from sluiceway_gateway.channels.model import Channel, Spec
 from sluiceway_gateway.core.db import idempotency
 from sluiceway_gateway.core.db.engine import Database, WriteTransaction
 from sluiceway_gateway.core.db.idempotency import Request
@@ -25,7 +25,7 @@ from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.model import ObservedTopic
 from sluiceway_gateway.core.names import TOPIC_LENGTH, longest_name
 from sluiceway_gateway.schemas import store as schemas_store
-from sluiceway_gateway.schemas.model import Compatibility, Format, SchemaVersion
+from sluiceway_gateway.schemas.model import SchemaVersion
 from sluiceway_gateway.schemas.service import schema_for, version_of
 from sluiceway_gateway.schemas.store import KeptTopic
 
@@ -33,7 +33,8 @@ from sluiceway_gateway.schemas.store import KeptTopic
 def create(
     tx: WriteTransaction,
     name: str,
-    change: Change,
+    request: Spec,
+    labels: Mapping[str, str] | None = None,
     *,
     schema: Schema | None,
     observed: ObservedTopic | None,
@@ -47,21 +48,23 @@ def create(
     """
     uid = uuid.uuid4().hex
     if observed is None:
-        if isinstance(change.topic, str):
+        if request.topic is not None:
             raise ConcurrentChange(
                 f"The channel {name!r} was deleted at the same time; send the request again."
             )
         _require_short(name, prefix)
-        version = _version(tx, name, schema, kept=(), change=change, now=now)
-        channel = created(change, name=name, uid=uid, schema=version, prefix=prefix, now=now)
+        version = _version(tx, name, schema, kept=(), request=request, now=now)
+        channel = created(
+            request, labels, name=name, uid=uid, schema=version, prefix=prefix, now=now
+        )
         kept: tuple[SchemaVersion, ...] = ()
     else:
         _require_free(tx, observed.name)
         before = schemas_store.find_kept(tx, observed.id)
-        change = _with_format(change, before, observed.name)
+        request = _with_format(request, before, observed.name)
         kept = before.versions if before is not None else ()
-        version = _version(tx, name, schema, kept=kept, change=change, now=now)
-        channel = adopting(change, observed, name=name, uid=uid, schema=version, now=now)
+        version = _version(tx, name, schema, kept=kept, request=request, now=now)
+        channel = adopting(request, observed, labels, name=name, uid=uid, schema=version, now=now)
     if not channels_store.insert(tx, channel):
         return None
     for schema_version in dict.fromkeys((*kept, version)):
@@ -77,22 +80,20 @@ def _version(
     schema: Schema | None,
     *,
     kept: tuple[SchemaVersion, ...],
-    change: Change,
+    request: Spec,
     now: datetime,
 ) -> SchemaVersion:
     """Return the first version of the channel, by default the newest one kept for its topic."""
     if schema is None and kept:
         return kept[-1]
-    schema = schema_for(schema, Format.AVRO if change.format is UNSET else change.format)
+    schema = schema_for(schema, request.format)
     if schema is None:
         raise InvalidRequest(
             f"There is no channel {name!r}, and creating one needs a schema: set spec.schema, or "
             "the format bytes.",
             (Violation(pointer="/spec/schema", message="required to create a channel"),),
         )
-    rule = change.compatibility
-    rule = Compatibility.BACKWARD if rule is UNSET else rule
-    return version_of(tx, schema, kept=kept, rule=rule, now=now)
+    return version_of(tx, schema, kept=kept, rule=request.compatibility, now=now)
 
 
 def _require_short(name: str, prefix: str) -> None:
@@ -115,16 +116,16 @@ def _require_free(tx: WriteTransaction, topic: str) -> None:
         )
 
 
-def _with_format(change: Change, before: KeptTopic | None, topic: str) -> Change:
-    """Return the change with the known format of the topic's records."""
+def _with_format(request: Spec, before: KeptTopic | None, topic: str) -> Spec:
+    """Return the request with the known format of the topic's records."""
     if before is None:
-        return change
-    if change.format is not UNSET and change.format is not before.format:
+        return request
+    if "format" in request.model_fields_set and request.format is not before.format:
         raise ImmutableField(
             f"The records in the topic {topic!r} have the format {before.format}: leave "
             "spec.format out."
         )
-    return replace(change, format=before.format)
+    return request.model_copy(update={"format": before.format})
 
 
 class Preflight:
@@ -135,15 +136,15 @@ class Preflight:
         self._kafka = kafka
         self._timeout_s = timeout_s
 
-    def run(self, name: str, change: Change, request: Request | None) -> ObservedTopic | None:
+    def run(self, name: str, spec: Spec, request: Request | None) -> ObservedTopic | None:
         """Return the topic to adopt, or None.
 
         Raises TopicNotFound, KafkaUnavailable, and ReplicationExceedsBrokers for a topic to create.
         """
-        topic, replicas = change.topic, change.replication
-        if isinstance(topic, str):
-            return None if self._needs_no_check(name, request) else self._observe(topic)
-        if isinstance(replicas, int) and replicas > 1 and not self._needs_no_check(name, request):
+        topic, replicas = spec.topic, spec.replication
+        if topic is not None:
+            return None if self._needs_no_check(name, request) else self._observe(topic.name)
+        if replicas is not None and replicas > 1 and not self._needs_no_check(name, request):
             self._check_replication(replicas)
         return None
 

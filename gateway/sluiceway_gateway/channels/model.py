@@ -1,17 +1,25 @@
 """Channel: spec, status, phase."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Any, Literal, Self
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from sluiceway_gateway.channels.topic_config import INT64_MAX
+from sluiceway_gateway.core.names import MAX_PARTITIONS, TOPIC_PATTERN, check_topic
 from sluiceway_gateway.schemas.model import Compatibility, Format
 
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 MIN_HEARTBEAT_MS, MAX_HEARTBEAT_MS = 100, 60_000
 MAX_HEARTBEAT_TIMEOUT_MS = 3_600_000
 MIN_IDLE_MS, MAX_IDLE_MS = 60_000, 10 * 365 * 86_400_000
+MAX_SETTINGS = 20
+"""Maximum of config entries in a request; more than allowed settings, so that all are named."""
 
 
 class Phase(StrEnum):
@@ -67,46 +75,129 @@ class Delivery(StrEnum):
     """Readers see the records of committed batches, once."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Retention:
-    """Retention of records; None means the broker's default, -1 unlimited."""
-
-    ms: int | None = None
-    bytes: int | None = None
+KEPT_BY_CHANNEL = frozenset({"schema_", "topic"})
+"""Fields that the spec of a `Channel` leaves at their defaults: the channel itself has the text of
+the schema, which is not parsed on each read, and its topic."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Heartbeat:
-    """Heartbeat interval of endpoints, and the timeout after which one is lost."""
+class SpecModel(BaseModel):
+    """Base of a channel's spec and its parts, which are request, stored value and response.
 
-    interval_ms: int = 2_000
-    timeout_ms: int = 120_000
+    In a request only the fields that it has count: `model_fields_set`.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, json_schema_serialization_defaults_required=True
+    )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        if handler.mode == "serialization":
+            # Responses of later versions may have more fields.
+            del handler.resolve_ref_schema(schema)["additionalProperties"]
+        return schema
+
+    def fields(self) -> Iterator[tuple[str, Any]]:
+        """Yield names and values, those of a part by names such as `retention.ms`.
+
+        Without `KEPT_BY_CHANNEL`.
+        """
+        for name, value in vars(self).items():
+            if isinstance(value, SpecModel):
+                yield from ((f"{name}.{field}", part) for field, part in value.fields())
+            elif name not in KEPT_BY_CHANNEL:
+                yield name, value
+
+    def merged(self, request: Self) -> Self:
+        """Return this with the fields of the request, also of a part; without `KEPT_BY_CHANNEL`."""
+        values: dict[str, Any] = {}
+        for name in request.model_fields_set - KEPT_BY_CHANNEL:
+            before, value = getattr(self, name), getattr(request, name)
+            values[name] = before.merged(value) if isinstance(before, SpecModel) else value
+        return self.model_copy(update=values)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChannelSpec:
-    """Desired state of a channel."""
+class Retention(SpecModel):
+    """Retention of records; null means the broker's default, -1 unlimited."""
 
-    schema: str
-    """Canonical Avro JSON."""
-    compatibility: Compatibility = Compatibility.BACKWARD
-    format: Format = Format.AVRO
-    partitions: int = 1
+    ms: int | None = Field(default=None, ge=-1, le=INT64_MAX)
+    bytes: int | None = Field(default=None, ge=-1, le=INT64_MAX, description="Per partition")
+
+
+class Heartbeat(SpecModel):
+    """Heartbeat interval of endpoints, and the timeout: at least three intervals."""
+
+    interval_ms: int = Field(default=2_000, ge=MIN_HEARTBEAT_MS, le=MAX_HEARTBEAT_MS)
+    timeout_ms: int = Field(default=120_000, ge=3 * MIN_HEARTBEAT_MS, le=MAX_HEARTBEAT_TIMEOUT_MS)
+
+
+class AdoptedTopic(SpecModel):
+    """A topic that existed before the channel."""
+
+    name: Annotated[str, AfterValidator(check_topic)] = Field(
+        description="An existing topic that no channel has",
+        json_schema_extra={"pattern": TOPIC_PATTERN},
+    )
+
+
+class Spec(SpecModel):
+    """Desired state; fields that a request omits keep their values or get defaults."""
+
+    schema_: dict[str, Any] = Field(
+        default_factory=dict,
+        alias="schema",
+        description="An Avro record schema; required to create a channel",
+    )
+    # Strict validation would refuse the values of an enum.
+    compatibility: Compatibility = Field(
+        default=Compatibility.BACKWARD,
+        strict=False,
+        description="Rule for a new version of the schema and all kept ones",
+    )
+    format: Format = Field(default=Format.AVRO, strict=False)
+    partitions: int = Field(default=1, ge=1, le=MAX_PARTITIONS)
     pinned: bool = False
     """The number of partitions never changes, because records are partitioned by key."""
-    max_partitions: int | None = None
-    """The number up to which a group that attaches may grow the channel without `manage`."""
-    replication: int | None = None
-    """None means the broker's default."""
-    retention: Retention = field(default_factory=Retention)
-    config: Mapping[str, str] = field(default_factory=dict)
-    """Further topic settings by Kafka's names."""
-    heartbeat: Heartbeat = field(default_factory=Heartbeat)
-    mirrored: bool = False
-    """Committed positions are also written to Kafka's consumer groups."""
-    delivery: Delivery = Delivery.AT_LEAST_ONCE
-    idle_ms: int | None = None
-    """Idle time until the channel is closed, and again until it is deleted; None for never."""
+    max_partitions: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_PARTITIONS,
+        description="Number up to which a group that attaches may grow the channel without "
+        "`manage`; null: never",
+    )
+    replication: int | None = Field(
+        default=None, ge=1, le=32767, description="null means the broker's default"
+    )
+    retention: Retention = Field(default_factory=Retention)
+    config: dict[str, str] = Field(
+        default_factory=dict,
+        max_length=MAX_SETTINGS,
+        description="Further topic settings, by Kafka's names; replaces all",
+    )
+    heartbeat: Heartbeat = Field(default_factory=Heartbeat)
+    mirrored: bool = Field(
+        default=False, description="Also write committed positions to Kafka's group offsets"
+    )
+    delivery: Delivery = Field(
+        default=Delivery.AT_LEAST_ONCE,
+        strict=False,
+        description="exactly_once: readers see committed batches only; fixed at creation",
+    )
+    idle_ms: int | None = Field(
+        default=None,
+        ge=MIN_IDLE_MS,
+        le=MAX_IDLE_MS,
+        description="Idle time until the channel is closed, and then until it is deleted with its "
+        "records; null: never",
+    )
+    topic: AdoptedTopic | None = Field(
+        default=None,
+        description="A topic to adopt at creation, which is never deleted or changed; null creates "
+        "a topic",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +240,10 @@ class Channel:
     revision: int
     """Incremented by every visible change, including the status."""
     created_at: datetime
-    spec: ChannelSpec
+    spec: Spec
+    """Without `KEPT_BY_CHANNEL`."""
+    schema: str
+    """Canonical Avro JSON."""
     schema_id: int
     schema_version: int
     phase: Phase

@@ -23,7 +23,7 @@ from sluiceway_gateway.api.params import (
 )
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute
-from sluiceway_gateway.channels.change import UNSET, etag
+from sluiceway_gateway.channels.change import etag
 from sluiceway_gateway.channels.deps import ChannelsDep
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import ChangeContext, require_known
@@ -90,14 +90,16 @@ def create_channel(
     otherwise 409 `schema_incompatible` lists the reasons. `topic` adopts an existing topic, which
     needs a token for all channels. The response does not wait for Kafka; see `status`.
     """
-    definition = body.spec.value_or_unset("schema_")
-    schema = None if definition is UNSET else parse_schema(definition)
-    if body.spec.topic is not None:
+    spec, metadata = body.spec, body.metadata
+    schema = parse_schema(spec.schema_) if "schema_" in spec.model_fields_set else None
+    if spec.topic is not None:
         principal.require_everywhere(Action.MANAGE, "Adopting a topic")
-    change = body.change(config=_config(body))
+    if "config" in spec.model_fields_set:
+        spec = spec.model_copy(update={"config": _canonical(spec.config)})
+    labels = metadata.labels if "labels" in metadata.model_fields_set else None
     content = ("PUT", name, body.model_dump_json(exclude_unset=True, by_alias=True))
     context = change_context(principal, precondition, idempotency_key, content, dry_run=dry_run)
-    return sent(channels.put(name, change, context, schema=schema, uid=body.metadata.uid))
+    return sent(channels.put(name, spec, context, labels=labels, schema=schema, uid=metadata.uid))
 
 
 @router.get(
@@ -180,11 +182,8 @@ def change_context(
     )
 
 
-def _config(body: ChannelPut) -> Any:
+def _canonical(config: Mapping[str, str]) -> dict[str, str]:
     """Return the config in canonical form; raises ConfigNotAllowed."""
-    config = body.spec.value_or_unset("config")
-    if config is UNSET:
-        return UNSET
     refused = refusals(config)
     if refused:
         raise ConfigNotAllowed(
@@ -284,7 +283,7 @@ def _connection_json(
         "schema": {
             "id": channel.schema_id,
             "version": channel.schema_version,
-            "definition": json.loads(channel.spec.schema),
+            "definition": json.loads(channel.schema),
         },
         "schemas": [
             {

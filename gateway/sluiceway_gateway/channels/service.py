@@ -1,16 +1,16 @@
 """Use cases of channels, one transaction per call."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from sluiceway.schema import Schema
 from sluiceway_gateway.channels import schema_store
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.audited_fields import fields_of, non_default_fields
-from sluiceway_gateway.channels.change import UNSET, Change, changed, etag, require_changeable
+from sluiceway_gateway.channels.change import changed, etag, require_changeable
 from sluiceway_gateway.channels.create import Preflight, create
 from sluiceway_gateway.channels.labels import Selector
-from sluiceway_gateway.channels.model import Channel, Delivery, Phase, sources
+from sluiceway_gateway.channels.model import Channel, Delivery, Phase, Spec, sources
 from sluiceway_gateway.channels.store import record_use
 from sluiceway_gateway.channels.usage import UsageRecorder
 from sluiceway_gateway.core.audit import store as audit_store
@@ -145,18 +145,19 @@ class Channels:
     def put(
         self,
         name: str,
-        change: Change,
+        request: Spec,
         context: ChangeContext,
         *,
+        labels: Mapping[str, str] | None,
         schema: Schema | None,
         uid: str | None,
     ) -> StoredResponse:
-        """Create or change the channel; idempotent.
+        """Create the channel, or change the fields that the request has; idempotent.
 
         With `uid` only the channel of that uid is changed. Raises Conflict, PreconditionFailed,
         ChannelNotFound and InvalidRequest.
         """
-        observed = self._preflight.run(name, change, context.request)
+        observed = self._preflight.run(name, request, context.request)
 
         def act(tx: WriteTransaction) -> tuple[Channel, bool]:
             channel = channels_store.hold(tx, name)
@@ -165,7 +166,8 @@ class Channels:
                 channel = create(
                     tx,
                     name,
-                    change,
+                    request,
+                    labels,
                     schema=schema,
                     observed=observed,
                     prefix=self._topic_prefix,
@@ -191,8 +193,8 @@ class Channels:
             channel = require_channel(name, channel, uid)
             context.precondition.check(etag(channel))
             require_changeable(channel)
-            version = None if schema is None else self._version(tx, channel, change, schema)
-            following = changed(channel, change, version)
+            version = None if schema is None else self._version(tx, channel, request, schema)
+            following = changed(channel, request, labels, version)
             if following is not channel:
                 record_use(tx, channel.uid, self._clock())
             return self.save(tx, channel, following, AuditedAction.UPDATE, by=context.by), False
@@ -280,15 +282,14 @@ class Channels:
         return response
 
     def _version(
-        self, tx: WriteTransaction, channel: Channel, change: Change, schema: Schema
+        self, tx: WriteTransaction, channel: Channel, request: Spec, schema: Schema
     ) -> SchemaVersion | None:
         """Return the new version after storing it; None for the current one."""
-        if channel.spec.schema == schema.text:
+        if channel.schema == schema.text:
             return None
         schema_for(schema, channel.spec.format)
         kept = schemas_store.versions(tx, channel.uid)
-        rule = change.compatibility
-        rule = channel.spec.compatibility if rule is UNSET else rule
+        rule = channel.spec.merged(request).compatibility
         version = version_of(tx, schema, kept=kept, rule=rule, now=self._clock())
         if version not in kept:
             schemas_store.assign(tx, channel_uid=channel.uid, version=version)

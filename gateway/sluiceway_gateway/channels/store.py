@@ -3,18 +3,18 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, func, not_, or_, select, update
 
 from sluiceway_gateway.channels.labels import Requirement, Selector
 from sluiceway_gateway.channels.model import (
+    KEPT_BY_CHANNEL,
     Channel,
-    ChannelSpec,
     Condition,
-    Heartbeat,
     Phase,
-    Retention,
+    Spec,
+    SpecModel,
     TopicRef,
 )
 from sluiceway_gateway.channels.tables import channels
@@ -30,11 +30,8 @@ _OWN = (
     *("name", "uid", "labels", "generation", "revision", "created_at", "phase", "schema_id"),
     *("schema_version", "observed_generation", "adopted", "keep_topic"),
 )
-#: Columns with the name and the value of a field of `ChannelSpec`.
-_OF_SPEC = (
-    *("compatibility", "format", "partitions", "pinned", "max_partitions", "replication"),
-    *("config", "delivery", "mirrored", "idle_ms"),
-)
+_DEFAULTS = Spec()
+SpecModelT = TypeVar("SpecModelT", bound=SpecModel)
 
 
 def selection() -> Select[Any]:
@@ -57,29 +54,34 @@ def selection() -> Select[Any]:
 
 def channel_of(row: Row[Any]) -> Channel:
     """Return the channel of a row of `selection()`."""
-    spec: dict[str, Any] = {name: getattr(row, name) for name in _OF_SPEC}
     own: dict[str, Any] = {name: getattr(row, name) for name in _OWN}
     return Channel(
         **own,
         conditions=tuple(_condition(condition) for condition in row.conditions),
         topic=TopicRef(name=row.topic_name, id=row.topic_id, partitions=row.topic_partitions),
-        spec=ChannelSpec(
-            **spec,
-            schema=row.definition,
-            retention=Retention(ms=row.retention_ms, bytes=row.retention_bytes),
-            heartbeat=Heartbeat(
-                interval_ms=row.heartbeat_interval_ms, timeout_ms=row.heartbeat_timeout_ms
-            ),
-        ),
+        spec=_with_columns(_DEFAULTS, row),
+        schema=row.definition,
     )
+
+
+def _with_columns(model: SpecModelT, row: Row[Any], prefix: str = "") -> SpecModelT:
+    """Return the model with a row's values, which were validated as they came."""
+    values = {
+        name: _with_columns(value, row, f"{prefix}{name}_")
+        if isinstance(value, SpecModel)
+        else getattr(row, prefix + name)
+        for name, value in vars(model).items()
+        if name not in KEPT_BY_CHANNEL
+    }
+    return model.model_copy(update=values)
 
 
 def values_of(channel: Channel) -> dict[str, Any]:
     """Return the columns of a channel, without the next check and the last use."""
-    spec, topic = channel.spec, channel.topic
+    topic = channel.topic
     return {
         **{name: getattr(channel, name) for name in _OWN},
-        **{name: getattr(spec, name) for name in _OF_SPEC},
+        **{field.replace(".", "_"): value for field, value in channel.spec.fields()},
         "conditions": [
             asdict(condition) | {"last_transition_at": condition.last_transition_at.isoformat()}
             for condition in channel.conditions
@@ -87,10 +89,6 @@ def values_of(channel: Channel) -> dict[str, Any]:
         "topic_name": topic.name,
         "topic_id": topic.id,
         "topic_partitions": topic.partitions,
-        "retention_ms": spec.retention.ms,
-        "retention_bytes": spec.retention.bytes,
-        "heartbeat_interval_ms": spec.heartbeat.interval_ms,
-        "heartbeat_timeout_ms": spec.heartbeat.timeout_ms,
     }
 
 

@@ -360,14 +360,14 @@ def document_of(resource: Mapping[str, Any]) -> dict[str, Any]:
     Omits defaults, and fields that an adopted topic determines.
     """
     # Imported on use: reading files needs none of the gateway's models.
-    from sluiceway_gateway.channels.wire import SpecPut
+    from sluiceway_gateway.channels.model import Spec
 
     spec = resource["spec"]
     omitted = {"schema"} if spec["format"] == "bytes" else set()
     if spec["topic"] is not None:
         omitted.update(_OF_THE_TOPIC)
     kept = {name: part for name, part in spec.items() if name not in omitted}
-    defaults = SpecPut().model_dump(mode="json", by_alias=True)
+    defaults = Spec().model_dump(mode="json", by_alias=True)
     metadata = {key: resource["metadata"][key] for key in ("name", "labels")}
     return {"metadata": _without(metadata, {"labels": {}}), "spec": _without(kept, defaults)}
 

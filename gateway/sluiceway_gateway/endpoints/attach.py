@@ -7,8 +7,8 @@ from datetime import datetime
 
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.audited_fields import fields_of
-from sluiceway_gateway.channels.change import Change, changed
-from sluiceway_gateway.channels.model import Channel, Heartbeat
+from sluiceway_gateway.channels.change import changed
+from sluiceway_gateway.channels.model import Channel, Heartbeat, Spec
 from sluiceway_gateway.channels.service import require_channel, require_known, require_usable
 from sluiceway_gateway.core.audit import store as audit_store
 from sluiceway_gateway.core.audit.model import AuditedAction
@@ -338,7 +338,7 @@ class AttachBatch:
         if size > channel.spec.partitions:
             if size > (channel.spec.max_partitions or 0):
                 candidate.principal.require(Action.MANAGE, channel.name)
-            channel = self._grown[channel.name] = changed(channel, Change(partitions=size))
+            channel = self._grown[channel.name] = changed(channel, Spec(partitions=size))
             self._growers[channel.name] = candidate
         self.needs_growth = True
         raise ChannelNotReady(

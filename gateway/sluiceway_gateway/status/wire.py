@@ -69,9 +69,12 @@ def _endpoint_text(
 ) -> str:
     """Return the JSON of an endpoint, with further figures and the time of its last heartbeat."""
     channel = status.version.channel
+    heartbeat = channel.spec.heartbeat
+    # The times alone, because models take longer to compare.
+    times = (heartbeat.interval_ms, heartbeat.timeout_ms)
     text = fragments.of(
         endpoint.id,
-        (endpoint, channel.name, channel.spec.heartbeat, *figures.values()),
+        (endpoint, channel.name, times, *figures.values()),
         lambda: endpoint_json(channel, endpoint) | figures,
     )
     # Not in the cached text, because it differs in each status.

@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -6,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.channels.change import UNSET, Change, adopting, changed, created, deleted
-from sluiceway_gateway.channels.model import Channel, Condition, Phase, TopicRef
+from sluiceway_gateway.channels.change import adopting, changed, created, deleted
+from sluiceway_gateway.channels.model import (
+    AdoptedTopic,
+    Channel,
+    Condition,
+    Heartbeat,
+    Phase,
+    Spec,
+    TopicRef,
+)
 from sluiceway_gateway.core.errors import (
     ChannelDeleting,
     ChannelPinned,
@@ -25,31 +34,32 @@ FIRST = SchemaVersion(id=7, version=1, fingerprint="f1", definition="s1", create
 SECOND = SchemaVersion(id=9, version=2, fingerprint="f2", definition="s2", created_at=NOW)
 
 
-def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.just(UNSET) | values
+def requests(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional=fields)
 
 
-CHANGES = st.builds(
-    Change,
-    labels=maybe(st.dictionaries(st.sampled_from("ab"), st.sampled_from("xy"))),
-    compatibility=maybe(st.sampled_from(Compatibility)),
-    format=maybe(st.sampled_from(Format)),
-    partitions=maybe(st.integers(1, 4)),
-    pinned=maybe(st.booleans()),
-    replication=maybe(st.none() | st.integers(1, 3)),
-    retention_ms=maybe(st.none() | st.integers(-1, 5)),
-    retention_bytes=maybe(st.none() | st.integers(-1, 5)),
-    config=maybe(st.dictionaries(st.sampled_from(["segment.ms"]), st.sampled_from("12"))),
-    interval_ms=maybe(st.sampled_from([100, 2000])),
-    timeout_ms=maybe(st.sampled_from([6000, 120_000])),
-    idle_ms=maybe(st.none() | st.just(60_000)),
-    max_partitions=maybe(st.none() | st.integers(1, 4)),
-)
+SIZES = st.none() | st.integers(-1, 5)
+REQUESTS = requests(
+    compatibility=st.sampled_from(Compatibility),
+    format=st.sampled_from(Format),
+    partitions=st.integers(1, 4),
+    pinned=st.booleans(),
+    replication=st.none() | st.integers(1, 3),
+    retention=requests(ms=SIZES, bytes=SIZES),
+    config=st.dictionaries(st.sampled_from(["segment.ms"]), st.sampled_from("12")),
+    heartbeat=requests(
+        interval_ms=st.sampled_from([100, 2000]), timeout_ms=st.sampled_from([6000, 120_000])
+    ),
+    idle_ms=st.none() | st.just(60_000),
+    max_partitions=st.none() | st.integers(1, 4),
+).map(Spec.model_validate)
+LABELS = st.none() | st.dictionaries(st.sampled_from("ab"), st.sampled_from("xy"))
 
 
-def make(change: Change | None = None) -> Channel:
+def make(request: Spec | None = None, labels: Mapping[str, str] | None = None) -> Channel:
     return created(
-        change or Change(),
+        request or Spec(),
+        labels,
         name="flights",
         uid="0" * 32,
         schema=FIRST,
@@ -59,7 +69,7 @@ def make(change: Change | None = None) -> Channel:
 
 
 def test_a_new_channel_waits_for_its_topic() -> None:
-    channel = make(Change(partitions=3))
+    channel = make(Spec(partitions=3))
     assert channel.phase is Phase.PROVISIONING
     assert (channel.generation, channel.observed_generation) == (1, 0)
     assert channel.topic == TopicRef(name="p.flights-00000000")
@@ -70,66 +80,70 @@ def test_a_new_channel_waits_for_its_topic() -> None:
     }
 
 
-@given(first=CHANGES, second=CHANGES)
-def test_an_accepted_change_is_idempotent_and_counted_once(first: Change, second: Change) -> None:
-    channel = make(first)
+@given(first=REQUESTS, first_labels=LABELS, second=REQUESTS, second_labels=LABELS)
+def test_an_accepted_change_is_idempotent_and_counted_once(
+    first: Spec,
+    first_labels: Mapping[str, str] | None,
+    second: Spec,
+    second_labels: Mapping[str, str] | None,
+) -> None:
+    channel = make(first, first_labels)
     try:
-        once = changed(channel, second)
+        once = changed(channel, second, second_labels)
     except Conflict:
         return
-    assert changed(once, second) is once
+    assert changed(once, second, second_labels) is once
     assert once.generation - channel.generation == once.revision - channel.revision
     assert once.generation - channel.generation == int(once is not channel)
     assert once.spec.partitions >= channel.spec.partitions
-    assert (once.spec.schema, once.spec.format) == (channel.spec.schema, channel.spec.format)
+    assert (once.schema, once.spec.format) == (channel.schema, channel.spec.format)
     assert once.uid == channel.uid
 
 
-@given(change=CHANGES)
-def test_omitted_fields_stay(change: Change) -> None:
-    channel = make(change)
-    assert changed(channel, Change()) is channel
+@given(request=REQUESTS, labels=LABELS)
+def test_omitted_fields_stay(request: Spec, labels: Mapping[str, str] | None) -> None:
+    channel = make(request, labels)
+    assert changed(channel, Spec()) is channel
 
 
 @pytest.mark.parametrize(
-    ("change", "error"),
+    ("spec", "error"),
     [
-        (Change(topic="t"), ImmutableField),
-        (Change(format=Format.ARROW), ImmutableField),
-        (Change(replication=2), ImmutableField),
-        (Change(partitions=1), PartitionsShrink),
-        (Change(partitions=3, pinned=False), ChannelPinned),
+        (Spec(topic=AdoptedTopic(name="t")), ImmutableField),
+        (Spec(format=Format.ARROW), ImmutableField),
+        (Spec(replication=2), ImmutableField),
+        (Spec(partitions=1), PartitionsShrink),
+        (Spec(partitions=3, pinned=False), ChannelPinned),
     ],
 )
-def test_changes_that_would_lose_records_are_refused(change: Change, error: type[Conflict]) -> None:
-    channel = make(Change(partitions=2, pinned=True))
+def test_changes_that_would_lose_records_are_refused(spec: Spec, error: type[Conflict]) -> None:
+    channel = make(Spec(partitions=2, pinned=True))
     with pytest.raises(error):
-        changed(channel, change)
+        changed(channel, spec)
 
 
 def test_a_new_schema_version_is_counted_and_changes_nothing_else() -> None:
-    channel = make(Change(partitions=2))
-    after = changed(channel, Change(), SECOND)
-    assert (after.spec.schema, after.schema_id, after.schema_version) == ("s2", 9, 2)
+    channel = make(Spec(partitions=2))
+    after = changed(channel, Spec(), schema=SECOND)
+    assert (after.schema, after.schema_id, after.schema_version) == ("s2", 9, 2)
     assert (after.generation, after.revision) == (2, 2)
-    assert replace(after.spec, schema="s1") == channel.spec
-    assert changed(after, Change(), SECOND) is after
+    assert after.spec == channel.spec
+    assert changed(after, Spec(), schema=SECOND) is after
 
 
 def adopted() -> Channel:
     observed = ObservedTopic(
         name="t", id="x", partitions=3, replication=2, config={"retention.ms": "5"}
     )
-    return adopting(
-        Change(topic="t"), observed, name="flights", uid="0" * 32, schema=FIRST, now=NOW
-    )
+    request = Spec(topic=AdoptedTopic(name="t"))
+    return adopting(request, observed, name="flights", uid="0" * 32, schema=FIRST, now=NOW)
 
 
-@given(change=CHANGES)
-def test_every_change_of_an_adopted_topic_is_refused(change: Change) -> None:
+@given(request=REQUESTS)
+def test_every_change_of_an_adopted_topic_is_refused(request: Spec) -> None:
     channel = adopted()
     try:
-        after = changed(channel, change)
+        after = changed(channel, request)
     except Conflict:
         return
     for field in ("partitions", "replication", "retention", "config"):
@@ -156,8 +170,8 @@ def test_a_condition_keeps_its_time_while_its_status_is_unchanged(
 
 
 def test_pinning_can_be_undone() -> None:
-    channel = changed(make(Change(partitions=2, pinned=True)), Change(pinned=False))
-    assert changed(channel, Change(partitions=3)).spec.partitions == 3
+    channel = changed(make(Spec(partitions=2, pinned=True)), Spec(pinned=False))
+    assert changed(channel, Spec(partitions=3)).spec.partitions == 3
 
 
 @pytest.mark.parametrize("phase", [each for each in Phase if each is not Phase.DELETING])
@@ -178,25 +192,26 @@ def test_a_deleting_channel_refuses_changes_and_other_transitions(
 ) -> None:
     channel = deleted(make(), keep_topic=keep_topic, now=NOW)
     with pytest.raises(ChannelDeleting):
-        changed(channel, Change())
+        changed(channel, Spec())
     with pytest.raises(ChannelDeleting, match=f"already, {way}"):
         deleted(channel, keep_topic=not keep_topic, now=NOW)
 
 
 def test_another_idle_time_ends_only_the_condition_of_the_former_one() -> None:
-    channel = make(Change(idle_ms=60_000))
+    channel = make(Spec(idle_ms=60_000))
     for type_ in ("Drained", "Idle"):
         channel = channel.with_condition(type_, "True", "Idle", "text", NOW)
-    after = changed(channel, Change(idle_ms=120_000))
+    after = changed(channel, Spec(idle_ms=120_000))
     assert [each.type for each in after.conditions] == ["Drained", "Ready", "Synced"]
-    renamed = changed(channel, Change(labels={"team": "a"}))
+    renamed = changed(channel, Spec(), {"team": "a"})
     assert renamed.conditions == channel.conditions
 
 
 def test_the_heartbeat_timeout_is_at_least_three_intervals_whichever_is_changed() -> None:
-    channel = make(Change(interval_ms=1000, timeout_ms=3000))
-    for change in (Change(interval_ms=1001), Change(timeout_ms=2999)):
+    channel = make(Spec(heartbeat=Heartbeat(interval_ms=1000, timeout_ms=3000)))
+    for heartbeat in (Heartbeat(interval_ms=1001), Heartbeat(timeout_ms=2999)):
         with pytest.raises(InvalidRequest, match="three intervals"):
-            changed(channel, change)
-    faster = changed(channel, Change(interval_ms=500))
-    assert changed(faster, Change(timeout_ms=1500)).spec.heartbeat.timeout_ms == 1500
+            changed(channel, Spec(heartbeat=heartbeat))
+    faster = changed(channel, Spec(heartbeat=Heartbeat(interval_ms=500)))
+    slower = changed(faster, Spec(heartbeat=Heartbeat(timeout_ms=1500)))
+    assert slower.spec.heartbeat == Heartbeat(interval_ms=500, timeout_ms=1500)

@@ -3,14 +3,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sluiceway_gateway.channels.change import Change, created, etag
+from sluiceway_gateway.channels.change import created, etag
+from sluiceway_gateway.channels.model import Spec
 from sluiceway_gateway.core.errors import PreconditionFailed
 from sluiceway_gateway.core.preconditions import Precondition
 from sluiceway_gateway.schemas.model import SchemaVersion
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SCHEMA = SchemaVersion(id=7, version=1, fingerprint="f1", definition="s1", created_at=NOW)
-CREATED = created(Change(), name="flights", uid="0" * 32, schema=SCHEMA, prefix="p.", now=NOW)
+CREATED = created(Spec(), name="flights", uid="0" * 32, schema=SCHEMA, prefix="p.", now=NOW)
 CHANNEL = replace(CREATED, generation=2, revision=5)
 
 

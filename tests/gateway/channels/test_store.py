@@ -9,13 +9,13 @@ from sqlalchemy.exc import IntegrityError
 
 from gateways import FAR_FUTURE
 from sluiceway_gateway.channels import store as channels_store
-from sluiceway_gateway.channels.change import Change, created
+from sluiceway_gateway.channels.change import created
 from sluiceway_gateway.channels.labels import Selector
 from sluiceway_gateway.channels.model import (
     Channel,
-    ChannelSpec,
     Phase,
     Retention,
+    Spec,
     TopicRef,
     sources,
 )
@@ -29,7 +29,8 @@ NOW = datetime(2030, 1, 1, 1, 2, 3, 456789, tzinfo=UTC)
 
 def make(name: str, number: int = 0, **labels: str) -> Channel:
     return created(
-        Change(labels=labels),
+        Spec(),
+        labels,
         name=name,
         uid=f"{number:032x}",
         schema=SchemaVersion(id=1, version=1, fingerprint="f1", definition="{}", created_at=NOW),
@@ -53,8 +54,7 @@ def find(database: Database, name: str) -> Channel | None:
 def test_a_stored_channel_is_loaded_unchanged(database: Database) -> None:
     channel = replace(
         make("flights", team="a"),
-        spec=ChannelSpec(
-            schema="{}",
+        spec=Spec(
             compatibility=Compatibility.FORWARD,
             format=Format.ARROW,
             partitions=10_000,
@@ -87,9 +87,9 @@ def test_a_channel_name_is_unique(database: Database) -> None:
         {"phase": Phase.CLOSED},
         {"adopted": True},
         {"adopted": True, "topic": TopicRef(name="t", id="x"), "phase": Phase.DELETING},
-        {"spec": ChannelSpec(schema="{}", partitions=0)},
-        {"spec": ChannelSpec(schema="{}", partitions=10_001)},
-        {"spec": ChannelSpec(schema="{}", replication=0)},
+        {"spec": Spec().model_copy(update={"partitions": 0})},
+        {"spec": Spec().model_copy(update={"partitions": 10_001})},
+        {"spec": Spec().model_copy(update={"replication": 0})},
     ],
 )
 def test_the_database_refuses_states_that_the_model_excludes(

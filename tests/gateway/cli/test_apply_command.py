@@ -18,7 +18,7 @@ from faults import at_call
 from processes import Run, Sluiceway, Terminal
 from relay import Relay
 from shared_kafka import SharedKafka
-from sluiceway_gateway.channels.wire import SpecPut
+from sluiceway_gateway.channels.model import Spec
 from sluiceway_gateway.cli.apply import WOULD_CHANGE, dump_document
 from sluiceway_gateway.cli.documents import document_schema, read_documents
 
@@ -617,8 +617,8 @@ def test_the_json_schema_is_the_gateways_model_with_a_name(sluiceway: Sluiceway)
     printed = json.loads(sluiceway("apply", "--schema", url=UNREACHABLE).out)
     assert printed == document_schema()
     jsonschema.Draft202012Validator.check_schema(printed)
-    spec = SpecPut.model_json_schema(by_alias=True)
-    assert printed["$defs"]["SpecPut"]["properties"] == spec["properties"]
+    spec = Spec.model_json_schema(by_alias=True)
+    assert printed["$defs"]["Spec"]["properties"] == spec["properties"]
     for wrong in (
         {"spec": {}},
         {"metadata": {}},

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway_gateway.channels.change import Change, created
-from sluiceway_gateway.channels.model import Channel, Phase
+from sluiceway_gateway.channels.change import created
+from sluiceway_gateway.channels.model import Channel, Phase, Spec
 from sluiceway_gateway.core.errors import Conflict
 from sluiceway_gateway.core.kafka.model import Watermarks
 from sluiceway_gateway.lifecycle.model import (
@@ -30,7 +30,7 @@ MARKS = {0: Watermarks(begin_offset=5, end_offset=20), 1: Watermarks(begin_offse
 
 def channel(phase: Phase = Phase.READY) -> Channel:
     schema = SchemaVersion(id=1, version=1, fingerprint="f1", definition="s", created_at=NOW)
-    made = created(Change(), name="flights", uid="0" * 32, schema=schema, prefix="", now=NOW)
+    made = created(Spec(), name="flights", uid="0" * 32, schema=schema, prefix="", now=NOW)
     return replace(made, phase=phase)
 
 

@@ -17,7 +17,8 @@ from topics import Topics
 
 
 def test_a_channel_gets_its_topic_and_becomes_ready(rig: Rig) -> None:
-    channel = rig.add(partitions=3, retention_ms=60_000, config={"max.message.bytes": "2097152"})
+    config = {"max.message.bytes": "2097152"}
+    channel = rig.add(partitions=3, retention=Retention(ms=60_000), config=config)
     counts = rig.run_once()
     assert (counts.created, counts.checked, counts.changed, counts.more) == (1, 1, 1, False)
     found, topic = rig.get(channel), rig.topic(channel)
@@ -74,7 +75,7 @@ def test_partitions_that_others_added_stay(rig: Rig, operator: Topics) -> None:
 
 
 def test_a_new_configuration_is_applied_and_removed_settings_are_deleted(rig: Rig) -> None:
-    channel = rig.ready(config={"segment.ms": "1000"}, retention_ms=5_000)
+    channel = rig.ready(config={"segment.ms": "1000"}, retention=Retention(ms=5_000))
     rig.change_spec(channel, config={"min.insync.replicas": "1"}, retention=Retention(bytes=10))
     assert rig.run_once().configured == 1
     topic = rig.topic(channel)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from reconciler_rig import RESYNC_S, Rig, condition, status
 from shared_kafka import SharedKafka
-from sluiceway_gateway.channels.model import Channel, ChannelSpec, Phase, TopicRef, may_become
+from sluiceway_gateway.channels.model import Channel, Phase, Spec, TopicRef, may_become
 from sluiceway_gateway.core.errors import AccessFailure, AccessProblem
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.model import (
@@ -36,9 +36,8 @@ channels = st.builds(
     generation=st.just(2),
     revision=st.just(2),
     created_at=st.just(NOW),
-    spec=st.builds(
-        ChannelSpec, schema=st.just("{}"), partitions=st.integers(min_value=1, max_value=3)
-    ),
+    spec=st.builds(Spec, partitions=st.integers(min_value=1, max_value=3)),
+    schema=st.just("{}"),
     schema_id=st.just(1),
     schema_version=st.just(1),
     phase=st.sampled_from(Phase),

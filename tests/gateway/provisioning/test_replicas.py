@@ -16,7 +16,7 @@ import pytest
 from faults import at_call, failing_call
 from reconciler_rig import Rig
 from shared_kafka import SharedKafka
-from sluiceway_gateway.channels.model import Phase, Retention
+from sluiceway_gateway.channels.model import AdoptedTopic, Phase, Retention
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.db.leases import Leader
 from sluiceway_gateway.core.errors import DatabaseUnavailable
@@ -93,7 +93,7 @@ def test_a_delayed_pass_does_not_overwrite_a_newer_observation(
 
 
 def test_a_delayed_pass_does_not_set_back_a_configuration(rig: Rig, hooked: HookedKafka) -> None:
-    channel = rig.ready(retention_ms=60_000)
+    channel = rig.ready(retention=Retention(ms=60_000))
     rig.change_spec(channel, retention=Retention(ms=50_000))
     hooked.after_observation = lambda: (
         rig.change_spec(channel, retention=Retention(ms=90_000)),
@@ -109,7 +109,7 @@ def test_a_delayed_pass_does_not_set_back_a_configuration(rig: Rig, hooked: Hook
 def test_a_configuration_that_a_delayed_pass_set_back_is_corrected_at_once(
     rig: Rig, hooked: HookedKafka
 ) -> None:
-    channel = rig.ready(retention_ms=60_000)
+    channel = rig.ready(retention=Retention(ms=60_000))
     rig.change_spec(channel, retention=Retention(ms=50_000))
     hooked.before_configuration = lambda: (
         rig.change_spec(channel, retention=Retention(ms=90_000)),
@@ -145,7 +145,7 @@ def test_a_delayed_pass_deletes_no_topic_that_was_kept_or_adopted(
         rig.delete(channel, keep_topic=True)
         rig.run_once()
         if adopted:
-            rig.add(topic=channel.topic.name, observed=topic)
+            rig.add(topic=AdoptedTopic(name=channel.topic.name), observed=topic)
 
     # Before the second observation, which follows the creation of the topic.
     hooked.before_creation = lambda: setattr(hooked, "after_observation", lead)

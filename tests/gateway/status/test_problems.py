@@ -6,8 +6,8 @@ from typing import Literal
 
 import pytest
 
-from sluiceway_gateway.channels.change import Change, created
-from sluiceway_gateway.channels.model import Channel, Phase
+from sluiceway_gateway.channels.change import created
+from sluiceway_gateway.channels.model import Channel, Phase, Spec
 from sluiceway_gateway.endpoints.model import Health, Mode, Place, Role, State
 from sluiceway_gateway.schemas.model import SchemaVersion
 from sluiceway_gateway.status.lag import GroupSummary, LedgerSample, OpenBatch, Sample
@@ -35,7 +35,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 def channel(phase: Phase = Phase.READY) -> Channel:
     schema = SchemaVersion(id=1, version=1, fingerprint="f1", definition="s", created_at=NOW)
-    made = created(Change(), name="flights", uid="0" * 32, schema=schema, prefix="", now=NOW)
+    made = created(Spec(), name="flights", uid="0" * 32, schema=schema, prefix="", now=NOW)
     return replace(made, phase=phase)
 
 

@@ -112,7 +112,7 @@ def test_a_request_that_waits_for_a_new_schema_finds_the_channel_with_it(
             was,
             generation=was.generation + 1,
             revision=was.revision + 1,
-            spec=replace(was.spec, schema=WIDER),
+            schema=WIDER,
             schema_id=id_,
             schema_version=2,
         )
