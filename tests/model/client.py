@@ -260,7 +260,8 @@ class Transport:
         gateway = self._gateway
         match names:
             case []:
-                request = replace(BatchPost(**body).request(), partitions=self._partitions)
+                named = None if self._partitions is None else list(self._partitions)
+                request = BatchPost(**body | {"partitions": named})
                 try:
                     batch = gateway.open(request)
                 except SluicewayGatewayError:

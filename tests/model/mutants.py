@@ -298,7 +298,7 @@ def _() -> list[Patch]:
     real = batches._begin
 
     def hidden(ledger: Ledger, request: Any) -> Mapping[int, int]:
-        return real(ledger, replace(request, partitions=None))
+        return real(ledger, request.model_copy(update={"partitions": None}))
 
     def narrow(visible_end: Mapping[int, int], begins: Any) -> Mapping[int, int]:
         lowest = [{at: begin for at, begin in each.items() if at == 0} for each in begins]

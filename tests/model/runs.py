@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 
-from tests.model.gateway import LEASE, Gateway
+from tests.model.gateway import Gateway
 from tests.model.readers import places_of
 from tests.model.world import JobFailed, Log, Process, Record, Steps, Violation, World, pause
 
@@ -192,7 +192,7 @@ class JobRuns:
         ends: dict[int, int] = {}
         for key in keys:
             yield from self._may_fail(name, ends)
-            request = OpenRequest(key=key, owner=key, instance=name, lease=LEASE)
+            request = OpenRequest(key=key, owner=key, instance=name)
             batch = self.gateway.open(request)
             if batch.state is BatchState.COMMITTED:
                 continue

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.model.client import client_threads, end_threads
-from tests.model.gateway import CONFIRM_S, LEASE, TOLERANCE_S, Gateway
+from tests.model.gateway import CONFIRM_S, TOLERANCE_S, Gateway
 from tests.model.jobs import BatchJob, Identity, Job, Stream, Transaction, WriterJob
 from tests.model.readers import (
     StreamReader,
@@ -408,7 +408,7 @@ def interleaved_batches() -> None:
     gateway = Gateway(world, 2)
 
     def open_(name: str) -> Batch:
-        request = OpenRequest(key=name, owner=name, instance=name, lease=LEASE)
+        request = OpenRequest(key=name, owner=name, instance=name)
         return gateway.open(request)
 
     def commit(batch: Batch, manifest: Manifest) -> None:

@@ -75,17 +75,27 @@ def json_response(
     return Response(to_json(body), status, headers=headers, media_type="application/json")
 
 
+def fields_json(value: object) -> dict[str, Any]:
+    """Return the fields of a value that responses have as it is, with its times as text."""
+    return _with_texts(vars(value))
+
+
 def body_of(model: type[BaseModel], source: object, **others: Any) -> dict[str, Any]:
     """Return the body that a response model describes: each field from `others`, or `source`.
 
     `source` has attributes of the same names. The body is for `to_json`: its times are text, and
     other values may be dataclasses.
     """
-    body = {
-        name: others[name] if name in others else getattr(source, name)
-        for name in model.model_fields
-    }
-    return {n: time_json(e) if isinstance(e, datetime) else e for n, e in body.items()}
+    return _with_texts(
+        {
+            name: others[name] if name in others else getattr(source, name)
+            for name in model.model_fields
+        }
+    )
+
+
+def _with_texts(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: time_json(e) if isinstance(e, datetime) else e for n, e in fields.items()}
 
 
 def list_of(items: Iterable[str]) -> str:

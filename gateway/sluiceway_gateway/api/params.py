@@ -2,16 +2,13 @@
 
 import base64
 import hashlib
-import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
-from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Header, Path, Query
 from fastapi import Request as HttpRequest
 from fastapi.dependencies.models import Dependant
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from sluiceway_gateway.api.models import GroupName
 from sluiceway_gateway.core.auth.model import Principal, check_label
@@ -69,36 +66,6 @@ Wait = Annotated[
     ),
 ]
 
-_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)?(.*)")
-_ZONE = re.compile(r"[Zz]|[+-][0-9]{2}:?[0-9]{2}")
-
-
-def _time(value: Any) -> Any:
-    match = _TIME.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError("not a time in ISO 8601, such as 2026-01-31T12:00:00Z")
-    if not match[3]:
-        raise ValueError("a time without a time zone; add one, such as Z")
-    if not _ZONE.fullmatch(match[3]):
-        raise ValueError("not a time zone; write Z, or an offset such as %2B01:00 for +01:00")
-    return value
-
-
-_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
-
-
-def _utc(moment: datetime) -> datetime:
-    """Return the time in UTC; beyond the calendar of UTC, its first or last time."""
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError:
-        return _FIRST if moment.year == _FIRST.year else _LAST
-
-
-# In bodies, strict models would only take datetime objects.
-Time = Annotated[datetime, Field(strict=False), BeforeValidator(_time), AfterValidator(_utc)]
-"""A parameter, or a field of a body, that is a time with its zone, in UTC."""
-
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -121,17 +88,6 @@ def request_of(
     digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
     owner = principal.id if principal.subject is None else f"label:{principal.subject}"
     return Request(key=key, principal=owner, digest=digest)
-
-
-def each_once(key: Callable[[Any], Hashable], message: str) -> AfterValidator:
-    """Return the validator of a list whose items have different keys."""
-
-    def check(items: Sequence[Any]) -> Sequence[Any]:
-        if len({key(item) for item in items}) != len(items):
-            raise ValueError(message)
-        return items
-
-    return AfterValidator(check)
 
 
 def cursor_after(name: str) -> str:

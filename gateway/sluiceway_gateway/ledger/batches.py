@@ -6,7 +6,11 @@ A key has one open batch at a time, the same for all requests of an instance.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Annotated
 
+from pydantic import AfterValidator, Field
+
+from sluiceway_gateway.api.models import INT64_MAX, Count, RequestModel, Time, each_once
 from sluiceway_gateway.core.errors import (
     BatchCommitted,
     BatchFenced,
@@ -20,7 +24,9 @@ from sluiceway_gateway.core.errors import (
     UnknownPartition,
 )
 from sluiceway_gateway.core.kafka.model import Interval
+from sluiceway_gateway.core.names import MAX_PARTITIONS
 from sluiceway_gateway.ledger.model import (
+    LEASE,
     Batch,
     BatchState,
     Ending,
@@ -41,29 +47,52 @@ from sluiceway_gateway.ledger.model import (
     stable_of,
 )
 
+MIN_LEASE_MS, MAX_LEASE_MS = 1_000, 3_600_000
+LEASE_MS = LEASE // timedelta(milliseconds=1)
+ONCE = "each partition may be given once"
 
-@dataclass(frozen=True, kw_only=True)
-class PreviousCommit:
-    """The last commit that a writer knows, by its number and time."""
-
-    number: int
-    at: datetime
+BatchText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpenRequest:
+def lease_of(lease_ms: int | None) -> timedelta:
+    """Return the requested lease, or the default."""
+    return LEASE if lease_ms is None else timedelta(milliseconds=lease_ms)
+
+
+class PreviousCommit(RequestModel):
+    """A commit that a writer has made: `number` and `committed_at` of its response."""
+
+    number: int = Field(ge=1, le=INT64_MAX)
+    at: Time
+
+
+class OpenRequest(RequestModel):
     """A request for the batch of a key. All tasks of one instance get the same batch."""
 
-    key: str
-    owner: str
-    instance: str
-    takeover: bool = False
-    """Replace the owner's other instances at once, instead of waiting for their leases."""
-    ordinal: int | None = None
-    partitions: tuple[int, ...] | None = None
-    own_key: bool = False
-    previous: PreviousCommit | None = None
-    lease: timedelta
+    key: BatchText = Field(description="Identity of the batch; committed once")
+    owner: BatchText = Field(description="The query or job, and its sink; owns its keys")
+    instance: BatchText = Field(description="Of the owner: one run, or one writer")
+    takeover: bool = Field(default=False, description="Abort batches of other instances")
+    ordinal: Count | None = Field(default=None, description="Position in a stream of batches")
+    partitions: (
+        Annotated[
+            list[Annotated[int, Field(ge=0, lt=MAX_PARTITIONS)]],
+            Field(min_length=1, max_length=MAX_PARTITIONS),
+            each_once(int, ONCE),
+            AfterValidator(sorted),
+        ]
+        | None
+    ) = Field(default=None, description="The partitions that are written to; null: any")
+    own_key: bool = Field(default=False, description="Only this instance uses the key")
+    previous: PreviousCommit | None = Field(
+        default=None, description="Refuse unless the database has this commit of the writer"
+    )
+    lease_ms: int | None = Field(
+        default=None,
+        ge=MIN_LEASE_MS,
+        le=MAX_LEASE_MS,
+        description=f"Time without renewal after which the batch is aborted; null: {LEASE_MS}",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,10 +158,10 @@ def open_batch(
         epoch=epoch,
         ordinal=request.ordinal,
         begin=_begin(ended.ledger, request),
-        partitions=request.partitions,
+        partitions=None if request.partitions is None else tuple(request.partitions),
         own_key=request.own_key,
         opened_at=now,
-        lease_until=min(now + request.lease, now + max_age),
+        lease_until=now + min(lease_of(request.lease_ms), max_age),
         max_until=now + max_age,
     )
     return OpenDecision(

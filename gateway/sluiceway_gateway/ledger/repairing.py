@@ -8,6 +8,9 @@ commit can have an offset that a reader has passed.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Annotated
+
+from pydantic import Field
 
 from sluiceway_gateway.core.errors import BeyondWatermark, LedgerIntact, RepairChanged
 from sluiceway_gateway.core.kafka.model import Interval
@@ -30,10 +33,8 @@ class LostRecords:
     """Committed messages of a partition that Kafka has lost."""
 
     partition: int
-    first: int
-    """The first offset that is lost or reused."""
-    end: int
-    """The end of the committed offsets."""
+    first: Annotated[int, Field(description="First offset that is lost or reused")]
+    end: Annotated[int, Field(description="End of the committed offsets")]
     messages: int
 
 
@@ -61,14 +62,14 @@ class RepairRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Repair:
-    """A finished repair; kept for good."""
+    """A repair of a halted channel."""
 
     number: int
     """Its number among the ends of batches."""
     at: datetime
     by: str
     reason: str
-    cause: str
+    cause: Annotated[str, Field(description="The reason of the halt")]
     lost: tuple[LostRecords, ...]
 
     @property

@@ -10,10 +10,10 @@ from pydantic import BaseModel, Field
 
 from sluiceway_gateway.api.auth import Manager, Viewer, Writer
 from sluiceway_gateway.api.deps import ChangesDep, Service
-from sluiceway_gateway.api.json import body_of, json_response
+from sluiceway_gateway.api.json import body_of, fields_json, json_response
 from sluiceway_gateway.api.middleware import long_poll
-from sluiceway_gateway.api.models import INT64_MAX, Count, PartitionText, RequestModel, Uid
-from sluiceway_gateway.api.params import LABEL_TEXT, Conditions, Label, Name, Reason, Time, Wait
+from sluiceway_gateway.api.models import INT64_MAX, Count, PartitionText, RequestModel, Time, Uid
+from sluiceway_gateway.api.params import LABEL_TEXT, Conditions, Label, Name, Reason, Wait
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.core.changes import of_channel
@@ -21,10 +21,10 @@ from sluiceway_gateway.core.db.engine import ChangeKind
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.core.names import MAX_PARTITIONS
 from sluiceway_gateway.core.preconditions import Precondition
-from sluiceway_gateway.ledger.batches import CommitRequest
+from sluiceway_gateway.ledger.batches import BatchText, CommitRequest, lease_of
 from sluiceway_gateway.ledger.reading import CommittedQuery, LedgerReads
 from sluiceway_gateway.ledger.repair_service import Repairs
-from sluiceway_gateway.ledger.repairing import RepairRequest
+from sluiceway_gateway.ledger.repairing import LostRecords, Repair, RepairRequest
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.ledger.wire import (
     MAX_INTERVALS,
@@ -32,16 +32,13 @@ from sluiceway_gateway.ledger.wire import (
     AbortPost,
     BatchBody,
     BatchPost,
-    BatchText,
     CommitBody,
     CommitPost,
     CommitsBody,
     LeaseBody,
     LeasesBody,
-    LostBody,
     OpenBatchBody,
     RenewPost,
-    RepairBody,
     SlicePut,
     VisibleOffsetsBody,
     batch_json,
@@ -49,7 +46,6 @@ from sluiceway_gateway.ledger.wire import (
     commit_json,
     commits_json,
     committed_json,
-    lease_of,
     open_json,
     position_change,
 )
@@ -100,7 +96,7 @@ def open_batch(name: Name, body: BatchPost, writer: Writer, ledgers: LedgersDep)
     If the state is `committed`, write nothing. Write nothing before the response, and only to the
     partitions in `begin`.
     """
-    batch = ledgers.open(name, body.request(), uid=body.uid, principal=writer)
+    batch = ledgers.open(name, body, uid=body.uid, principal=writer)
     return json_response(batch_json(batch))
 
 
@@ -328,7 +324,7 @@ class RepairPlanBody(BaseModel):
     """Records and open batches that a repair gives up."""
 
     cause: str = Field(description="The reason of the halt")
-    lost: list[LostBody]
+    lost: list[LostRecords]
     open: list[OpenBatchBody] = Field(description="Batches that it aborts")
 
 
@@ -363,7 +359,7 @@ def plan_repair(name: Name, uid: OfChannel, _viewer: Viewer, repairs: RepairsDep
 @router.post(
     "/ledger/repair",
     summary="Repair a halted channel",
-    response_model=RepairBody,
+    response_model=Repair,
     response_description="It is repaired",
     responses=problems(404, 409, 413),
 )
@@ -381,4 +377,4 @@ def repair_ledger(
         by=principal.id,
     )
     repair = repairs.repair(name, request, uid=body.uid, by=principal)
-    return json_response(body_of(RepairBody, repair))
+    return json_response(fields_json(repair))

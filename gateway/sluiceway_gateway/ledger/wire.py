@@ -1,13 +1,13 @@
 """JSON of ledgers: request models and responses."""
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from sluiceway_gateway.api.json import body_of
+from sluiceway_gateway.api.json import body_of, fields_json
 from sluiceway_gateway.api.models import (
     INT64_MAX,
     Count,
@@ -15,14 +15,15 @@ from sluiceway_gateway.api.models import (
     PartitionText,
     RequestModel,
     Uid,
+    each_once,
 )
-from sluiceway_gateway.api.params import Time, each_once
 from sluiceway_gateway.core.errors import InvalidManifest, InvalidRequest, Violation
 from sluiceway_gateway.core.names import MAX_PARTITIONS
 from sluiceway_gateway.endpoints.positions import Position
-from sluiceway_gateway.ledger.batches import OpenRequest, PreviousCommit
-from sluiceway_gateway.ledger.model import LEASE, Batch, Manifest, manifest_of
+from sluiceway_gateway.ledger.batches import LEASE_MS, MAX_LEASE_MS, ONCE, BatchText, OpenRequest
+from sluiceway_gateway.ledger.model import Batch, Manifest, manifest_of
 from sluiceway_gateway.ledger.reading import CommitList, VisibleOffsets
+from sluiceway_gateway.ledger.repairing import Repair
 from sluiceway_gateway.ledger.service import BatchInTopic, CommittedBatch, PositionChange
 from sluiceway_gateway.offsets.model import Commit
 
@@ -30,10 +31,7 @@ MAX_INTERVALS = 10_000
 """Intervals in one request; larger manifests are uploaded in slices."""
 MAX_SLICES = 50
 """Slices of one commit: with more intervals it would take longer than clients wait for it."""
-MIN_LEASE_MS, MAX_LEASE_MS = 1_000, 3_600_000
-_LEASE_MS = LEASE // timedelta(milliseconds=1)
 
-BatchText = Annotated[str, Field(min_length=1, max_length=200)]
 Slices = Annotated[int, Field(ge=0, le=MAX_SLICES)]
 _Offset = Annotated[int, Field(ge=0, le=INT64_MAX)]
 Intervals = Annotated[
@@ -47,52 +45,10 @@ Numbers = dict[PartitionText, Count]
 StateName = Literal["open", "committed", "aborted"]
 
 
-_ONCE = "each partition may be given once"
-
-
-class PreviousPost(RequestModel):
-    """A commit that a writer has made: `number` and `committed_at` of its response."""
-
-    number: int = Field(ge=1, le=INT64_MAX)
-    at: Time
-
-
-class BatchPost(RequestModel):
+class BatchPost(OpenRequest):
     """The body of `POST …/batches`."""
 
     uid: Uid = Field(description="Of the channel")
-    key: BatchText = Field(description="Identity of the batch; committed once")
-    owner: BatchText = Field(description="The query or job, and its sink; owns its keys")
-    instance: BatchText = Field(description="Of the owner: one run, or one writer")
-    takeover: bool = Field(default=False, description="Abort batches of other instances")
-    ordinal: Count | None = Field(default=None, description="Position in a stream of batches")
-    partitions: (
-        Annotated[
-            list[Annotated[int, Field(ge=0, lt=MAX_PARTITIONS)]],
-            Field(min_length=1, max_length=MAX_PARTITIONS),
-            each_once(int, _ONCE),
-        ]
-        | None
-    ) = Field(default=None, description="The partitions that are written to; null: any")
-    own_key: bool = Field(default=False, description="Only this instance uses the key")
-    previous: PreviousPost | None = Field(
-        default=None, description="Refuse unless the database has this commit of the writer"
-    )
-    lease_ms: int | None = Field(
-        default=None,
-        ge=MIN_LEASE_MS,
-        le=MAX_LEASE_MS,
-        description=f"Time without renewal after which the batch is aborted; null: {_LEASE_MS}",
-    )
-
-    def request(self) -> OpenRequest:
-        """Return the request."""
-        return OpenRequest(
-            **self.model_dump(exclude={"uid", "partitions", "lease_ms", "previous"}),
-            previous=None if self.previous is None else PreviousCommit(**vars(self.previous)),
-            partitions=None if self.partitions is None else tuple(sorted(self.partitions)),
-            lease=lease_of(self.lease_ms),
-        )
 
 
 class SlicePut(RequestModel):
@@ -135,7 +91,7 @@ class PositionsPost(RequestModel):
     positions: Annotated[
         list[PositionMove],
         Field(min_length=1, max_length=MAX_PARTITIONS),
-        each_once(attrgetter("partition"), _ONCE),
+        each_once(attrgetter("partition"), ONCE),
     ]
 
 
@@ -180,7 +136,7 @@ class RenewPost(RequestModel):
         default=None,
         ge=0,
         le=MAX_LEASE_MS,
-        description=f"From now on; 0: the leases are unchanged; null: {_LEASE_MS}",
+        description=f"From now on; 0: the leases are unchanged; null: {LEASE_MS}",
     )
 
 
@@ -275,37 +231,12 @@ class EndBody(BaseModel):
     opened_at: datetime
 
 
-class LostBody(BaseModel):
-    """Committed messages of a partition that Kafka has lost."""
-
-    partition: int
-    first: int = Field(description="First offset that is lost or reused")
-    end: int = Field(description="End of the committed offsets")
-    messages: int
-
-
-class RepairBody(BaseModel):
-    """A repair of a halted channel."""
-
-    number: int
-    at: datetime
-    by: str
-    reason: str
-    cause: str = Field(description="The reason of the halt")
-    lost: list[LostBody]
-
-
 class CommitsBody(BaseModel):
     """Ends of batches and repairs, newest first, and open batches."""
 
     commits: list[EndBody]
-    repairs: list[RepairBody]
+    repairs: list[Repair]
     open: list[OpenBatchBody]
-
-
-def lease_of(lease_ms: int | None) -> timedelta:
-    """Return the requested lease, or the default."""
-    return LEASE if lease_ms is None else timedelta(milliseconds=lease_ms)
 
 
 def checked_manifest(intervals: Mapping[str, list[list[int]]]) -> Manifest:
@@ -379,7 +310,7 @@ def commits_json(commits: CommitList) -> dict[str, Any]:
         "commits": [
             body_of(EndBody, batch, kind=batch.ending, at=batch.ended_at) for batch in commits.ended
         ],
-        "repairs": [body_of(RepairBody, repair) for repair in commits.repairs],
+        "repairs": [fields_json(repair) for repair in commits.repairs],
         "open": open_json(commits.open),
     }
 

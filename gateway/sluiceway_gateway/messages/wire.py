@@ -9,11 +9,11 @@ from fastapi import Query
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.api.json import body_of, time_json
-from sluiceway_gateway.api.models import INT64_MAX, RequestModel, Uid
-from sluiceway_gateway.api.params import Time, decoded_cursor, encoded_cursor
+from sluiceway_gateway.api.models import INT64_MAX, RequestModel, Time, Uid
+from sluiceway_gateway.api.params import decoded_cursor, encoded_cursor
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.core.names import MAX_PARTITIONS
-from sluiceway_gateway.ledger.wire import BatchText
+from sluiceway_gateway.ledger.batches import BatchText
 from sluiceway_gateway.messages.model import (
     MAX_MESSAGES,
     MAX_READ_PARTITIONS,

@@ -22,7 +22,7 @@ from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.model import Interval, NewMessage, Rejection
 from sluiceway_gateway.ledger import batch_store
 from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
-from sluiceway_gateway.ledger.model import LEASE, Batch, BatchState, digest_of, merge_runs
+from sluiceway_gateway.ledger.model import Batch, BatchState, digest_of, merge_runs
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.messages.model import no_partition
 from sluiceway_gateway.messages.reading import require_same_topic
@@ -186,9 +186,8 @@ class MessageWrites:
                 key=request.batch_key or f"messages-{instance}",
                 owner=self._owner(channel, request.batch_key, principal),
                 instance=instance,
-                partitions=tuple(sorted({message.partition for message, _ in messages})),
+                partitions=list({message.partition for message, _ in messages}),
                 own_key=own_key,
-                lease=LEASE,
             ),
             uid=channel.uid,
             principal=principal,

@@ -13,8 +13,8 @@ from sluiceway_gateway.api.auth import Permission, Viewer, authenticate_again
 from sluiceway_gateway.api.deps import Service
 from sluiceway_gateway.api.json import body_of, json_response, text_of, time_json
 from sluiceway_gateway.api.middleware import unless_disconnected
-from sluiceway_gateway.api.models import Count, Ends, Number, RequestModel, Uid
-from sluiceway_gateway.api.params import IdempotencyKey, InGroup, Name, Wait, each_once, request_of
+from sluiceway_gateway.api.models import Count, Ends, Number, RequestModel, Uid, each_once
+from sluiceway_gateway.api.params import IdempotencyKey, InGroup, Name, Wait, request_of
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute, body_of_model, read_model
 from sluiceway_gateway.core.auth.model import Action, Principal

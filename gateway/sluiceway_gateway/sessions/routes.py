@@ -11,8 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.api.auth import Permission
 from sluiceway_gateway.api.json import body_of, json_response
-from sluiceway_gateway.api.models import Count, Number, RequestModel, Uid
-from sluiceway_gateway.api.params import each_once
+from sluiceway_gateway.api.models import Count, Number, RequestModel, Uid, each_once
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute, body_of_model, read_model
 from sluiceway_gateway.core.auth.model import Principal
@@ -36,9 +35,9 @@ from sluiceway_gateway.endpoints.wire import (
     StateWord,
     counterpart_json,
 )
+from sluiceway_gateway.ledger.batches import BatchText
 from sluiceway_gateway.ledger.model import LEASE
 from sluiceway_gateway.ledger.service import Ledgers
-from sluiceway_gateway.ledger.wire import BatchText
 
 MAX_PAYLOAD_BYTES = 4096
 MAX_ENDPOINTS = 1000

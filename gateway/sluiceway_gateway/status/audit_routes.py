@@ -13,17 +13,9 @@ from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.channels.deps import ChannelsDep
-from sluiceway_gateway.core.audit.model import AuditedAction
+from sluiceway_gateway.core.audit.model import AuditedAction, FieldChange
 
 router = APIRouter(prefix="/v1", tags=["channels"], route_class=StrictRoute)
-
-
-class FieldChangeBody(BaseModel):
-    """A field before and after; null where it has no value."""
-
-    field: str
-    old: str | int | bool | None
-    new: str | int | bool | None
 
 
 class AuditEntryBody(BaseModel):
@@ -39,7 +31,7 @@ class AuditEntryBody(BaseModel):
     action: AuditedAction
     target: str | None = Field(description="Group, endpoint id, batch key, or writer of batches")
     reason: str | None = Field(description="As given with the request")
-    fields: list[FieldChangeBody] = Field(description="At most 20")
+    fields: list[FieldChange] = Field(description="At most 20")
     omitted: int = Field(description="Further changed fields")
 
 

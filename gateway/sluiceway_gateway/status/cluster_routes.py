@@ -14,6 +14,7 @@ from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.channels.deps import ChannelsDep
 from sluiceway_gateway.core.auth.model import Action
 from sluiceway_gateway.core.errors import NotFound
+from sluiceway_gateway.core.kafka.model import Broker, Cluster
 
 router = APIRouter(prefix="/v1/cluster", tags=["cluster"], route_class=StrictRoute)
 
@@ -21,23 +22,6 @@ BrokerId = Annotated[int, Path(ge=0, le=2**31 - 1, description="The broker's nod
 TopicName = Annotated[
     str, Path(pattern=r"^[a-zA-Z0-9._-]{1,249}$", description="The topic's name in Kafka")
 ]
-
-
-class BrokerBody(BaseModel):
-    """A broker with its advertised address. `rack` is null if it has none, or does not tell it."""
-
-    id: int
-    host: str
-    port: int
-    rack: str | None
-
-
-class ClusterBody(BaseModel):
-    """The cluster. `controller_id` is null while there is no controller."""
-
-    cluster_id: str | None
-    controller_id: int | None
-    brokers: list[BrokerBody]
 
 
 class PartitionBody(BaseModel):
@@ -62,7 +46,7 @@ class ClusterTopicBody(BaseModel):
 @router.get(
     "",
     summary="Describe the cluster",
-    response_model=ClusterBody,
+    response_model=Cluster,
     response_description="The cluster",
     responses=problems(),
 )
@@ -76,7 +60,7 @@ def get_cluster(_administrator: Administrator, kafka: KafkaDep) -> Response:
 @router.get(
     "/brokers/{broker_id}",
     summary="Describe a broker",
-    response_model=BrokerBody,
+    response_model=Broker,
     response_description="The broker",
     responses=problems(404),
 )

@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field
 
 from sluiceway_gateway.channels.model import Channel, Phase
 from sluiceway_gateway.endpoints.model import (
@@ -13,6 +15,7 @@ from sluiceway_gateway.endpoints.model import (
     Endpoint,
     Health,
     Place,
+    Role,
     State,
     has_failed,
 )
@@ -40,22 +43,39 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class CurrentProblem:
-    """A current problem of a channel. None is unknown, or does not apply."""
+    """A current problem of a channel; what is unknown or does not apply is null."""
 
-    code: str
+    __pydantic_config__: ClassVar = ConfigDict(json_schema_serialization_defaults_required=True)
+
+    code: Annotated[
+        str,
+        Field(
+            description="`channel_failed`, `channel_not_synced`, `partitions_unavailable`, "
+            "`channel_halted`, `batch_holds_readers`, `reader_stalled`, `reader_stopped`, "
+            "`not_converging`, `position_out_of_range`, `partitions_unread`, `writer_failed`, "
+            "`writer_lost`, `reader_failed`, `reader_lost` or `suspect`; more may follow"
+        ),
+    ]
     severity: Severity
     since: datetime | None = None
-    role: str | None = None
+    role: Role | None = None
     group: str | None = None
     index: int | None = None
     endpoint: str | None = None
-    batch: str | None = None
-    owner: str | None = None
-    held_messages: int | None = None
+    batch: Annotated[str | None, Field(description="Key of an open batch")] = None
+    owner: Annotated[str | None, Field(description="Owner of that batch")] = None
+    held_messages: Annotated[
+        int | None, Field(description="Committed messages that wait for that batch")
+    ] = None
     lag_messages: int | None = None
     reason: str | None = None
-    failures: int | None = None
-    """Number of ended endpoints for which this one, the last to fail, stands; None for others."""
+    failures: Annotated[
+        int | None,
+        Field(
+            description="Of writers and readers that failed, or were lost without a group, within "
+            "the last day: their number. They are one problem, that of the last one"
+        ),
+    ] = None
 
     @property
     def order(self) -> tuple[bool, bool, bool, int]:
@@ -325,7 +345,7 @@ def _of_groups(groups: Mapping[str, GroupSummary]) -> Iterable[CurrentProblem]:
             yield CurrentProblem(
                 code=code,
                 severity=severity,
-                role="reader",
+                role=Role.READER,
                 group=name or None,
                 lag_messages=summary.lag_messages,
             )
@@ -340,7 +360,7 @@ def _of_ranges(out_of_range: Mapping[str, OutOfRange]) -> Iterable[CurrentProble
         yield CurrentProblem(
             code="position_out_of_range",
             severity=Severity.ERROR if counts.beyond else Severity.WARNING,
-            role="reader",
+            role=Role.READER,
             group=name or None,
             reason=", and ".join(
                 text.format("1 partition" if count == 1 else f"{count} partitions")
@@ -356,7 +376,7 @@ def _of_unread(unread: Mapping[str, int]) -> Iterable[CurrentProblem]:
         yield CurrentProblem(
             code="partitions_unread",
             severity=Severity.ERROR,
-            role="reader",
+            role=Role.READER,
             group=name,
             reason=f"nobody has ever read {partitions} with messages",
         )
@@ -390,7 +410,7 @@ def _located(endpoint: Endpoint | EndpointState, code: str, severity: Severity) 
         code=code,
         severity=severity,
         since=endpoint.changed_at,
-        role=str(endpoint.place.role),
+        role=endpoint.place.role,
         group=endpoint.place.group or None,
         index=endpoint.place.index,
         endpoint=endpoint.id,

@@ -9,14 +9,14 @@ from typing import Any
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
-from sluiceway_gateway.api.json import JsonCache, body_of, list_of, text_of, time_json
+from sluiceway_gateway.api.json import JsonCache, body_of, fields_json, list_of, text_of, time_json
 from sluiceway_gateway.channels.model import Channel, Delivery, Phase
 from sluiceway_gateway.endpoints.groups.model import Group
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
 from sluiceway_gateway.schemas.model import Format
 from sluiceway_gateway.status.lag import GroupLag, lag_seconds, rounded
-from sluiceway_gateway.status.problems import MAX_PROBLEMS, CurrentProblem, Severity
+from sluiceway_gateway.status.problems import MAX_PROBLEMS, CurrentProblem
 from sluiceway_gateway.status.reader_progress import ProgressState, offset_at, track_key, worst
 from sluiceway_gateway.status.sample_store import StoredSample
 from sluiceway_gateway.status.store import (
@@ -105,10 +105,7 @@ def summary_json(summary: ChannelSummary) -> dict[str, Any]:
 
 
 def _problems_json(problems: Sequence[CurrentProblem]) -> dict[str, Any]:
-    listed = [
-        vars(problem) | {"since": problem.since and time_json(problem.since)}
-        for problem in problems[:MAX_PROBLEMS]
-    ]
+    listed = [fields_json(problem) for problem in problems[:MAX_PROBLEMS]]
     return {"problems": listed, "more_problems": len(problems) > len(listed)}
 
 
@@ -376,33 +373,6 @@ class StatusGroup(BaseModel):
     partitions: list[StatusGroupPartition]
 
 
-class StatusProblem(BaseModel):
-    """A current problem of a channel; what is unknown or does not apply is null."""
-
-    code: str = Field(
-        description="`channel_failed`, `channel_not_synced`, `partitions_unavailable`, "
-        "`channel_halted`, `batch_holds_readers`, `reader_stalled`, `reader_stopped`, "
-        "`not_converging`, `position_out_of_range`, `partitions_unread`, `writer_failed`, "
-        "`writer_lost`, `reader_failed`, `reader_lost` or `suspect`; more may follow"
-    )
-    severity: Severity
-    since: datetime | None
-    role: Role | None
-    group: str | None
-    index: int | None
-    endpoint: str | None
-    batch: str | None = Field(description="Key of an open batch")
-    owner: str | None = Field(description="Owner of that batch")
-    held_messages: int | None = Field(description="Committed messages that wait for that batch")
-    lag_messages: int | None
-    reason: str | None
-    failures: int | None = Field(
-        description="Of writers and readers that failed, or were lost without a group, within the "
-        "last day: their number. "
-        "They are one problem, that of the last one"
-    )
-
-
 _PROBLEMS = Field(
     description="Current problems: live ones before failures, errors first, by the messages that "
     f"they hold up; at most {MAX_PROBLEMS}"
@@ -421,7 +391,7 @@ class StatusBody(BaseModel):
     partitions: list[StatusPartition]
     ledger: StatusLedger | None = Field(description="null for at_least_once")
     write_rate: float | None = Field(description="Messages per second over the last seconds")
-    problems: list[StatusProblem] = _PROBLEMS
+    problems: list[CurrentProblem] = _PROBLEMS
     more_problems: bool = _MORE_PROBLEMS
 
 
@@ -440,7 +410,7 @@ class StatusLine(BaseModel):
     read_rate: float | None = Field(description="Of all groups, in messages per second")
     trend: float | None = Field(description="Growth of the largest lag in messages per second")
     last_heartbeat_at: datetime | None = Field(description=f"Of any endpoint. {_HEARTBEAT}")
-    problems: list[StatusProblem] = _PROBLEMS
+    problems: list[CurrentProblem] = _PROBLEMS
     more_problems: bool = _MORE_PROBLEMS
 
 

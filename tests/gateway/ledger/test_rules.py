@@ -83,7 +83,7 @@ class Channel:
             self.owners.get(owner),
             of_key[-1] if of_key else None,
             self.open_batches,
-            OpenRequest(key=key, owner=owner, instance=instance, lease=LEASE, **more),
+            OpenRequest(key=key, owner=owner, instance=instance, **more),
             self.now,
             new_id=f"b{len(self.batches)}",
             max_age=HOUR,
@@ -154,11 +154,11 @@ def test_a_batch_begins_at_the_visible_ends_of_the_partitions_that_it_names(
     channel.commit(channel.open("a").batch, manifest((0, 5), at=1))
 
     assert channel.open("b").batch.begin == {0: 0, 1: 5}
-    assert channel.open("c", partitions=(1,)).batch.begin == {1: 5}
+    assert channel.open("c", partitions=[1]).batch.begin == {1: 5}
 
 
 def test_an_open_batch_holds_back_only_the_partitions_that_it_names(channel: Channel) -> None:
-    channel.open("held", "i2", partitions=(1,))
+    channel.open("held", "i2", partitions=[1])
     batch = channel.open("k").batch
     channel.commit(batch, {0: (Interval(0, 4),), 1: (Interval(0, 7),)})
 
@@ -339,12 +339,12 @@ def test_offsets_of_another_commit_are_refused(channel: Channel) -> None:
 
 
 def test_partitions_outside_of_the_batch_are_refused(channel: Channel) -> None:
-    batch = channel.open("k", partitions=(0,)).batch
+    batch = channel.open("k", partitions=[0]).batch
 
     with pytest.raises(UnknownPartition, match="opened without partition 1"):
         channel.commit(batch, manifest((0, 1), at=1))
     with pytest.raises(UnknownPartition, match="has 2 partitions"):
-        channel.open("other", partitions=(2,))
+        channel.open("other", partitions=[2])
 
 
 def test_a_batch_does_not_get_the_partitions_of_later_growth(channel: Channel) -> None:

@@ -25,7 +25,8 @@ from sluiceway_gateway.ledger.reading import CommittedQuery, LedgerReads
 from sluiceway_gateway.ledger.service import Ledgers, save_aborted
 
 WRITERS, READERS, BATCHES = 6, 2, 12
-LEASE = timedelta(seconds=10)
+LEASE_MS = 10_000
+LEASE = timedelta(milliseconds=LEASE_MS)
 ALL = CommittedQuery(limit=10_000)
 
 
@@ -88,8 +89,8 @@ class Writers:
             instance=uuid.uuid4().hex,
             takeover=chance.random() < 0.5,
             ordinal=ordinal if chance.random() < 0.3 else None,
-            partitions=chance.choice([None, (0, 1), (1, 2)]),
-            lease=LEASE,
+            partitions=chance.choice([None, [0, 1], [1, 2]]),
+            lease_ms=LEASE_MS,
         )
         name, uid = self._site.name, self._site.uid
         batch = self._ledgers.open(name, request, uid=uid, principal=LOOPBACK).batch
@@ -256,7 +257,7 @@ def test_no_committed_key_is_lost_while_ledgers_are_pruned(ledger: LedgerSite) -
 
     def reopen(key: str) -> str:
         owner = key.split("/")[0]
-        request = OpenRequest(key=key, owner=owner, instance=uuid.uuid4().hex, lease=LEASE)
+        request = OpenRequest(key=key, owner=owner, instance=uuid.uuid4().hex, lease_ms=LEASE_MS)
         return str(
             ledgers.open(ledger.name, request, uid=ledger.uid, principal=LOOPBACK).batch.state
         )
@@ -273,7 +274,7 @@ def test_no_committed_key_is_lost_while_ledgers_are_pruned(ledger: LedgerSite) -
 @pytest.mark.sample
 def test_one_of_many_concurrent_openings_creates_the_batch(ledger: LedgerSite) -> None:
     ledgers: Ledgers = ledger.rig.app.state.parts.ledgers
-    request = OpenRequest(key="k", owner="o", instance="i", lease=LEASE)
+    request = OpenRequest(key="k", owner="o", instance="i", lease_ms=LEASE_MS)
     with ThreadPoolExecutor(12) as pool:
         openings = [
             pool.submit(ledgers.open, ledger.name, request, uid=ledger.uid, principal=LOOPBACK)
@@ -288,7 +289,7 @@ def test_a_concurrent_commit_and_abort_have_one_outcome(ledger: LedgerSite) -> N
     name, uid = ledger.name, ledger.uid
     for count in range(15):
         manifest = {0: (Interval(count, count + 1),)}
-        request = OpenRequest(key=f"k{count}", owner="o", instance="i", lease=LEASE)
+        request = OpenRequest(key=f"k{count}", owner="o", instance="i", lease_ms=LEASE_MS)
         batch = ledgers.open(name, request, uid=uid, principal=LOOPBACK).batch
         commit = CommitRequest(
             batch=batch.id,

@@ -39,7 +39,7 @@ class AuditedAction(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class FieldChange:
-    """A field with its values before and after; None where it has none."""
+    """A field before and after; null where it has no value."""
 
     field: str
     old: Scalar

@@ -183,7 +183,7 @@ class Client:
             cluster_id=metadata.cluster_id,
             controller_id=metadata.controller_id if metadata.controller_id >= 0 else None,
             brokers=tuple(
-                Broker(id=broker.id, host=broker.host, port=broker.port)
+                Broker(id=broker.id, host=broker.host, port=broker.port, rack=None)
                 for _, broker in sorted(metadata.brokers.items())
             ),
         )

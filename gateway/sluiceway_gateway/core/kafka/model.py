@@ -113,17 +113,17 @@ class NewMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class Broker:
-    """One broker, with the address that clients use."""
+    """A broker with its advertised address. `rack` is null if it has none, or does not tell it."""
 
     id: int
     host: str
     port: int
-    rack: str | None = None
+    rack: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The Kafka cluster: `controller_id` is None while there is no controller."""
+    """The cluster. `controller_id` is null while there is no controller."""
 
     cluster_id: str | None
     controller_id: int | None

@@ -7,6 +7,9 @@ run several jobs, so there the query counts too.
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Health, Role, SparkJob, State, outcome
 
@@ -49,7 +52,9 @@ class JobEdge:
 
     channel: str
     role: Role
-    groups: tuple[str, ...]
+    groups: Annotated[
+        tuple[str, ...], Field(description="Names of their groups; some may have none")
+    ]
     live: int
     lost: int
     failed: int

@@ -8,25 +8,12 @@ from sluiceway_gateway.api.json import json_response
 from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute
-from sluiceway_gateway.endpoints.model import Role
 from sluiceway_gateway.endpoints.wire import SparkPost
 from sluiceway_gateway.status.deps import StatusesDep
-from sluiceway_gateway.status.graph.model import MAX_CHANNELS
+from sluiceway_gateway.status.graph.model import MAX_CHANNELS, JobEdge
 from sluiceway_gateway.status.wire import StatusLine, summary_json
 
 router = APIRouter(prefix="/v1", tags=["status"], route_class=StrictRoute)
-
-
-class GraphEdge(BaseModel):
-    """A job's endpoints at a channel, in one role."""
-
-    channel: str
-    role: Role
-    groups: list[str] = Field(description="Names of their groups; some may have none")
-    live: int
-    lost: int
-    failed: int
-    finished: int
 
 
 class GraphJobBody(BaseModel):
@@ -36,7 +23,7 @@ class GraphJobBody(BaseModel):
     name: str | None = Field(description="Its query, application, most frequent group, or title")
     spark: SparkPost | None
     processes: int
-    edges: list[GraphEdge]
+    edges: list[JobEdge]
 
 
 class GraphBody(BaseModel):

@@ -7,6 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Annotated
+
+from pydantic import Field
 
 from sluiceway_gateway.status.lag import GroupSummary, lag_seconds, rounded
 
@@ -139,12 +142,18 @@ def _mean(numbers: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSeries:
-    """A group over the times of a history; None is unknown."""
+    """A group of readers; each list has one value for each of `times`, and null is unknown."""
 
-    lag_messages: Sequence[int | None]
-    lag_seconds: Sequence[float | None]
-    lag_seconds_at_least: Sequence[bool]
-    read_rate: Sequence[float | None]
+    group: Annotated[str | None, Field(description="null: the readers without a group")]
+    lag_messages: Annotated[list[int | None], Field(description="The largest lag in the interval")]
+    lag_seconds: Annotated[
+        list[float | None],
+        Field(description="The largest age of the next message to read in the interval"),
+    ]
+    lag_seconds_at_least: Annotated[
+        list[bool], Field(description="Whether `lag_seconds` is a lower bound")
+    ]
+    read_rate: Annotated[list[float | None], Field(description="Messages per second, the mean")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,9 +178,8 @@ class LagHistory:
     def series(self, name: str) -> GroupSeries:
         """Return the figures of a group, one for each point."""
         points = [vars(point.groups.get(name, _UNKNOWN)) for point in self.points]
-        return GroupSeries(
-            **{field: [point[field] for point in points] for field in vars(_UNKNOWN)}
-        )
+        figures = {field: [point[field] for point in points] for field in vars(_UNKNOWN)}
+        return GroupSeries(group=name or None, **figures)
 
 
 def resolution_for(since: datetime, *, now: datetime) -> Resolution:

@@ -8,28 +8,21 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sluiceway_gateway.api.auth import Viewer
 from sluiceway_gateway.api.json import json_response, time_json
-from sluiceway_gateway.api.models import GroupName
-from sluiceway_gateway.api.params import Name, Time
+from sluiceway_gateway.api.models import GroupName, Time
+from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.endpoints.wire import EndpointChannel
 from sluiceway_gateway.status.deps import StatusesDep
-from sluiceway_gateway.status.lag_history.model import MAX_GROUPS, RESOLUTIONS, LagHistory
+from sluiceway_gateway.status.lag_history.model import (
+    MAX_GROUPS,
+    RESOLUTIONS,
+    GroupSeries,
+    LagHistory,
+)
 
 router = APIRouter(prefix="/v1", tags=["status"], route_class=StrictRoute)
-
-
-class HistoryGroup(BaseModel):
-    """A group of readers; each list has one value for each of `times`, and null is unknown."""
-
-    group: str | None = Field(description="null: the readers without a group")
-    lag_messages: list[int | None] = Field(description="The largest lag in the interval")
-    lag_seconds: list[float | None] = Field(
-        description="The largest age of the next message to read in the interval"
-    )
-    lag_seconds_at_least: list[bool] = Field(description="Whether `lag_seconds` is a lower bound")
-    read_rate: list[float | None] = Field(description="Messages per second, the mean")
 
 
 class HistoryBody(BaseModel):
@@ -68,7 +61,7 @@ class HistoryBody(BaseModel):
         "left out: an idle channel is sampled once a minute, and none while no replica leads"
     )
     write_rate: list[float | None] = Field(description="Messages per second, the mean")
-    groups: list[HistoryGroup] = Field(
+    groups: list[GroupSeries] = Field(
         description=f"By name; at most {MAX_GROUPS}, those with the largest lag"
     )
 
@@ -108,5 +101,5 @@ def _history_json(channel: Channel, history: LagHistory, *, only: str | None) ->
         "step_s": history.step_s,
         "times": [time_json(datetime.fromtimestamp(point.at_s, UTC)) for point in history.points],
         "write_rate": [point.write_rate for point in history.points],
-        "groups": [{"group": name or None, **vars(history.series(name))} for name in names],
+        "groups": [history.series(name) for name in names],
     }
