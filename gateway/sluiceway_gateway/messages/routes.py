@@ -16,7 +16,6 @@ from sluiceway_gateway.messages.wire import (
     Cursor,
     Limit,
     MessagesBody,
-    MessagesPost,
     Offset,
     PartitionNumber,
     Since,
@@ -27,7 +26,7 @@ from sluiceway_gateway.messages.wire import (
     start_point,
     written_json,
 )
-from sluiceway_gateway.messages.writing import MessageWrites
+from sluiceway_gateway.messages.writing import MessageWrites, WriteRequest
 
 router = APIRouter(
     prefix="/v1/channels/{name}/messages", tags=["messages"], route_class=StrictRoute
@@ -84,7 +83,7 @@ async def list_messages(
 )
 async def write_messages(
     name: Name,
-    body: MessagesPost,
+    body: WriteRequest,
     writer: Writer,
     message_writes: MessageWritesDep,
     message_threads: MessageThreadsDep,
@@ -94,10 +93,9 @@ async def write_messages(
     On exactly-once channels they are one committed batch, which a repeat with the same `batch_key`
     does not write again. On other channels a repeat writes again.
     """
-    request = body.request()
 
     def write() -> Response:
-        written = message_writes.write(name, request, writer)
+        written = message_writes.write(name, body, writer)
         return json_response(written_json(written), 201)
 
     return await message_threads.run(write)

@@ -9,11 +9,10 @@ from fastapi import Query
 from pydantic import BaseModel, Field
 
 from sluiceway_gateway.api.json import body_of, time_json
-from sluiceway_gateway.api.models import INT64_MAX, RequestModel, Time, Uid
+from sluiceway_gateway.api.models import INT64_MAX, Time
 from sluiceway_gateway.api.params import decoded_cursor, encoded_cursor
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.core.names import MAX_PARTITIONS
-from sluiceway_gateway.ledger.batches import BatchText
 from sluiceway_gateway.messages.model import (
     MAX_MESSAGES,
     MAX_READ_PARTITIONS,
@@ -21,11 +20,9 @@ from sluiceway_gateway.messages.model import (
     shortened,
 )
 from sluiceway_gateway.messages.reading import MessagePage, ShownMessage
-from sluiceway_gateway.messages.writing import WriteRequest, WrittenMessages
+from sluiceway_gateway.messages.writing import WrittenMessage, WrittenMessages
 from sluiceway_gateway.schemas.model import Format
 
-MAX_WRITTEN = 100
-"""Records in a request."""
 _RESPONSE_CHARACTERS = 4 * 1024 * 1024
 _MESSAGE_CHARACTERS = 1024 * 1024
 _KEY_SHARE, _HEADER_SHARE = 16, 64
@@ -198,50 +195,6 @@ class MessagesBody(BaseModel):
     next_cursor: str | None = Field(description="The next page in this order; null at the end")
 
 
-class MessagesPost(RequestModel):
-    """The body of `POST …/messages`."""
-
-    uid: Uid | None = Field(
-        default=None, description="Of the channel; a later channel of the name is refused"
-    )
-    records: list[dict[str, Any]] = Field(
-        min_length=1,
-        max_length=MAX_WRITTEN,
-        description="In the JSON forms of GET; fields with a default may be left out",
-    )
-    partition: int | None = Field(
-        default=None, ge=0, lt=MAX_PARTITIONS, description="Default: by `key`, else in turn"
-    )
-    key: Annotated[str, Field(max_length=10_000)] | int | None = Field(
-        default=None,
-        description="Of each message: a text in UTF-8, or a number as 8 bytes, big endian",
-    )
-    batch_key: BatchText | None = Field(
-        default=None,
-        description="On exactly-once channels: a repeat with the same key writes nothing",
-    )
-
-    def request(self) -> WriteRequest:
-        """Return the request. Raises InvalidRequest for a number of more than 64 bits."""
-        return WriteRequest(**vars(self) | {"key": _key_bytes(self.key)})
-
-
-def _key_bytes(key: str | int | None) -> bytes | None:
-    if key is None or isinstance(key, str):
-        return None if key is None else key.encode()
-    if not -(2**63) <= key < 2**63:
-        raise InvalidRequest.at("/key", "a number of at most 64 bits, or a text")
-    return key.to_bytes(8, "big", signed=True)
-
-
-class WrittenMessageBody(BaseModel):
-    """The offset of a message."""
-
-    partition: int
-    offset: int
-    records: int
-
-
 class WrittenBatchBody(BaseModel):
     """The committed batch."""
 
@@ -254,7 +207,7 @@ class WrittenBatchBody(BaseModel):
 class WrittenBody(BaseModel):
     """Messages that Kafka has on all in-sync replicas."""
 
-    messages: list[WrittenMessageBody]
+    messages: list[WrittenMessage]
     batch: WrittenBatchBody | None = Field(description="Of exactly-once channels")
 
 
@@ -282,10 +235,7 @@ def written_json(written: WrittenMessages) -> dict[str, Any]:
     """Return the JSON of messages that were written."""
     batch = written.batch
     return {
-        "messages": [
-            {"partition": partition, "offset": offset, "records": records}
-            for partition, offset, records in written.messages
-        ],
+        "messages": written.messages,
         "batch": batch and body_of(WrittenBatchBody, batch, replayed=written.replayed),
     }
 

@@ -3,12 +3,14 @@
 import secrets
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import structlog
+from pydantic import Field
 
+from sluiceway_gateway.api.models import RequestModel, Uid
 from sluiceway_gateway.channels.model import Channel, Delivery
 from sluiceway_gateway.channels.service import Channels, require_channel
 from sluiceway_gateway.core.audit import store as audit_store
@@ -20,8 +22,9 @@ from sluiceway_gateway.core.db.failures import reason_of
 from sluiceway_gateway.core.errors import DatabaseUnavailable, InvalidRequest, SluicewayGatewayError
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.model import Interval, NewMessage, Rejection
+from sluiceway_gateway.core.names import MAX_PARTITIONS
 from sluiceway_gateway.ledger import batch_store
-from sluiceway_gateway.ledger.batches import CommitRequest, OpenRequest
+from sluiceway_gateway.ledger.batches import BatchText, CommitRequest, OpenRequest
 from sluiceway_gateway.ledger.model import Batch, BatchState, digest_of, merge_runs
 from sluiceway_gateway.ledger.service import Ledgers
 from sluiceway_gateway.messages.model import no_partition
@@ -32,30 +35,63 @@ _log = structlog.get_logger(__name__)
 
 OWNER = "sluiceway.messages"
 """Owner of the batches of hand-written messages; a label's own has the label behind it."""
+MAX_WRITTEN = 100
+"""Records in a request."""
 _FRAMING_BYTES = 128
 """Kafka's overhead of a message."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WriteRequest:
-    """Records to write by hand."""
+class WriteRequest(RequestModel):
+    """The body of `POST …/messages`."""
 
-    records: Sequence[Mapping[str, Any]]
-    uid: str | None = None
-    partition: int | None = None
-    key: bytes | None = None
-    batch_key: str | None = None
+    uid: Uid | None = Field(
+        default=None, description="Of the channel; a later channel of the name is refused"
+    )
+    records: list[dict[str, Any]] = Field(
+        min_length=1,
+        max_length=MAX_WRITTEN,
+        description="In the JSON forms of GET; fields with a default may be left out",
+    )
+    partition: int | None = Field(
+        default=None, ge=0, lt=MAX_PARTITIONS, description="Default: by `key`, else in turn"
+    )
+    key: Annotated[str, Field(max_length=10_000)] | int | None = Field(
+        default=None,
+        description="Of each message: a text in UTF-8, or a number as 8 bytes, big endian",
+    )
+    batch_key: BatchText | None = Field(
+        default=None,
+        description="On exactly-once channels: a repeat with the same key writes nothing",
+    )
+
+    def key_bytes(self) -> bytes | None:
+        """Return the key of the messages. Raises InvalidRequest for a number above 64 bits."""
+        key = self.key
+        if key is None or isinstance(key, str):
+            return None if key is None else key.encode()
+        if not -(2**63) <= key < 2**63:
+            raise InvalidRequest.at("/key", "a number of at most 64 bits, or a text")
+        return key.to_bytes(8, "big", signed=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenMessage:
+    """The offset of a message."""
+
+    partition: int
+    offset: int
+    records: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenMessages:
-    """The written messages as (partition, offset, records).
+    """The written messages.
 
     `batch` is their committed batch. `replayed`: its key was committed before, and nothing was
     written.
     """
 
-    messages: tuple[tuple[int, int, int], ...] = ()
+    messages: tuple[WrittenMessage, ...] = ()
     batch: Batch | None = None
     replayed: bool = False
 
@@ -78,6 +114,7 @@ class MessageWrites:
         KafkaUnavailable, and InvalidRequest for records that do not fit the schema, and for
         messages that Kafka refuses.
         """
+        key = request.key_bytes()
         channel, versions = self.channels.connected(name, writes=True)
         require_channel(name, channel, request.uid)
         exact = channel.spec.delivery is Delivery.EXACTLY_ONCE
@@ -85,7 +122,7 @@ class MessageWrites:
             raise InvalidRequest.at(
                 "/batch_key", "only channels with the delivery exactly_once have it"
             )
-        messages = self._encoded(channel, versions, request)
+        messages = self._encoded(channel, versions, request, key)
         require_same_topic(self.kafka, channel)
         if exact:
             written = self._committed(channel, messages, request, principal)
@@ -97,8 +134,8 @@ class MessageWrites:
 
     def _record(self, channel: Channel, written: WrittenMessages, principal: Principal) -> None:
         by_partition: defaultdict[int, list[int]] = defaultdict(list)
-        for partition, offset, _ in written.messages:
-            by_partition[partition].append(offset)
+        for message in written.messages:
+            by_partition[message.partition].append(message.offset)
         try:
             with self.database.write() as tx:
                 audit_store.add(
@@ -122,7 +159,11 @@ class MessageWrites:
             )
 
     def _encoded(
-        self, channel: Channel, versions: Sequence[SchemaVersion], request: WriteRequest
+        self,
+        channel: Channel,
+        versions: Sequence[SchemaVersion],
+        request: WriteRequest,
+        key: bytes | None,
     ) -> list[tuple[NewMessage, int]]:
         """Return the messages to write, each with its number of records."""
         from sluiceway_gateway.messages.records import encode, partition_of
@@ -131,20 +172,20 @@ class MessageWrites:
         if request.partition is not None and request.partition >= partitions:
             raise no_partition("/partition", request.partition, partitions)
         (version,) = (version for version in versions if version.id == channel.schema_id)
-        limit_bytes = channel.max_message_bytes - _FRAMING_BYTES - len(request.key or b"")
+        limit_bytes = channel.max_message_bytes - _FRAMING_BYTES - len(key or b"")
         encoded = encode(
             request.records, channel.spec.format, version, limit_bytes=max(1, limit_bytes)
         )
         first, step = request.partition, 0
-        if first is None and request.key is not None:
-            first = partition_of(request.key, partitions)
+        if first is None and key is not None:
+            first = partition_of(key, partitions)
         elif first is None:
             first, step = secrets.randbelow(partitions), 1
         return [
             (
                 NewMessage(
                     partition=(first + step * index) % partitions,
-                    key=request.key,
+                    key=key,
                     value=message.value,
                 ),
                 message.records,
@@ -166,7 +207,7 @@ class MessageWrites:
             )
         return WrittenMessages(
             messages=tuple(
-                (message.partition, offset, records)
+                WrittenMessage(partition=message.partition, offset=offset, records=records)
                 for (message, records), offset in zip(messages, offsets, strict=True)
             )
         )
@@ -244,9 +285,9 @@ class MessageWrites:
 def _commit_request(batch: Batch, instance: str, written: WrittenMessages) -> CommitRequest:
     by_partition: defaultdict[int, list[int]] = defaultdict(list)
     counts: Counter[int] = Counter()
-    for partition, offset, records in written.messages:
-        by_partition[partition].append(offset)
-        counts[partition] += records
+    for message in written.messages:
+        by_partition[message.partition].append(message.offset)
+        counts[message.partition] += message.records
     manifest = {
         partition: merge_runs(Interval(offset, offset + 1) for offset in offsets)
         for partition, offsets in sorted(by_partition.items())
