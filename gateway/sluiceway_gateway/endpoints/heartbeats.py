@@ -4,12 +4,16 @@ Tasks run in other processes, whose heartbeats carry their reports. Their endpoi
 the heartbeats of the session that attached it.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from sluiceway_gateway.api.models import Count, Number, RequestModel, Uid
 from sluiceway_gateway.channels.model import FINISHING, Heartbeat
 from sluiceway_gateway.channels.store import hold_channels
 from sluiceway_gateway.core.auth.model import Principal
@@ -23,13 +27,16 @@ from sluiceway_gateway.endpoints.change_store import EndpointChange, is_visible,
 from sluiceway_gateway.endpoints.model import (
     OPEN,
     Attempt,
+    Counters,
     Endpoint,
     Health,
-    Reached,
+    Positions,
     Role,
     State,
+    TaskState,
     are_done,
     moved,
+    reached_of,
     recorded,
     recounted,
     representative,
@@ -52,32 +59,70 @@ Side = tuple[str, Role]
 """A channel's uid and a role."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EndpointReport:
-    """The state of an endpoint, by its own report."""
-
-    id: str
-    epoch: int
-    state: State
-    counters: Mapping[str, float]
-    payload: Mapping[str, Any] | None
-    listens: bool
-    """Whether the reply lists its counterparts."""
-    seen: int | None
-    """The revision of the counterparts that the client knows."""
-    reached: Reached | None = None
-    """The next offset by partition, committed or not; None: unchanged."""
+MAX_PAYLOAD_BYTES = 4096
 
 
-@dataclass(frozen=True, kw_only=True)
-class TaskReport:
-    """The state of an attempt at a task."""
+def _check_payload(payload: dict[str, Any]) -> dict[str, Any]:
+    size = len(json.dumps(payload, separators=(",", ":"), ensure_ascii=False).encode())
+    if size > MAX_PAYLOAD_BYTES:
+        raise ValueError(
+            f"a payload has at most {MAX_PAYLOAD_BYTES} bytes as JSON, this one has {size}"
+        )
+    return payload
 
-    attempt: Attempt
-    parts: int | None
-    """The number of tasks of the endpoint, if known."""
-    epoch: int | None = None
-    """The epoch of the endpoint; None if the client does not send it."""
+
+class EndpointReport(RequestModel):
+    """The state of an endpoint."""
+
+    id: Uid
+    epoch: Number
+    # Strict validation would refuse the values of an enum; the reference lists them in place.
+    state: Annotated[
+        State, Field(strict=False), WithJsonSchema({"type": "string", "enum": [*State]})
+    ]
+    counters: Counters = Field(default_factory=dict)
+    payload: Annotated[dict[str, Any], AfterValidator(_check_payload)] | None = Field(
+        default=None, description="At most 4096 bytes of JSON, for the counterparts"
+    )
+    positions: Positions | None = Field(
+        default=None,
+        description="The next offset by partition, committed or not, and how many records of that "
+        "message are done; null: unchanged",
+    )
+    seen: Count | None = Field(
+        default=None,
+        description="The revision of the counterparts that the endpoint has; null for none. "
+        "Without it, the reply lists no counterparts",
+    )
+
+
+class TaskReport(RequestModel):
+    """The state of an attempt at a task of an endpoint."""
+
+    endpoint: Uid
+    epoch: Number | None = Field(default=None, description="Of the endpoint; another one is fenced")
+    task: Annotated[str, Field(min_length=1, max_length=64)]
+    attempt: Count = Field(description="Later attempts have higher numbers")
+    state: Annotated[
+        TaskState, Field(strict=False), WithJsonSchema({"type": "string", "enum": [*TaskState]})
+    ]
+    counters: Counters = Field(default_factory=dict)
+    positions: Positions | None = None
+    parts: Number | None = Field(
+        default=None,
+        description="Number of tasks of the endpoint; a reader is closed when so many are done",
+    )
+
+    def to_attempt(self) -> Attempt:
+        """Return the attempt as it is stored."""
+        return Attempt(
+            endpoint=self.endpoint,
+            task=self.task,
+            number=self.attempt,
+            state=self.state,
+            counters=self.counters,
+            reached=reached_of(self.positions),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +197,7 @@ class HeartbeatService:
         """
         by_endpoint: dict[str, list[TaskReport]] = defaultdict(list)
         for report in tasks:
-            by_endpoint[report.attempt.endpoint].append(report)
+            by_endpoint[report.endpoint].append(report)
         with self.database.write() as tx:
             self.tokens.require_valid(tx, principal)
             heartbeat = _Heartbeat(
@@ -238,10 +283,14 @@ class _Heartbeat:
         endpoints_store.save_counters(
             tx,
             [
-                (evaluation.after, evaluation.report.counters, evaluation.report.reached)
+                (
+                    evaluation.after,
+                    evaluation.report.counters,
+                    reached_of(evaluation.report.positions),
+                )
                 for evaluation in evaluated
                 if evaluation.after and evaluation.context and not evaluation.after.is_finished
-                if evaluation.report.reached is not None
+                if evaluation.report.positions is not None
                 or (
                     not evaluation.change
                     and evaluation.report.counters != evaluation.context.endpoint.counters
@@ -368,16 +417,14 @@ class _Heartbeat:
     def _with_attempts(self, endpoint: Endpoint, reports: Sequence[TaskReport]) -> Endpoint:
         """Save attempts, and return the endpoint with the sums of its tasks."""
         sums: Mapping[str, float] = endpoint.counters
-        tasks = {(endpoint.id, report.attempt.task) for report in reports}
+        tasks = {(endpoint.id, report.task) for report in reports}
         stored = session_store.attempts(self.tx, tasks)
         saved: list[Attempt] = []
         for report in reports:
-            attempts = stored[endpoint.id, report.attempt.task]
+            attempts = stored[endpoint.id, report.task]
             before = representative(attempts)
-            same = next(
-                (attempt for attempt in attempts if attempt.number == report.attempt.number), None
-            )
-            after = recorded(same, report.attempt)
+            same = next((attempt for attempt in attempts if attempt.number == report.attempt), None)
+            after = recorded(same, report.to_attempt())
             attempts[:] = [attempt for attempt in attempts if attempt is not same] + [after]
             saved.append(after)
             sums = recounted(sums, before, representative(attempts))
@@ -408,7 +455,9 @@ def _replies(evaluated: Sequence[_Evaluated]) -> tuple[EndpointReply, ...]:
         uid, role = context.endpoint.channel_uid, context.endpoint.place.role
         revision = context.revision + (uid in revised)
         lists = (
-            report.listens and evaluation.status in ("ok", "refused") and revision != report.seen
+            "seen" in report.model_fields_set
+            and evaluation.status in ("ok", "refused")
+            and revision != report.seen
         )
         replies.append(
             EndpointReply(

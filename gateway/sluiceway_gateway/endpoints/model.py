@@ -4,12 +4,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from sluiceway_gateway.api.models import INT64_MAX, Count, PartitionText
 from sluiceway_gateway.channels.model import MIN_HEARTBEAT_MS, Heartbeat
 from sluiceway_gateway.core.auth.model import Action
 from sluiceway_gateway.core.errors import Fenced, IllegalTransition, PatienceOutOfBounds
+from sluiceway_gateway.core.names import MAX_PARTITIONS
 
+# Bounded so that no sum of them is infinite, which JSON does not have.
+Counter = Count | Annotated[float, Field(ge=0, le=INT64_MAX)]
+Counters = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=64)], Counter],
+    Field(max_length=32, description="Counters by name"),
+]
+Positions = Annotated[
+    dict[PartitionText, Annotated[list[Count], Field(min_length=2, max_length=2)]],
+    Field(
+        max_length=MAX_PARTITIONS,
+        description="By partition, the next offset to read and how many of its records are done",
+    ),
+]
 Reached = Mapping[int, tuple[int, int]]
 """By partition, the next offset to read and how many records of that message are done."""
 

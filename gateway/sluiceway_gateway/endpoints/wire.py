@@ -12,7 +12,6 @@ from sluiceway_gateway.api.models import (
     Ends,
     GroupName,
     Number,
-    PartitionText,
     RequestModel,
     Uid,
 )
@@ -28,27 +27,13 @@ from sluiceway_gateway.channels.wire import Connection
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.core.names import (
     MAX_GROUP_SIZE,
-    MAX_PARTITIONS,
     check_group,
     check_static_id,
 )
-from sluiceway_gateway.endpoints.model import Endpoint, Place, Role
+from sluiceway_gateway.endpoints.model import Counters, Endpoint, Place, Positions, Role
 
-# Bounded so that no sum of them is infinite, which JSON does not have.
-Counter = Count | Annotated[float, Field(ge=0, le=INT64_MAX)]
-Counters = Annotated[
-    dict[Annotated[str, Field(min_length=1, max_length=64)], Counter],
-    Field(max_length=32, description="Counters by name"),
-]
 Title = Annotated[str, Field(min_length=1, max_length=200)]
 StaticId = Annotated[str, AfterValidator(check_static_id)]
-Positions = Annotated[
-    dict[PartitionText, Annotated[list[Count], Field(min_length=2, max_length=2)]],
-    Field(
-        max_length=MAX_PARTITIONS,
-        description="By partition, the next offset to read and how many of its records are done",
-    ),
-]
 StateWord = Literal["opened", "started", "stopped", "closed", "error"]
 HealthWord = Literal["healthy", "suspect", "lost"]
 RoleWord = Literal["reader", "writer"]

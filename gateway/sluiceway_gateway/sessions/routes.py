@@ -1,17 +1,16 @@
 """The heartbeat route and its JSON."""
 
-import json
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from sluiceway_gateway.api.auth import Permission
 from sluiceway_gateway.api.json import body_of, json_response
-from sluiceway_gateway.api.models import Count, Number, RequestModel, Uid, each_once
+from sluiceway_gateway.api.models import Number, RequestModel, Uid, each_once
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute, body_of_model, read_model
 from sluiceway_gateway.core.auth.model import Principal
@@ -22,15 +21,12 @@ from sluiceway_gateway.endpoints.heartbeats import (
     TaskReply,
     TaskReport,
 )
-from sluiceway_gateway.endpoints.model import Attempt, State, TaskState, reached_of
 from sluiceway_gateway.endpoints.session_store import EndpointContext
 from sluiceway_gateway.endpoints.wire import (
     CLIENT_LENGTH,
     Counterpart,
-    Counters,
     EndpointChannel,
     HealthWord,
-    Positions,
     RoleWord,
     StateWord,
     counterpart_json,
@@ -39,59 +35,11 @@ from sluiceway_gateway.ledger.batches import BatchText
 from sluiceway_gateway.ledger.model import LEASE
 from sluiceway_gateway.ledger.service import Ledgers
 
-MAX_PAYLOAD_BYTES = 4096
 MAX_ENDPOINTS = 1000
 MAX_TASKS = 1000
 _RENEWAL_MS = LEASE // timedelta(milliseconds=3)
 
 router = APIRouter(prefix="/v1", tags=["endpoints"], route_class=StrictRoute)
-
-
-class TaskReportBody(RequestModel):
-    """The state of an attempt at a task of an endpoint."""
-
-    endpoint: Uid
-    epoch: Number | None = Field(default=None, description="Of the endpoint; another one is fenced")
-    task: Annotated[str, Field(min_length=1, max_length=64)]
-    attempt: Count = Field(description="Later attempts have higher numbers")
-    state: Literal["running", "done", "failed"]
-    counters: Counters = Field(default_factory=dict)
-    positions: Positions | None = None
-    parts: Number | None = Field(
-        default=None,
-        description="Number of tasks of the endpoint; a reader is closed when so many are done",
-    )
-
-
-def _check_payload(payload: dict[str, Any]) -> dict[str, Any]:
-    size = len(json.dumps(payload, separators=(",", ":"), ensure_ascii=False).encode())
-    if size > MAX_PAYLOAD_BYTES:
-        raise ValueError(
-            f"a payload has at most {MAX_PAYLOAD_BYTES} bytes as JSON, this one has {size}"
-        )
-    return payload
-
-
-class EndpointReportBody(RequestModel):
-    """The state of an endpoint."""
-
-    id: Uid
-    epoch: Number
-    state: StateWord
-    counters: Counters = Field(default_factory=dict)
-    payload: Annotated[dict[str, Any], AfterValidator(_check_payload)] | None = Field(
-        default=None, description="At most 4096 bytes of JSON, for the counterparts"
-    )
-    positions: Positions | None = Field(
-        default=None,
-        description="The next offset by partition, committed or not, and how many records of that "
-        "message are done; null: unchanged",
-    )
-    seen: Count | None = Field(
-        default=None,
-        description="The revision of the counterparts that the endpoint has; null for none. "
-        "Without it, the reply lists no counterparts",
-    )
 
 
 class HeartbeatPost(RequestModel):
@@ -100,12 +48,12 @@ class HeartbeatPost(RequestModel):
     session: Uid
     beat: Number = Field(description="Ascending; an old number changes nothing")
     endpoints: Annotated[
-        list[EndpointReportBody],
+        list[EndpointReport],
         Field(max_length=MAX_ENDPOINTS),
         each_once(attrgetter("id"), "an endpoint is in a beat once"),
     ]
     tasks: Annotated[
-        list[TaskReportBody],
+        list[TaskReport],
         Field(max_length=MAX_TASKS, description="Tasks of endpoints of any session"),
         each_once(
             attrgetter("endpoint", "task", "attempt"), "an attempt at a task is in a beat once"
@@ -208,9 +156,9 @@ def _reply(
     result = heartbeats.beat(
         body.session,
         body.beat,
-        [_report_of(report) for report in body.endpoints],
+        body.endpoints,
         principal=principal,
-        tasks=[_task_report_of(report) for report in body.tasks],
+        tasks=body.tasks,
         keeps=body.keeps,
         client=client,
     )
@@ -227,31 +175,6 @@ def _reply(
         response["next_ms"] = min(response["next_ms"], _RENEWAL_MS)
         response["kept"] = [_kept_json(context) for context in result.kept]
     return json_response(response)
-
-
-def _report_of(body: EndpointReportBody) -> EndpointReport:
-    return EndpointReport(
-        id=body.id,
-        epoch=body.epoch,
-        state=State(body.state),
-        counters=body.counters,
-        payload=body.payload,
-        listens="seen" in body.model_fields_set,
-        seen=body.seen,
-        reached=reached_of(body.positions),
-    )
-
-
-def _task_report_of(body: TaskReportBody) -> TaskReport:
-    attempt = Attempt(
-        endpoint=body.endpoint,
-        task=body.task,
-        number=body.attempt,
-        state=TaskState(body.state),
-        counters=body.counters,
-        reached=reached_of(body.positions),
-    )
-    return TaskReport(attempt=attempt, parts=body.parts, epoch=body.epoch)
 
 
 def _result_json(result: HeartbeatResult) -> dict[str, Any]:

@@ -126,9 +126,6 @@ def test_a_pruned_id_cannot_commit_send_heartbeats_or_take_a_place(past: Past) -
         epoch=old.epoch,
         state=State.STARTED,
         counters={},
-        payload=None,
-        listens=False,
-        seen=None,
     )
     response = past.services.beats.beat(old.session, 9, [report], principal=LOOPBACK)
     assert [each.status for each in response.replies] == ["gone"]

@@ -184,7 +184,6 @@ def test_heartbeats_commits_attaches_and_the_reaper_do_not_deadlock(crowd: Crowd
                     state=states[number % 2],
                     counters={"n": number},
                     payload={"n": number},
-                    listens=True,
                     seen=None,
                 )
                 for each in reversed(members)

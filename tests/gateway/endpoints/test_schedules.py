@@ -299,9 +299,6 @@ class DynamicRules:
             epoch=one.epoch,
             state=state,
             counters={},
-            payload=None,
-            listens=False,
-            seen=None,
         )
         (reply,) = self.services.beats.beat(
             one.spec.session, one.beats, [report], principal=LOOPBACK
@@ -598,9 +595,6 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
             epoch=one.epoch,
             state=state,
             counters={"beats": number},
-            payload=None,
-            listens=False,
-            seen=None,
         )
         response = self.services.beats.beat(one.asked.session, number, [report], principal=LOOPBACK)
         (reply,) = response.replies

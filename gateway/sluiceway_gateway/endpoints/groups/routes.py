@@ -23,17 +23,10 @@ router = APIRouter(prefix="/v1/channels/{name}", tags=["endpoints"], route_class
 GroupsDep = Annotated[GroupService, Depends(Service("groups"))]
 
 
-class SyncPost(RequestModel):
+class SyncPost(SyncRequest):
     """The body of `POST …/endpoints/{id}/sync`."""
 
     uid: Uid = Field(description="Of the channel")
-    epoch: Number
-    take: Number | None = Field(
-        default=None, description="The generation whose assignment to take; without it, only read"
-    )
-    has: Number | None = Field(
-        default=None, description="The generation of the member's assignment; null without one"
-    )
 
 
 class AssignmentBody(BaseModel):
@@ -87,8 +80,7 @@ def sync_endpoint(
     false. Pending partitions become available when their holder takes its own assignment, leaves or
     times out: sync again.
     """
-    request = SyncRequest(epoch=body.epoch, take=body.take, has=body.has)
-    assignment = groups.sync(name, id, request, uid=body.uid, principal=principal)
+    assignment = groups.sync(name, id, body, uid=body.uid, principal=principal)
     return json_response(
         vars(assignment) | {"positions": [position.to_dict() for position in assignment.positions]}
     )

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+from pydantic import Field
+
+from sluiceway_gateway.api.models import Number, RequestModel
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import find_channel, hold_channel
 from sluiceway_gateway.core.audit import store as audit_store
@@ -30,15 +33,16 @@ from sluiceway_gateway.endpoints.positions import Committed, require_generation,
 from sluiceway_gateway.endpoints.service import hold_endpoint, require_endpoint
 
 
-@dataclass(frozen=True, kw_only=True)
-class SyncRequest:
+class SyncRequest(RequestModel):
     """A request of a member for its share."""
 
-    epoch: int
-    take: int | None
-    """The generation whose share to take; None only reads."""
-    has: int | None
-    """The generation of the member's share, by its own knowledge."""
+    epoch: Number
+    take: Number | None = Field(
+        default=None, description="The generation whose assignment to take; without it, only read"
+    )
+    has: Number | None = Field(
+        default=None, description="The generation of the member's assignment; null without one"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

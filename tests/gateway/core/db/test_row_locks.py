@@ -212,10 +212,7 @@ def test_a_heartbeat_does_not_replace_the_last_counters_of_an_endpoint_that_clos
         epoch=1,
         state=endpoint.state,
         counters={"records": 5},
-        payload=None,
-        listens=False,
-        seen=None,
-        reached={0: (5, 0)},
+        positions={"0": [5, 0]},
     )
     last = {"counters": {"records": 9}, "reached": {"0": [9, 0]}}
     with database.write() as tx:

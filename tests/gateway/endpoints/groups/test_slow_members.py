@@ -83,9 +83,6 @@ class Team:
             epoch=member.epoch,
             state=state,
             counters={},
-            payload=None,
-            listens=False,
-            seen=None,
         )
         number = self.beats
         (reply,) = self.services.beats.beat(
