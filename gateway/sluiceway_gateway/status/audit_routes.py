@@ -1,38 +1,20 @@
 """Route of the audit trail, with its JSON."""
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from sluiceway_gateway.api.auth import Viewer
-from sluiceway_gateway.api.json import body_of, json_response
+from sluiceway_gateway.api.json import fields_json, json_response
 from sluiceway_gateway.api.models import INT64_MAX
 from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.channels.deps import ChannelsDep
-from sluiceway_gateway.core.audit.model import AuditedAction, FieldChange
+from sluiceway_gateway.core.audit.model import AuditEntry
 
 router = APIRouter(prefix="/v1", tags=["channels"], route_class=StrictRoute)
-
-
-class AuditEntryBody(BaseModel):
-    """A change of a channel."""
-
-    number: int = Field(description="Increases with each change")
-    uid: str = Field(description="Of the channel, which may be deleted")
-    at: datetime
-    by: str = Field(
-        description="Label of the token; `loopback` without tokens, `gateway` for idle channels"
-    )
-    token_id: str | None = Field(description="Id of the token")
-    action: AuditedAction
-    target: str | None = Field(description="Group, endpoint id, batch key, or writer of batches")
-    reason: str | None = Field(description="As given with the request")
-    fields: list[FieldChange] = Field(description="At most 20")
-    omitted: int = Field(description="Further changed fields")
 
 
 class AuditBody(BaseModel):
@@ -62,7 +44,7 @@ class AuditBody(BaseModel):
         }
     )
 
-    items: list[AuditEntryBody]
+    items: list[AuditEntry]
     next_before: int | None = Field(description="`before` of the next page; null on the last")
 
 
@@ -87,7 +69,7 @@ def list_channel_changes(
     entries, more = channels.changes(name, before=before, limit=limit)
     return json_response(
         {
-            "items": [body_of(AuditEntryBody, entry, uid=entry.channel_uid) for entry in entries],
+            "items": [fields_json(entry) for entry in entries],
             "next_before": entries[-1].number if more else None,
         }
     )

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
 
 Scalar = str | int | bool | None
 
@@ -48,25 +51,25 @@ class FieldChange:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditEntry:
-    """An action that took place."""
+    """A change of a channel."""
 
-    channel: str
-    """The channel's name."""
-    channel_uid: str
+    number: Annotated[int, Field(description="Increases with each change")]
+    uid: Annotated[str, Field(description="Of the channel, which may be deleted")]
     at: datetime
-    by: str
-    """Label of the token; `loopback` without tokens, `gateway` for idle channels."""
-    token_id: str | None
+    by: Annotated[
+        str,
+        Field(
+            description="Label of the token; `loopback` without tokens, `gateway` for idle channels"
+        ),
+    ]
+    token_id: Annotated[str | None, Field(description="Id of the token")]
     action: AuditedAction
-    target: str | None
-    """Name of the group or the writer of batches, id of the endpoint, or key of the batch."""
-    reason: str | None
-    """As given with the request."""
-    fields: tuple[FieldChange, ...]
-    omitted: int
-    """Changed fields beyond `MAX_FIELDS`."""
-    number: int
-    """Increases with each entry of any channel."""
+    target: Annotated[
+        str | None, Field(description="Group, endpoint id, batch key, or writer of batches")
+    ]
+    reason: Annotated[str | None, Field(description="As given with the request")]
+    fields: Annotated[tuple[FieldChange, ...], Field(description=f"At most {MAX_FIELDS}")]
+    omitted: Annotated[int, Field(description="Further changed fields")]
 
 
 def changes(old: Mapping[str, Scalar], new: Mapping[str, Scalar]) -> list[FieldChange]:

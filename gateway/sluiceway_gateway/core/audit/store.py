@@ -100,7 +100,9 @@ def add(
 
 def page(tx: ReadTransaction, channel: str, *, before: int | None, limit: int) -> list[AuditEntry]:
     """Return up to `limit` entries of channels of this name, the last first."""
-    statement = select(audit_entries, _table.seq.label("number")).where(_table.channel == channel)
+    statement = select(
+        audit_entries, _table.seq.label("number"), _table.channel_uid.label("uid")
+    ).where(_table.channel == channel)
     if before is not None:
         statement = statement.where(_table.seq < before)
     return [
