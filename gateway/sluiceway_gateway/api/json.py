@@ -95,7 +95,10 @@ def body_of(model: type[BaseModel], source: object, **others: Any) -> dict[str, 
 
 
 def _with_texts(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: time_json(e) if isinstance(e, datetime) else e for n, e in fields.items()}
+    return {
+        name: time_json(value) if isinstance(value, datetime) else value
+        for name, value in fields.items()
+    }
 
 
 def list_of(items: Iterable[str]) -> str:
