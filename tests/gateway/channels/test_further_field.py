@@ -92,6 +92,9 @@ def test_a_further_field_of_the_spec_is_a_line_of_the_model_and_a_column(tmp_pat
     schemas = answers["openapi"]["components"]["schemas"]
     documented = {name for name in schemas if "note" in schemas[name].get("properties", {})}
     assert documented == {"Spec-Input", "Spec-Output"}
+    # Clients of this version accept responses with such a field.
+    assert schemas["Spec-Input"]["additionalProperties"] is False
+    assert "additionalProperties" not in schemas["Spec-Output"]
 
 
 def answers_of(copy: Path, body: dict[str, Any]) -> dict[str, Any]:

@@ -68,6 +68,15 @@ def test_a_stored_channel_is_loaded_unchanged(database: Database) -> None:
     assert find(database, "flights") == channel
 
 
+def test_a_spec_outside_of_the_bounds_of_requests_is_loaded(database: Database) -> None:
+    """It may be of an earlier version, or of an adopted topic."""
+    retention = Retention().model_copy(update={"bytes": -2})
+    spec = Spec().model_copy(update={"retention": retention, "idle_ms": 1})
+    channel = replace(make("flights"), spec=spec)
+    add(database, channel)
+    assert find(database, "flights") == channel
+
+
 def test_a_channel_name_is_unique(database: Database) -> None:
     add(database, make("flights"))
     with database.write() as tx:
