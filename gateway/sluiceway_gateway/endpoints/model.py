@@ -227,6 +227,11 @@ class Endpoint:
         return not self.superseded and self.state in OPEN and self.health is not Health.LOST
 
     @property
+    def group_key(self) -> tuple[str, str]:
+        """Its channel's uid and the name of its group."""
+        return self.channel_uid, self.place.group
+
+    @property
     def is_dynamic(self) -> bool:
         """Whether it is a member of a dynamic group."""
         return self.place.group != ANONYMOUS and self.size is None

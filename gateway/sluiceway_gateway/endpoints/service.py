@@ -304,8 +304,7 @@ def _record_end(tx: WriteTransaction, reader: Endpoint, through: int) -> None:
     # After a restore of the database, the client may know later writers.
     through = min(through, endpoints_store.revision(tx, reader.channel_uid))
     if reader.is_dynamic:
-        key = reader.channel_uid, place.group
-        is_last = not endpoints_store.live_members(tx, [key])[key]
+        is_last = not endpoints_store.live_members(tx, [reader.group_key])[reader.group_key]
         has_share = reader.share is not None
         ended = has_share and is_last and not endpoints_store.left_unfinished(tx, reader)
     else:

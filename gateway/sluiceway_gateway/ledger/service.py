@@ -67,8 +67,8 @@ from sluiceway_gateway.ledger.model import (
     require_instance,
     require_intact,
 )
-from sluiceway_gateway.offsets import store as offsets_store
 from sluiceway_gateway.offsets.model import Commit, position_moved
+from sluiceway_gateway.offsets.service import apply_commits
 
 _log = structlog.get_logger(__name__)
 
@@ -607,8 +607,8 @@ class Ledgers:
                 at = stored.get(partition)
                 if (at and at.position.order) != (before and before.order):
                     raise position_moved(commit.group, partition, at.position if at else None)
-        (result,) = offsets_store.commit(
-            tx, [(commit, principal)], now=self._clock(), require_use=self._ownership.require
+        (result,) = apply_commits(
+            tx, [(commit, principal)], ownership=self._ownership, now=self._clock()
         )
         if isinstance(result, SluicewayGatewayError):
             raise result

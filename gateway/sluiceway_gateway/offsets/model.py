@@ -1,11 +1,12 @@
-"""The validation of commits, and acknowledgement. Pure."""
+"""Decisions about commits, and acknowledgement. Pure."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from sluiceway_gateway.core.auth.model import Principal
 from sluiceway_gateway.core.errors import (
+    EndpointNotFound,
     GoesBack,
     IllegalTransition,
     NoGroup,
@@ -16,6 +17,7 @@ from sluiceway_gateway.endpoints.groups.assignment import (
     Member,
     endpoint_partitions,
     held_partitions,
+    position_member,
     require_share,
 )
 from sluiceway_gateway.endpoints.groups.model import Group
@@ -74,8 +76,11 @@ PendingCommit = tuple[Commit, Principal]
 
 @dataclass(frozen=True, kw_only=True)
 class CommitResult:
-    """The positions of a commit's partitions after the commit or its repeat."""
+    """A valid commit, and the positions of its partitions after it."""
 
+    commit: Commit
+    is_new: bool
+    """False for a repeated or delayed one, which changes nothing."""
     group: Group
     member: int
     """The member that owns the positions; -1 in a shared group."""
@@ -83,27 +88,69 @@ class CommitResult:
     """The number of the endpoint's last commit."""
     positions: tuple[Committed, ...]
 
+    @property
+    def position_owner(self) -> tuple[str, str, int]:
+        """The channel's uid, the group and the member that own the positions."""
+        return self.commit.channel_uid, self.commit.group, self.member
+
 
 @dataclass(frozen=True, kw_only=True)
-class CommitContext:
-    """The locked state for the validation of a commit."""
+class CommitTarget:
+    """The group and the topic that an endpoint commits to."""
 
-    endpoint: Endpoint
+    endpoint: str
+    """The endpoint's id."""
+    channel: str
+    """Its name."""
     group: Group
     topic_id: str | None
     partitions: int
+    session_owner: str | None
+    """The owner of the session that attached it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitContext:
+    """The state that decides about a commit; the endpoint is locked."""
+
+    endpoint: Endpoint
+    target: CommitTarget
     stored: Mapping[int, Committed]
-    others: tuple[Member, ...] = ()
-    """The live members of a dynamic group besides this one."""
+    members: Sequence[Member] = ()
+    """The live members of a dynamic group.
+
+    They need no lock: a member cannot take back a released partition from a member with a share of
+    a later generation."""
 
 
-def validate_commit(commit: Commit, context: CommitContext) -> bool:
-    """Return True for a valid new commit, False for a repeated or delayed one.
+def decide(
+    commit: Commit, principal: Principal, context: CommitContext | None, *, now: datetime
+) -> CommitResult:
+    """Return the result of a commit; `context` is None without its endpoint.
 
-    Raises Fenced, NoGroup, NotAssigned, StaleGeneration, TopicChanged, GoesBack and
-    IllegalTransition.
+    Raises EndpointNotFound, Forbidden, Fenced, NoGroup, NotAssigned, StaleGeneration, TopicChanged,
+    GoesBack and IllegalTransition.
     """
-    endpoint, group = context.endpoint, context.group
+    channel = context and (context.target.channel, context.endpoint.channel_uid)
+    if context is None or channel != (commit.channel, commit.channel_uid):
+        raise EndpointNotFound(f"The channel {commit.channel!r} has no endpoint {commit.endpoint}.")
+    endpoint, target = context.endpoint, context.target
+    principal.require_own(target.session_owner, f"The session of {endpoint.where}")
+    is_new = _validate(commit, context)
+    stored = (context.stored.get(position.partition) for position in commit.positions)
+    return CommitResult(
+        commit=commit,
+        is_new=is_new,
+        group=target.group,
+        member=position_member(endpoint.place, endpoint.mode),
+        number=max(commit.number, endpoint.commits),
+        positions=commit.committed(now) if is_new else tuple(filter(None, stored)),
+    )
+
+
+def _validate(commit: Commit, context: CommitContext) -> bool:
+    """Return True for a valid new commit, False for a repeated or delayed one."""
+    endpoint, group = context.endpoint, context.target.group
     endpoint.require(epoch=commit.epoch)
     if endpoint.place.role is Role.WRITER or endpoint.place.group == ANONYMOUS:
         raise NoGroup(
@@ -121,7 +168,7 @@ def validate_commit(commit: Commit, context: CommitContext) -> bool:
     else:
         require_generation(group, commit.generation)
         require_generation(group, endpoint.generation)
-    require_topic(context.topic_id, commit.topic_id)
+    require_topic(context.target.topic_id, commit.topic_id)
     if commit.number <= endpoint.commits:
         return False
     if endpoint.state is State.CLOSED:
@@ -132,7 +179,7 @@ def validate_commit(commit: Commit, context: CommitContext) -> bool:
             size = "" if endpoint.size is None else f", of {endpoint.size}"
             raise NotAssigned(
                 f"The partition {position.partition} is not one of {endpoint.where}{size}; the "
-                f"channel has {context.partitions} partitions."
+                f"channel has {context.target.partitions} partitions."
             )
         stored = context.stored.get(position.partition)
         if stored is not None:
@@ -141,9 +188,9 @@ def validate_commit(commit: Commit, context: CommitContext) -> bool:
 
 
 def _own(context: CommitContext) -> Container[int]:
-    endpoint, partitions = context.endpoint, context.partitions
+    endpoint, partitions = context.endpoint, context.target.partitions
     if endpoint.is_dynamic:
-        return held_partitions(endpoint, context.others, partitions)
+        return held_partitions(endpoint, context.members, partitions)
     return endpoint_partitions(endpoint, partitions)
 
 

@@ -59,6 +59,7 @@ from sluiceway_gateway.offsets.model import (
     CommitResult,
     PendingCommit,
     ack_result,
+    decide,
     position_moved,
     require_forward,
 )
@@ -185,9 +186,7 @@ class Offsets:
         refusals = self._tokens.refusals(tx, {principal for _, principal in pending})
         valid = [pair for pair in pending if pair[1] not in refusals]
         results = iter(
-            offsets_store.commit(
-                tx, valid, now=self._clock(), require_use=self._ownership.require, wait=wait
-            )
+            apply_commits(tx, valid, ownership=self._ownership, now=self._clock(), wait=wait)
         )
         return [refusals.get(principal) or next(results) for _, principal in pending]
 
@@ -331,6 +330,35 @@ class Offsets:
             positions=tuple(pair for pair in kept if pair[1].position.partition in named),
             resets=(),
         )
+
+
+def apply_commits(
+    tx: WriteTransaction,
+    pending: Sequence[PendingCommit],
+    *,
+    ownership: Ownership,
+    now: datetime,
+    wait: bool = True,
+) -> list[CommitResult | SluicewayGatewayError]:
+    """Validate and store commits, each all or nothing; return a result or an error for each.
+
+    At most one commit per endpoint, because all are validated against the state before. Unless
+    `wait`, an endpoint that another transaction has locked is EndpointNotFound, too.
+    """
+    contexts = offsets_store.load(tx, [commit for commit, _ in pending], wait=wait)
+    outcomes: list[CommitResult | SluicewayGatewayError] = []
+    for commit, principal in pending:
+        try:
+            result = decide(commit, principal, contexts.get(commit.endpoint), now=now)
+            ownership.require(principal, result.group.owned(commit.channel), "commit")
+        except SluicewayGatewayError as error:
+            outcomes.append(error)
+        else:
+            groups_store.claim(tx, result.group, principal, channel=commit.channel, now=now)
+            outcomes.append(result)
+    results = (outcome for outcome in outcomes if isinstance(outcome, CommitResult))
+    offsets_store.save(tx, [result for result in results if result.is_new])
+    return outcomes
 
 
 def _report(tx: ReadTransaction, group: Group, *, member: int | None) -> GroupReport:

@@ -1,6 +1,6 @@
 """Storage of commits, committed offsets for waits, offsets to mirror."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -9,26 +9,21 @@ from sqlalchemy import Row, bindparam, select, tuple_, update
 from sluiceway_gateway.channels.model import READABLE
 from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.channels.tables import channels
-from sluiceway_gateway.core.auth.model import Owned, Principal
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import CachedSelect, PreparedDml
-from sluiceway_gateway.core.errors import EndpointNotFound, SluicewayGatewayError
 from sluiceway_gateway.endpoints import store as endpoint_store
 from sluiceway_gateway.endpoints.groups import store as groups_store
-from sluiceway_gateway.endpoints.groups.assignment import Member
-from sluiceway_gateway.endpoints.groups.model import Group
 from sluiceway_gateway.endpoints.groups.store import GroupKey, group_of, of_its_group
-from sluiceway_gateway.endpoints.model import Endpoint, Mode, Role
-from sluiceway_gateway.endpoints.position_store import Whose, put, stored_at, whose
-from sluiceway_gateway.endpoints.positions import Committed
+from sluiceway_gateway.endpoints.model import Mode, Role
+from sluiceway_gateway.endpoints.position_store import put, stored_at, whose
 from sluiceway_gateway.endpoints.store import live_members
 from sluiceway_gateway.endpoints.tables import endpoint_groups, endpoints, positions, sessions
 from sluiceway_gateway.offsets.model import (
+    Commit,
     CommitContext,
     CommitResult,
+    CommitTarget,
     CommittedOffsets,
-    PendingCommit,
-    validate_commit,
 )
 
 # Frequent, so the statement is compiled once.
@@ -44,21 +39,8 @@ _COUNT = PreparedDml(
 )
 
 
-class _CommitTarget(NamedTuple):
-    """The group and the topic that an endpoint commits to."""
-
-    endpoint: str
-    """The endpoint's id."""
-    channel: str
-    group: Group
-    topic_id: str | None
-    partitions: int
-    session_owner: str | None
-    """The owner of the session that attached it."""
-
-
-def _target_of(row: Row[Any]) -> _CommitTarget:
-    return _CommitTarget(
+def _target_of(row: Row[Any]) -> CommitTarget:
+    return CommitTarget(
         endpoint=row.endpoint_id,
         channel=row.channel_name,
         group=group_of(row),
@@ -89,103 +71,49 @@ _TARGETS = CachedSelect(
 )
 
 
-def commit(
-    tx: WriteTransaction,
-    pending: Sequence[PendingCommit],
-    *,
-    now: datetime,
-    require_use: Callable[[Principal, Owned, str], None],
-    wait: bool = True,
-) -> list[CommitResult | SluicewayGatewayError]:
-    """Validate and store commits, each all or nothing; return a result or an error for each.
+def load(
+    tx: WriteTransaction, commits: Sequence[Commit], *, wait: bool
+) -> dict[str, CommitContext]:
+    """Lock the endpoints of commits, and return the state that decides, by endpoint.
 
-    `require_use` raises Forbidden for another owner's group; a group without one is claimed. At
-    most one commit per endpoint, because all are validated against the state before. Unless `wait`,
-    an endpoint that another transaction has locked is EndpointNotFound, too.
+    Unless `wait`, endpoints that another transaction has locked are left out.
     """
     # The locks prevent that an endpoint is superseded, or its group resized or reset, so the state
     # that is read next stays valid.
-    held = endpoint_store.hold(tx, {request.endpoint for request, _ in pending}, wait=wait)
+    held = endpoint_store.hold(tx, {commit.endpoint for commit in commits}, wait=wait)
     targets = {target.endpoint: target for target in tx.look_up(_TARGETS, list(held))}
-    others = _others(tx, held)
-    stored = stored_at(
-        tx,
+    dynamic = {endpoint.group_key for endpoint in held.values() if endpoint.is_dynamic}
+    members = live_members(tx, sorted(dynamic))
+    keys = [
+        (*whose(held[commit.endpoint]), position.partition)
+        for commit in commits
+        if commit.endpoint in held
+        for position in commit.positions
+    ]
+    stored = stored_at(tx, keys)
+    return {
+        id_: CommitContext(
+            endpoint=held[id_],
+            target=target,
+            stored=stored.get(whose(held[id_]), {}),
+            members=members.get(held[id_].group_key, ()),
+        )
+        for id_, target in targets.items()
+    }
+
+
+def save(tx: WriteTransaction, new: Sequence[CommitResult]) -> None:
+    """Store the numbers and positions of new commits, whose endpoints are locked."""
+    commits = [result.commit for result in new]
+    counted = tx.run_each(
+        _COUNT,
         [
-            (*whose(held[request.endpoint]), position.partition)
-            for request, _ in pending
-            if request.endpoint in held
-            for position in request.positions
+            {"the_id": commit.endpoint, "the_epoch": commit.epoch, "number": commit.number}
+            for commit in commits
         ],
     )
-    results: list[CommitResult | SluicewayGatewayError] = []
-    counts: list[dict[str, Any]] = []
-    updates: list[tuple[Whose, Committed]] = []
-    for request, principal in pending:
-        endpoint, target = held.get(request.endpoint), targets.get(request.endpoint)
-        try:
-            if (
-                endpoint is None
-                or target is None
-                or (target.channel, endpoint.channel_uid) != (request.channel, request.channel_uid)
-            ):
-                raise EndpointNotFound(
-                    f"The channel {request.channel!r} has no endpoint {request.endpoint}."
-                )
-            principal.require_own(target.session_owner, f"The session of {endpoint.where}")
-            owner = whose(endpoint)
-            context = CommitContext(
-                endpoint=endpoint,
-                group=target.group,
-                topic_id=target.topic_id,
-                partitions=target.partitions,
-                stored=stored.get(owner, {}),
-                others=others.get(endpoint.id, ()),
-            )
-            is_new = validate_commit(request, context)
-            require_use(principal, target.group.owned(target.channel), "commit")
-        except SluicewayGatewayError as error:
-            results.append(error)
-            continue
-        groups_store.claim(tx, target.group, principal, channel=target.channel, now=now)
-        if is_new:
-            positions = request.committed(now)
-            updates += [(owner, position) for position in positions]
-            counts.append(
-                {"the_id": request.endpoint, "the_epoch": request.epoch, "number": request.number}
-            )
-        else:
-            kept = (context.stored.get(position.partition) for position in request.positions)
-            positions = tuple(position for position in kept if position is not None)
-        results.append(
-            CommitResult(
-                group=target.group,
-                member=owner[2],
-                number=max(request.number, endpoint.commits),
-                positions=positions,
-            )
-        )
-    counted = tx.run_each(_COUNT, counts)
-    assert counted == len(counts), "held endpoints do not change"  # noqa: S101
-    put(tx, updates)
-    return results
-
-
-def _others(tx: ReadTransaction, held: Mapping[str, Endpoint]) -> dict[str, tuple[Member, ...]]:
-    """Return the other live members for each member of a dynamic group.
-
-    They need no lock: a member cannot take back a released partition from a member with a share of
-    a later generation.
-    """
-    dynamic = {
-        endpoint.id: (endpoint.channel_uid, endpoint.place.group)
-        for endpoint in held.values()
-        if endpoint.is_dynamic
-    }
-    members = live_members(tx, sorted(set(dynamic.values()))) if dynamic else {}
-    return {
-        id_: tuple(member for member in members[key] if member.endpoint != id_)
-        for id_, key in dynamic.items()
-    }
+    assert counted == len(new), "held endpoints do not change"  # noqa: S101
+    put(tx, [(result.position_owner, position) for result in new for position in result.positions])
 
 
 _OFFSETS = select(

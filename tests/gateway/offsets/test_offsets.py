@@ -70,29 +70,6 @@ def test_a_repeated_and_a_late_commit_change_nothing(flights: Site) -> None:
     assert flights.committed() == [(0, 9, 2)]
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"epoch": 1}, "fenced"),
-        ({"epoch": 3}, "fenced"),
-        ({"generation": 2}, "stale_generation"),
-        ({"topic_id": "another"}, "topic_changed"),
-        ({"uid": "0" * 32}, "uid_mismatch"),
-        ({"id": "0" * 32}, "endpoint_not_found"),
-    ],
-    ids=str,
-)
-def test_an_outdated_commit_changes_nothing(
-    flights: Site, change: dict[str, Any], problem: str
-) -> None:
-    flights.member(0, 2)
-    reader = flights.member(0, 2)
-    flights.commit(reader, 1, (0, 5, 0))
-    assert code(flights.commit(reader, 2, (0, 6, 0), (2, 1, 0), **change)) == problem
-    assert flights.committed() == [(0, 5, 0)]
-
-
 def test_a_commit_is_atomic(flights: Site) -> None:
     reader = flights.member(0, 2)
     flights.commit(reader, 1, (2, 5, 3))
@@ -118,21 +95,6 @@ def test_a_commit_of_a_superseded_reader_is_refused_even_if_repeated(flights: Si
         assert code(flights.commit(old, number, (0, 9, 0))) == "fenced"
     assert flights.commit(new, 1, (0, 6, 0)).status_code == 200
     assert flights.committed() == [(0, 6, 0)]
-
-
-def test_a_commit_of_a_closed_reader_is_refused(flights: Site) -> None:
-    reader = flights.member()
-    flights.commit(reader, 1, (0, 5, 0))
-    flights.detach(reader)
-    assert code(flights.commit(reader, 2, (0, 6, 0))) == "illegal_transition"
-    assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
-
-
-def test_commits_of_writers_and_ungrouped_readers_are_refused(flights: Site) -> None:
-    for endpoint in (flights.attach(), flights.member(role="writer")):
-        assert code(flights.commit(endpoint, 1, (0, 5, 0))) == "no_group"
-    reader = flights.member(group="h") | {"group": "g"}
-    assert code(flights.commit(reader, 1, (0, 5, 0))) == "not_assigned"
 
 
 def test_a_commit_for_another_channel_than_its_path_is_refused(flights: Site) -> None:

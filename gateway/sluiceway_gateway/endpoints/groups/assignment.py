@@ -85,12 +85,12 @@ def split(share: Share, generation: int, others: Sequence[Member], partitions: i
 
 
 def held_partitions(
-    endpoint: Endpoint, others: Sequence[Member], partitions: int
+    endpoint: Endpoint, members: Sequence[Member], partitions: int
 ) -> tuple[int, ...]:
-    """Return the partitions of its last share that a dynamic member holds."""
+    """Return the partitions of its last share that one of the live members holds."""
     if endpoint.share is None or not endpoint.lives:
         return ()
-    return split(endpoint.share, endpoint.generation, others, partitions).own
+    return split(endpoint.share, endpoint.generation, members, partitions).own
 
 
 def share_generation(endpoint: Endpoint) -> int | None:

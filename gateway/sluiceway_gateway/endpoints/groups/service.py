@@ -222,8 +222,7 @@ def _group(tx: ReadTransaction, endpoint: Endpoint) -> Group:
 
 
 def _live_members(tx: ReadTransaction, endpoint: Endpoint) -> list[Member]:
-    key = endpoint.channel_uid, endpoint.place.group
-    return endpoints_store.live_members(tx, [key])[key]
+    return endpoints_store.live_members(tx, [endpoint.group_key])[endpoint.group_key]
 
 
 def _require_member(endpoint: Endpoint, request: SyncRequest) -> None:
@@ -264,7 +263,7 @@ def _assignment(
         size=share.size,
         partitions=parts.own,
         pending=parts.pending,
-        held=held_partitions(endpoint, others, total),
+        held=held_partitions(endpoint, members, total),
         positions=positions,
         total=total,
     )
