@@ -38,7 +38,12 @@ from sluiceway_gateway.endpoints.groups.assignment import (
     position_member,
     reading_place,
 )
-from sluiceway_gateway.endpoints.groups.model import Group, new_group, require_growable
+from sluiceway_gateway.endpoints.groups.model import (
+    Group,
+    departures,
+    new_group,
+    require_growable,
+)
 from sluiceway_gateway.endpoints.groups.store import RoleGroup
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
@@ -378,7 +383,7 @@ class AttachBatch:
         groups_store.save(tx, *self._changed_groups.values())
         for before, after in self._reconfigured:
             groups_store.move_finished(tx, before, after)
-        rebalance(tx, [(None, endpoint) for endpoint in new], now=self.now)
+        rebalance(tx, departures((None, endpoint) for endpoint in new), now=self.now)
         add_events(tx, self._events)
         endpoints_store.revise(tx, {endpoint.channel_uid for endpoint in new})
 

@@ -1,8 +1,8 @@
 """Changes of endpoints: saved with their groups, their history and the channel's revision."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import CursorResult, bindparam, select
@@ -10,7 +10,17 @@ from sqlalchemy import CursorResult, bindparam, select
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import columns_of
 from sluiceway_gateway.endpoints.groups import store as groups_store
-from sluiceway_gateway.endpoints.model import Endpoint, Event, Role, event
+from sluiceway_gateway.endpoints.groups.model import departures
+from sluiceway_gateway.endpoints.model import (
+    Endpoint,
+    EndpointChange,
+    Event,
+    GroupKey,
+    Role,
+    event,
+    renumbered,
+    writer_returns,
+)
 from sluiceway_gateway.endpoints.store import (
     live_members,
     next_numbers,
@@ -20,17 +30,15 @@ from sluiceway_gateway.endpoints.store import (
 )
 from sluiceway_gateway.endpoints.tables import endpoint_events
 
-#: Fields that counterparts and lists of endpoints show.
-_VISIBLE = ("state", "health", "payload", "lost_at", "superseded")
-#: Fields whose changes are lines of the history.
-_RECORDED = ("state", "health", "superseded", "fenced_by")
-EndpointChange = tuple[Endpoint, Endpoint]
-"""An endpoint before and after."""
+#: What counterparts and lists of endpoints show.
+_VISIBLE = attrgetter("state", "health", "payload", "lost_at", "superseded")
+#: What the history shows.
+_RECORDED = attrgetter("state", "health", "superseded", "fenced_by")
 
 
 def is_visible(before: Endpoint, after: Endpoint) -> bool:
     """Whether the difference is visible to others."""
-    return _differ(before, after, _VISIBLE)
+    return bool(_VISIBLE(before) != _VISIBLE(after))
 
 
 def save_changes(
@@ -47,56 +55,27 @@ def save_changes(
     Channels and endpoints are locked. The cause in the history is `health_cause` for changes of
     health, and `cause` for all others.
     """
-    changes = _renumbered(tx, changes)
+    returning = {after.channel_uid for before, after in changes if writer_returns(before, after)}
+    changes = renumbered(changes, next_numbers(tx, returning))
     save(tx, changes)
-    rebalance(tx, changes, now=now)
-    events = []
+    rebalance(tx, departures(changes), now=now)
+    lines = []
     for before, after in changes:
-        if _differ(before, after, _RECORDED):
+        if _RECORDED(before) != _RECORDED(after):
             recovers = health_cause is not None and before.health is not after.health
-            why = health_cause if recovers else cause
-            events.append(event(after, by=by, at=now, cause=why))
-    add_events(tx, events)
+            lines.append(event(after, by=by, at=now, cause=health_cause if recovers else cause))
+    add_events(tx, lines)
     revise(tx, {after.channel_uid for before, after in changes if is_visible(before, after)})
 
 
-def _renumbered(
-    tx: WriteTransaction, changes: Sequence[EndpointChange]
-) -> Sequence[EndpointChange]:
-    """Give new numbers to writers that return, because readers may have ended without them."""
-    uids = {
-        after.channel_uid
-        for before, after in changes
-        if after.place.role is Role.WRITER and after.lives and not before.lives
-    }
-    if not uids:
-        return changes
-    numbers = next_numbers(tx, uids)
-    return [
-        (before, replace(after, number=numbers[after.channel_uid]))
-        if after.place.role is Role.WRITER and after.lives and not before.lives
-        else (before, after)
-        for before, after in changes
-    ]
-
-
 def rebalance(
-    tx: WriteTransaction, changes: Iterable[tuple[Endpoint | None, Endpoint]], *, now: datetime
+    tx: WriteTransaction, departed: Mapping[GroupKey, Sequence[str]], *, now: datetime
 ) -> None:
-    """Start a new generation of each dynamic group whose live members changed.
+    """Start a new generation of these dynamic groups, for their live members.
 
-    The changes are saved already; a new endpoint has None before it. Endpoints that are no
-    longer alive lose their shares.
+    The members that have left a group, by id, lose their shares.
     """
-    gone: dict[groups_store.GroupKey, list[str]] = {}
-    for before, after in changes:
-        was_alive = before is not None and before.lives
-        if not after.is_dynamic or was_alive == after.lives:
-            continue
-        leaving = gone.setdefault((after.channel_uid, after.place.group), [])
-        if was_alive:
-            leaving.append(after.id)
-    members = live_members(tx, sorted(gone))
+    members = live_members(tx, sorted(departed))
     groups = groups_store.find_all(tx, [(uid, Role.READER, name) for uid, name in members])
     rebalanced = [
         group.rebalanced(live=len(members[group.channel_uid, group.name]), now=now)
@@ -104,7 +83,7 @@ def rebalance(
     ]
     groups_store.save(tx, *rebalanced)
     for group in rebalanced:
-        leaving = gone[group.channel_uid, group.name]
+        leaving = departed[group.channel_uid, group.name]
         release_shares(tx, leaving, generation=group.generation)
 
 
@@ -113,23 +92,9 @@ def rebalance_after_growth(tx: WriteTransaction, channel_uid: str, *, now: datet
 
     The channel is locked. The members then sync, and each takes its share of the new partitions.
     """
-    dynamic = {
-        key: group
-        for key, group in groups_store.of_readers(tx, [channel_uid]).items()
-        if group.dynamic
-    }
-    groups_store.save(
-        tx,
-        *(
-            dynamic[key].rebalanced(live=len(members), now=now)
-            for key, members in live_members(tx, sorted(dynamic)).items()
-            if members
-        ),
-    )
-
-
-def _differ(before: Endpoint, after: Endpoint, fields: Iterable[str]) -> bool:
-    return any(getattr(before, field) != getattr(after, field) for field in fields)
+    groups = groups_store.of_readers(tx, [channel_uid])
+    members = live_members(tx, sorted(key for key, group in groups.items() if group.dynamic))
+    rebalance(tx, {key: () for key, live in members.items() if live}, now=now)
 
 
 _LAST_EVENTS = (

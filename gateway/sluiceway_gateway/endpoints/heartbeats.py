@@ -23,12 +23,13 @@ from sluiceway_gateway.core.db.engine import Database, WriteTransaction
 from sluiceway_gateway.core.errors import Fenced, Forbidden, IllegalTransition, MembersOpen
 from sluiceway_gateway.endpoints import session_store
 from sluiceway_gateway.endpoints import store as endpoints_store
-from sluiceway_gateway.endpoints.change_store import EndpointChange, is_visible, save_changes
+from sluiceway_gateway.endpoints.change_store import is_visible, save_changes
 from sluiceway_gateway.endpoints.model import (
     OPEN,
     Attempt,
     Counters,
     Endpoint,
+    EndpointChange,
     Health,
     Positions,
     Role,

@@ -30,6 +30,9 @@ Positions = Annotated[
 Reached = Mapping[int, tuple[int, int]]
 """By partition, the next offset to read and how many records of that message are done."""
 
+GroupKey = tuple[str, str]
+"""A channel's uid and the name of a group of readers."""
+
 #: The group, in the database, of endpoints without a group. No request can name it.
 ANONYMOUS = ""
 
@@ -227,8 +230,8 @@ class Endpoint:
         return not self.superseded and self.state in OPEN and self.health is not Health.LOST
 
     @property
-    def group_key(self) -> tuple[str, str]:
-        """Its channel's uid and the name of its group."""
+    def group_key(self) -> GroupKey:
+        """The key of its group, without its role."""
         return self.channel_uid, self.place.group
 
     @property
@@ -405,6 +408,27 @@ def event(endpoint: Endpoint, *, by: str, at: datetime, cause: str | None) -> Ev
         cause=cause,
         by=by,
     )
+
+
+EndpointChange = tuple[Endpoint, Endpoint]
+"""An endpoint before and after."""
+
+
+def writer_returns(before: Endpoint, after: Endpoint) -> bool:
+    """Whether a failed or lost writer lives again."""
+    return after.place.role is Role.WRITER and after.lives and not before.lives
+
+
+def renumbered(
+    changes: Iterable[EndpointChange], numbers: Mapping[str, int]
+) -> list[EndpointChange]:
+    """Give new numbers to writers that return, because readers may have ended without them."""
+    return [
+        (before, replace(after, number=numbers[after.channel_uid]))
+        if writer_returns(before, after)
+        else (before, after)
+        for before, after in changes
+    ]
 
 
 #: Number of an endpoint's sums after which it gets no new ones, besides the numbers of tasks.

@@ -11,12 +11,12 @@ from sluiceway_gateway.core.db.engine import ChangeKind, ReadTransaction, WriteT
 from sluiceway_gateway.core.db.statements import PreparedDml, PreparedSelect, chunks
 from sluiceway_gateway.core.db.types import Document, OptionalDocument
 from sluiceway_gateway.core.errors import ConcurrentChange
-from sluiceway_gateway.endpoints.groups import store as groups_store
 from sluiceway_gateway.endpoints.groups.assignment import Member
 from sluiceway_gateway.endpoints.model import (
     ANONYMOUS,
     OPEN,
     Endpoint,
+    GroupKey,
     Health,
     Place,
     Reached,
@@ -446,11 +446,9 @@ _MEMBERS = (
 )
 
 
-def live_members(
-    tx: ReadTransaction, keys: Collection[groups_store.GroupKey]
-) -> dict[groups_store.GroupKey, list[Member]]:
+def live_members(tx: ReadTransaction, keys: Collection[GroupKey]) -> dict[GroupKey, list[Member]]:
     """Return the live members of each of these groups, by index."""
-    by_group: dict[groups_store.GroupKey, list[Member]] = {key: [] for key in keys}
+    by_group: dict[GroupKey, list[Member]] = {key: [] for key in keys}
     for row in tx.in_parts(_MEMBERS, keys=list(by_group)):
         member = Member(
             endpoint=row.id, index=row.member_index, generation=row.generation, share=share_of(row)

@@ -13,8 +13,8 @@ from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import CachedSelect, PreparedDml
 from sluiceway_gateway.endpoints import store as endpoint_store
 from sluiceway_gateway.endpoints.groups import store as groups_store
-from sluiceway_gateway.endpoints.groups.store import GroupKey, group_of, of_its_group
-from sluiceway_gateway.endpoints.model import Mode, Role
+from sluiceway_gateway.endpoints.groups.store import group_of, of_its_group
+from sluiceway_gateway.endpoints.model import GroupKey, Mode, Role
 from sluiceway_gateway.endpoints.position_store import put, stored_at, whose
 from sluiceway_gateway.endpoints.store import live_members
 from sluiceway_gateway.endpoints.tables import endpoint_groups, endpoints, positions, sessions

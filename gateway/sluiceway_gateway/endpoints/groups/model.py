@@ -1,13 +1,13 @@
 """Groups: kinds and members of the endpoints of one logical reader or writer. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.core.auth.model import Owned, OwnedKind
 from sluiceway_gateway.core.errors import GroupLargerThanPinned, GroupMode, GroupSize
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Place, Role
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, GroupKey, Mode, Place, Role
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +124,21 @@ class Group:
             group = replace(self, next_index=index + 1)
         place = Place(role=self.role, group=self.name, index=index)
         return replace(group, epoch=self.epoch + 1), place
+
+
+def departures(changes: Iterable[tuple[Endpoint | None, Endpoint]]) -> dict[GroupKey, list[str]]:
+    """Return the dynamic groups whose live members change, each with those that leave, by id.
+
+    A new endpoint has None before it.
+    """
+    departed: dict[GroupKey, list[str]] = {}
+    for before, after in changes:
+        was_alive = before is not None and before.lives
+        if after.is_dynamic and was_alive != after.lives:
+            leaving = departed.setdefault(after.group_key, [])
+            if was_alive:
+                leaving.append(after.id)
+    return departed
 
 
 def finished_after(before: Group, after: Group, through: Mapping[int, int]) -> Mapping[int, int]:

@@ -12,13 +12,11 @@ from sluiceway_gateway.core.auth.model import Principal
 from sluiceway_gateway.core.db.engine import ChangeKind, ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import PreparedSelect, columns_of, upsert
 from sluiceway_gateway.endpoints.groups.model import Group, finished_after
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Role
+from sluiceway_gateway.endpoints.model import ANONYMOUS, GroupKey, Role
 from sluiceway_gateway.endpoints.tables import endpoint_groups, endpoints, finished_places
 
 RoleGroup = tuple[str, Role, str]
 """A channel's uid, a role and the name of a group."""
-GroupKey = tuple[str, str]
-"""A channel's uid and the name of a group of readers."""
 
 _KEY = ("channel_uid", "role", "name")
 # Prepared: commits and attaches run it.

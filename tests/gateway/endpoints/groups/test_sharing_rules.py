@@ -18,7 +18,7 @@ from sluiceway_gateway.endpoints.groups.assignment import (
     target_share,
     with_share,
 )
-from sluiceway_gateway.endpoints.groups.model import Group, GroupConfig, new_group
+from sluiceway_gateway.endpoints.groups.model import Group, GroupConfig, departures, new_group
 from sluiceway_gateway.endpoints.model import Endpoint, Place, Role, Share, State
 
 PARTITIONS = 5
@@ -42,16 +42,17 @@ class DynamicGroup:
         if what == "join":
             self.group, place = self.group.with_member(None)
             self.members.append(self.instance(place))
-            self.rebalance()
+            self.rebalance(None, self.members[-1])
         elif self.members:
             member = self.members[which % len(self.members)]
             if what == "leave":
                 self.members.remove(member)
-                self.rebalance()
+                self.rebalance(member, replace(member, state=State.CLOSED))
             elif what == "restart":
                 self.group, place = self.group.with_member(member.place.index)
-                self.members[self.members.index(member)] = self.instance(place)
-                self.rebalance()
+                instance = self.instance(place)
+                self.members[self.members.index(member)] = instance
+                self.rebalance(None, instance)
             else:
                 take = self.group.generation - (what == "late")
                 self.take(member, max(1, take))
@@ -60,7 +61,9 @@ class DynamicGroup:
         epoch = self.group.epoch
         return replace(ENDPOINT, id=str(epoch), epoch=epoch, place=place, size=None)
 
-    def rebalance(self) -> None:
+    def rebalance(self, before: Endpoint | None, after: Endpoint) -> None:
+        departed = departures([(before, after)])
+        assert departed == {after.group_key: [before.id] if before else []}
         self.group = self.group.rebalanced(live=len(self.members), now=NOW)
 
     def take(self, member: Endpoint, generation: int) -> None:
@@ -162,6 +165,18 @@ def test_commits_name_the_generation_of_the_share() -> None:
         require_share(member, 4)
     with pytest.raises(StaleGeneration, match="has no assignment"):
         require_share(replace(member, share=None), 3)
+
+
+def test_no_generation_starts_while_the_live_members_stay() -> None:
+    member = replace(ENDPOINT, size=None)
+    failed = replace(member, state=State.ERROR)
+    for before, after in (
+        (member, replace(member, state=State.STOPPED)),
+        (failed, replace(failed, state=State.CLOSED)),
+        (ENDPOINT, replace(ENDPOINT, state=State.CLOSED)),
+    ):
+        assert departures([(before, after)]) == {}
+    assert departures([(failed, member)]) == {member.group_key: []}
 
 
 def test_a_closed_member_holds_no_partitions() -> None:
