@@ -29,7 +29,7 @@ MODELS = {
     *("model", "labels", "assignment", "topic", "topic_config", "change", "lag", "reader_progress"),
     *("provisioning.reconcile_result", "status.problems", "ledger.batches"),
     *("ledger.repairing", "channels.audited_fields", "endpoints.positions"),
-    *("names", "preconditions", "api.models"),
+    *("names", "preconditions", "api.models", "endpoints.attach_request"),
 }
 #: Modules of the kind `api` outside of the package of that name.
 VIEWS = {"event_feed", "wire", "deps"}

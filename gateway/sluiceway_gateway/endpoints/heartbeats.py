@@ -49,7 +49,7 @@ from sluiceway_gateway.endpoints.service import (
     detach_endpoint,
     with_settlements,
 )
-from sluiceway_gateway.endpoints.session_store import EndpointContext, Opening
+from sluiceway_gateway.endpoints.session_store import EndpointContext
 
 _RECOVERED = "its session sends heartbeats again"
 _UNKNOWN = (
@@ -258,9 +258,7 @@ class _Heartbeat:
         self._with_tasks = session_store.endpoint_context(tx, list(self.tasks))
         if self._with_tasks:
             # A process that only runs tasks has no endpoints.
-            owner = principal.subject
-            opening = Opening(session=self.session, client=client, owner=owner)
-            session_store.begin(tx, [opening], now=self.now)
+            session_store.begin(tx, {self.session: (client, principal.subject)}, now=self.now)
         self._counts, newest = session_store.beat(
             tx, self.session, number, principal=principal, now=self.now
         )

@@ -30,9 +30,6 @@ Positions = Annotated[
 Reached = Mapping[int, tuple[int, int]]
 """By partition, the next offset to read and how many records of that message are done."""
 
-GroupKey = tuple[str, str]
-"""A channel's uid and the name of a group of readers."""
-
 #: The group, in the database, of endpoints without a group. No request can name it.
 ANONYMOUS = ""
 
@@ -131,6 +128,12 @@ class TaskState(StrEnum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
+
+
+RoleGroup = tuple[str, Role, str]
+"""A channel's uid, a role and the name of a group."""
+GroupKey = tuple[str, str]
+"""A channel's uid and the name of a group of readers."""
 
 
 @dataclass(frozen=True, kw_only=True)

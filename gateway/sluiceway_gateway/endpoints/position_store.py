@@ -10,12 +10,10 @@ from sluiceway_gateway.core.db.statements import KEYS_AT_ONCE, PreparedDml, Prep
 from sluiceway_gateway.endpoints.groups.assignment import position_member
 from sluiceway_gateway.endpoints.groups.store import change_uid
 from sluiceway_gateway.endpoints.model import Endpoint
-from sluiceway_gateway.endpoints.positions import Committed, Position
+from sluiceway_gateway.endpoints.positions import Committed, Position, PositionOwner
 from sluiceway_gateway.endpoints.tables import positions
 
 _WHOSE = ("channel_uid", "group_name", "member_index")
-Whose = tuple[str, str, int]
-"""Owner of positions: a channel's uid, a group's name, a member's index (-1 in shared groups)."""
 _OF_GROUP = (
     select(positions)
     .where(
@@ -39,7 +37,7 @@ _PUT = PreparedDml(
 )
 
 
-def whose(endpoint: Endpoint) -> Whose:
+def whose(endpoint: Endpoint) -> PositionOwner:
     """Return the owner of the positions that the endpoint commits."""
     member = position_member(endpoint.place, endpoint.mode)
     return endpoint.channel_uid, endpoint.place.group, member
@@ -58,7 +56,9 @@ def of(
     return [(row.member_index, _committed_of(row)) for row in rows]
 
 
-def at(tx: ReadTransaction, whose: Whose, partitions: Collection[int]) -> Mapping[int, Committed]:
+def at(
+    tx: ReadTransaction, whose: PositionOwner, partitions: Collection[int]
+) -> Mapping[int, Committed]:
     """Return the committed positions of these partitions, by partition."""
     if len(partitions) <= KEYS_AT_ONCE:
         return stored_at(tx, [(*whose, partition) for partition in partitions]).get(whose, {})
@@ -74,16 +74,16 @@ def at(tx: ReadTransaction, whose: Whose, partitions: Collection[int]) -> Mappin
 
 def stored_at(
     tx: ReadTransaction, keys: Sequence[tuple[str, str, int, int]]
-) -> dict[Whose, dict[int, Committed]]:
+) -> dict[PositionOwner, dict[int, Committed]]:
     """Return committed positions by owner and partition; each key is both."""
-    by_owner: dict[Whose, dict[int, Committed]] = {}
+    by_owner: dict[PositionOwner, dict[int, Committed]] = {}
     for row in tx.look_up(_STORED, keys):
         own = by_owner.setdefault((row.channel_uid, row.group_name, row.member_index), {})
         own[row.partition] = _committed_of(row)
     return by_owner
 
 
-def put(tx: WriteTransaction, updates: Collection[tuple[Whose, Committed]]) -> None:
+def put(tx: WriteTransaction, updates: Collection[tuple[PositionOwner, Committed]]) -> None:
     """Store positions, whatever they were before."""
     tx.publish(ChangeKind.GROUP, {change_uid((uid, group)) for (uid, group, _), _ in updates})
     rows = [

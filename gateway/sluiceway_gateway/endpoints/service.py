@@ -467,14 +467,8 @@ class AttachService:
     def _attach(self, requests: Sequence[AttachRequest], *, wait: bool) -> "list[Outcome]":
         with self._database.write() as tx:
             refusals = self._tokens.refusals(tx, {request.principal for request in requests})
-            batch = AttachBatch(
-                tx=tx,
-                requests=requests,
-                now=self._clock(),
-                wait=wait,
-                ownership=self._ownership,
-            )
-            batch.run(refusals)
-        if batch.needs_growth:
+            batch = AttachBatch(tx=tx, ownership=self._ownership, now=self._clock(), wait=wait)
+            outcomes, plan = batch.run(requests, refusals)
+        if plan.growth:
             self._wake()
-        return batch.outcomes
+        return outcomes

@@ -1,6 +1,6 @@
 """Storage of sessions, their heartbeats and attempts, and of endpoints as heartbeats read them."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -57,15 +57,6 @@ _HOLD = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Opening:
-    """A session that may be new."""
-
-    session: str
-    client: str
-    owner: str | None
-
-
 def _begin(insert: Any) -> Any:
     statement = insert(sessions)
     new = statement.excluded
@@ -79,24 +70,26 @@ def _begin(insert: Any) -> Any:
 _BEGIN = by_dialect(_begin)
 
 
-def begin(tx: WriteTransaction, openings: Iterable[Opening], *, now: datetime) -> None:
-    """Insert new sessions, and lock all of them against pruning.
+def begin(
+    tx: WriteTransaction, sessions: Mapping[str, tuple[str, str | None]], *, now: datetime
+) -> None:
+    """Insert new sessions, by client and owner, and lock all of them against pruning.
 
     A session of another owner is not changed.
     """
-    rows = {
-        opening.session: {
-            "id": opening.session,
+    rows = [
+        {
+            "id": session,
             "beat": 0,
             "started_at": now,
-            "client": opening.client,
-            "owner": opening.owner,
+            "client": client,
+            "owner": owner,
             "beat_at": None,
         }
-        for opening in openings
-    }
+        for session, (client, owner) in sorted(sessions.items())
+    ]
     if rows:
-        tx.execute(_BEGIN[tx.dialect], [rows[id_] for id_ in sorted(rows)])
+        tx.execute(_BEGIN[tx.dialect], rows)
 
 
 def owners(tx: ReadTransaction, ids: Collection[str]) -> dict[str, str | None]:

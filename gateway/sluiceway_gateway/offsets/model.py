@@ -25,6 +25,7 @@ from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Role, State
 from sluiceway_gateway.endpoints.positions import (
     Committed,
     Position,
+    PositionOwner,
     require_generation,
     require_topic,
 )
@@ -89,8 +90,8 @@ class CommitResult:
     positions: tuple[Committed, ...]
 
     @property
-    def position_owner(self) -> tuple[str, str, int]:
-        """The channel's uid, the group and the member that own the positions."""
+    def position_owner(self) -> PositionOwner:
+        """The owner of the positions."""
         return self.commit.channel_uid, self.commit.group, self.member
 
 
@@ -117,10 +118,8 @@ class CommitContext:
     target: CommitTarget
     stored: Mapping[int, Committed]
     members: Sequence[Member] = ()
-    """The live members of a dynamic group.
-
-    They need no lock: a member cannot take back a released partition from a member with a share of
-    a later generation."""
+    """The live members of a dynamic group, which need no lock: none can take back a partition that
+    it has released from a member with a share of a later generation."""
 
 
 def decide(

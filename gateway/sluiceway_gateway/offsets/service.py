@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from anyio import to_thread
 
@@ -43,10 +44,10 @@ from sluiceway_gateway.endpoints.groups import store as groups_store
 from sluiceway_gateway.endpoints.groups.model import Group, GroupConfig, new_group
 from sluiceway_gateway.endpoints.groups.service import require_group
 from sluiceway_gateway.endpoints.model import Endpoint, Event, GroupKey, Mode, Role, listed
-from sluiceway_gateway.endpoints.position_store import Whose
 from sluiceway_gateway.endpoints.positions import (
     Committed,
     Position,
+    PositionOwner,
     require_generation,
     require_topic,
 )
@@ -411,12 +412,14 @@ def _hold_members(tx: WriteTransaction, group: Group) -> list[Endpoint]:
 
 
 def _put(
-    tx: WriteTransaction, whose: Whose, positions: Iterable[Position], topic_id: str, now: datetime
+    tx: WriteTransaction,
+    owner: PositionOwner,
+    positions: Iterable[Position],
+    topic_id: str,
+    now: datetime,
 ) -> None:
-    updates = [
-        Committed(position=position, topic_id=topic_id, committed_at=now) for position in positions
-    ]
-    position_store.put(tx, [(whose, committed) for committed in updates])
+    committed = partial(Committed, topic_id=topic_id, committed_at=now)
+    position_store.put(tx, [(owner, committed(position=position)) for position in positions])
 
 
 def _group_of_advance(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from sqlalchemy import select, text, update
+from sqlalchemy import select, text
 
 from databases import WatchedDatabase
 from endpoints import PARTITIONS, Services
@@ -27,16 +27,14 @@ from sluiceway_gateway.core.errors import (
     Fenced,
     Forbidden,
     GroupSize,
-    SluicewayGatewayError,
     TopicChanged,
     UidMismatch,
     Unauthenticated,
 )
-from sluiceway_gateway.core.names import MAX_GROUP_SIZE
 from sluiceway_gateway.endpoints.attach_request import Attached, AttachRequest, AttachSpec
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role, State
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Role
 from sluiceway_gateway.endpoints.positions import Position
-from sluiceway_gateway.endpoints.service import AttachService, DetachSpec
+from sluiceway_gateway.endpoints.service import AttachService
 from sluiceway_gateway.endpoints.tables import endpoint_events, endpoint_groups, endpoints
 from sluiceway_gateway.offsets.model import Commit
 
@@ -157,22 +155,6 @@ def test_an_error_of_one_request_does_not_affect_the_others(crowd: Crowd) -> Non
             future.result(30)
     assert list(last.result(30).partitions) == [3]
     assert len(crowd.rows(endpoints, crowd.uid)) == 3
-
-
-@pytest.mark.sample
-def test_a_full_dynamic_group_admits_restarts_of_its_static_members_only(crowd: Crowd) -> None:
-    dynamic: dict[str, Any] = {"group": "d"}
-    first = crowd.attach(**dynamic, static_id="a").endpoint
-    crowd.attach(**dynamic)
-    with crowd.database.write() as tx:
-        tx.execute(update(endpoint_groups).values(size=MAX_GROUP_SIZE))
-    again, third = crowd.together(
-        crowd.request(**dynamic, static_id="a"), crowd.request(**dynamic, static_id="b")
-    )
-    assert again.result(30).endpoint.place == first.place
-    with pytest.raises(GroupSize, match="has the maximum of 10,000 members"):
-        third.result(30)
-    assert [row.size for row in crowd.rows(endpoint_groups, crowd.uid)] == [2]
 
 
 def test_a_repeated_request_returns_the_same_endpoint(crowd: Crowd) -> None:
@@ -306,49 +288,6 @@ def test_a_batch_gives_the_same_as_single_requests(crowd: Crowd, seed: int) -> N
     for each in responses:
         row = stored[each.endpoint.id]
         assert (row.epoch, row.member_index) == (each.endpoint.epoch, each.endpoint.place.index)
-
-
-def outcome(future: "Future[Attached]") -> Any:
-    """Return the place and the epoch of the attached endpoint, or the class of the error."""
-    try:
-        endpoint = future.result(30).endpoint
-    except SluicewayGatewayError as error:
-        return type(error)
-    return endpoint.place, endpoint.epoch
-
-
-@pytest.mark.sample
-@pytest.mark.parametrize("seed", range(5))
-def test_a_batch_gives_each_request_the_outcome_that_it_would_have_alone(
-    crowd: Crowd, seed: int
-) -> None:
-    chance = random.Random(seed)  # noqa: S311 - to repeat, not to hide
-    wanted: list[dict[str, Any]] = []
-    for at in range(20):
-        # Each place once, so that the batch keeps the order; groups of several kinds and sizes.
-        size = chance.choice([None, PARTITIONS, PARTITIONS, 3, PARTITIONS + 2])
-        kind: dict[str, Any] = {"group": chance.choice("ab"), "title": str(at)}
-        if size is not None:
-            kind |= {"index": at % size, "size": size, "mode": chance.choice(list(Mode))}
-        place = (kind["group"], kind.get("index"))
-        if size is None or place not in [(e["group"], e.get("index")) for e in wanted]:
-            wanted.append(kind)
-    single, single_uid = crowd.services.channel()
-    for name, uid in ((single, single_uid), (crowd.name, crowd.uid)):
-        # A finished group that the requests may change.
-        old = crowd.services.attach(name, a_spec(group="a", index=0, size=2), uid=uid).endpoint
-        spec = DetachSpec(epoch=old.epoch, state=State.CLOSED)
-        crowd.services.endpoints.detach(name, old.id, spec, uid=uid, principal=LOOPBACK)
-    alone = []
-    for each in wanted:
-        request = AttachRequest(
-            channel=single, channel_uid=single_uid, spec=a_spec(**each), principal=LOOPBACK
-        )
-        alone.append(outcome(crowd.services.attachment.submit(request)))
-    batch = crowd.together(*(crowd.request(**each) for each in wanted))
-    assert [outcome(each) for each in batch] == alone
-    assert any(isinstance(each, type) for each in alone)
-    assert any(not isinstance(each, type) for each in alone)
 
 
 def test_members_of_a_dynamic_group_join_in_one_generation(crowd: Crowd) -> None:

@@ -202,16 +202,6 @@ def test_a_pinned_channel_does_not_grow(rig: Rig) -> None:
     assert rig.http.get(pinned.path).json()["spec"]["partitions"] == 2
 
 
-def test_growing_needs_the_manage_scope(flights: Site) -> None:
-    http = flights.rig.http
-    reads = flights.rig.token("read")
-    http.headers.update(reads)
-    assert flights.post_attach(group="g", index=0, size=4).status_code == 201
-    response = flights.post_attach(group="h", index=0, size=5)
-    assert (response.status_code, code(response)) == (403, "forbidden")
-    assert http.get(flights.path).json()["spec"]["partitions"] == 4
-
-
 def test_growing_up_to_max_partitions_needs_no_manage_scope(rig: Rig) -> None:
     limited = site(rig, partitions=2, max_partitions=4)
     rig.http.headers.update(rig.token("read"))

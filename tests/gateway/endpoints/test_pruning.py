@@ -225,11 +225,11 @@ def test_pruning_uses_small_transactions(past: Past) -> None:
 @pytest.mark.parametrize("databases", ["postgres"], indirect=True)
 def test_a_session_with_an_attach_in_progress_is_kept(past: Past) -> None:
     past.later(-DAYS - 1)
-    opening = session_store.Opening(session=uuid.uuid4().hex, client="", owner=None)
+    session = uuid.uuid4().hex
     with past.database.write() as tx:
-        session_store.begin(tx, [opening], now=past.services.clock())
+        session_store.begin(tx, {session: ("", None)}, now=past.services.clock())
     past.later(DAYS + 1)
     with past.database.write() as tx:
-        session_store.begin(tx, [opening], now=past.services.clock())
+        session_store.begin(tx, {session: ("", None)}, now=past.services.clock())
         assert past.prune().sessions == 0
     assert past.prune().sessions == 1

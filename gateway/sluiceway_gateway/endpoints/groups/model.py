@@ -54,6 +54,11 @@ class Group:
             owner=self.owner,
         )
 
+    def claimed_by(self, label: str | None) -> "Group":
+        """Return the group as the label's, if nobody owns it; anonymous endpoints stay nobody's."""
+        unowned = self.owner is None and self.name != ANONYMOUS
+        return replace(self, owner=label) if unowned and label is not None else self
+
     def matches(self, config: GroupConfig) -> bool:
         """Whether the group is of this kind, and, unless it is dynamic, of this size."""
         same_kind = (self.mode, self.dynamic) == (config.mode, config.dynamic)

@@ -12,11 +12,8 @@ from sluiceway_gateway.core.auth.model import Principal
 from sluiceway_gateway.core.db.engine import ChangeKind, ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import PreparedSelect, columns_of, upsert
 from sluiceway_gateway.endpoints.groups.model import Group, finished_after
-from sluiceway_gateway.endpoints.model import ANONYMOUS, GroupKey, Role
+from sluiceway_gateway.endpoints.model import GroupKey, Role, RoleGroup
 from sluiceway_gateway.endpoints.tables import endpoint_groups, endpoints, finished_places
-
-RoleGroup = tuple[str, Role, str]
-"""A channel's uid, a role and the name of a group."""
 
 _KEY = ("channel_uid", "role", "name")
 # Prepared: commits and attaches run it.
@@ -83,10 +80,8 @@ def claim(
     tx: WriteTransaction, group: Group, principal: Principal, *, channel: str, now: datetime
 ) -> None:
     """Make the principal's label the owner of a stored group without one."""
-    owner = principal.subject
-    if group.owner is not None or owner is None or group.name == ANONYMOUS:
-        return
-    if _set_owner(tx, _CLAIM, group, owner):
+    owner = group.claimed_by(principal.subject).owner
+    if owner and owner != group.owner and _set_owner(tx, _CLAIM, group, owner):
         audit_store.add(
             tx,
             audit_store.ChannelName(channel, group.channel_uid),
