@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sluiceway import errors, spi
+from sluiceway.endpoint import attached
 from sluiceway.ledger import write_batch
 from sluiceway_gateway.channels import model as channels_model
 from sluiceway_gateway.core.settings import SECRETS, Settings
@@ -32,6 +33,7 @@ def test_the_diagrams_of_states_are_the_transition_tables() -> None:
     assert shown == [
         _diagram(channels_model.Phase.PROVISIONING, channels_model.TRANSITIONS),
         _diagram(endpoints_model.State.OPENED, endpoints_model.TRANSITIONS),
+        _diagram(attached.EndpointState.NEW, attached.ENDPOINT_TRANSITIONS),
         _diagram(ledger_model.BatchState.OPEN, ledger_model.BATCH_TRANSITIONS),
         _diagram(write_batch.BatchState.NEW, write_batch.BATCH_TRANSITIONS),
     ]

@@ -56,8 +56,8 @@ from sluiceway.api.channels import MIN_INTERVAL_S
 from sluiceway.api.models import ChannelResource
 from sluiceway.api.status import ChannelSummary, StatusReport
 from sluiceway.channel import Channel as SyncChannel
+from sluiceway.endpoint.attached import StatusCallback
 from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
-from sluiceway.endpoint.handle import StatusCallback
 from sluiceway.errors import OptionError
 from sluiceway.gateway import Gateway as SyncGateway
 from sluiceway.ledger.write_batch import WriteBatch

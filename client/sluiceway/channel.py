@@ -27,7 +27,7 @@ from sluiceway.api.models import (
     SchemaVersion,
 )
 from sluiceway.api.status import StatusReport
-from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.attached import AttachedEndpoint
 from sluiceway.endpoint.stop_condition import OnLostWriter
 from sluiceway.endpoint.waiting import WaitedState, missing_endpoints, wait_for_endpoints
 from sluiceway.errors import (
@@ -524,10 +524,12 @@ class Channel:
     def __repr__(self) -> str:
         return f"<Channel {self.name!r} {self.uid[:8]} {self.format} {self.status.phase}>"
 
-    def _attach(self, role: Role, member: Membership | None, **times: Any) -> EndpointHandle:
-        return EndpointHandle(
+    def _attach(
+        self, role: Role, member: Membership | None, *, timeout_s: float, **times: Any
+    ) -> AttachedEndpoint:
+        return AttachedEndpoint(
             self._control, channel=self.name, uid=self.uid, role=role, membership=member, **times
-        )
+        ).attach(timeout_s)
 
     def _update(self, resource: ChannelResource) -> None:
         self._check_uid(resource.uid)

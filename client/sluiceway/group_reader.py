@@ -10,7 +10,7 @@ from sluiceway import offsets
 from sluiceway.api.endpoints import Position
 from sluiceway.api.models import Connection
 from sluiceway.endpoint.assignment import PartitionAssignment, StopAtAssignmentEnd
-from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.attached import AttachedEndpoint
 from sluiceway.endpoint.stop_condition import StopCondition
 from sluiceway.errors import StaleGeneration
 from sluiceway.reader import ChannelReader
@@ -37,7 +37,7 @@ class DynamicGroupReader(ChannelReader):
         self,
         connection: Connection,
         *,
-        handle: EndpointHandle,
+        handle: AttachedEndpoint,
         start: offsets.Start,
         on_assign: OnPartitions | None = None,
         on_revoke: OnPartitions | None = None,

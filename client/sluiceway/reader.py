@@ -15,9 +15,9 @@ from sluiceway.api.arguments import check_seconds
 from sluiceway.api.endpoints import Position, PositionAdvance
 from sluiceway.api.models import Connection
 from sluiceway.codecs.decoder import decoder_for
+from sluiceway.endpoint.attached import AttachedEndpoint
 from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
 from sluiceway.endpoint.committer import OffsetCommitter
-from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import OnLostWriter, StopCondition, WhenFinished
 from sluiceway.errors import (
     CommitUnknown,
@@ -93,7 +93,7 @@ class ChannelReader(ChannelEndpoint):
         timeout_s: float = 30.0,
         config: Mapping[str, object] | None = None,
         refresh: Callable[[], Connection] | None = None,
-        handle: EndpointHandle | None = None,
+        handle: AttachedEndpoint | None = None,
         writers: int = 1,
         on_lost_writer: OnLostWriter = "raise",
         open_timeout_s: float | None = None,

@@ -17,7 +17,6 @@ from sluiceway.api.endpoints import (
     EndpointEnd,
     EndpointReport,
     HeartbeatReply,
-    HeartbeatResult,
     KeptEndpoint,
     PositionAdvance,
     Role,
@@ -35,9 +34,9 @@ from sluiceway.codecs.decoder import corrupt_error, decoder_for
 from sluiceway.codecs.physical import BatchTransform
 from sluiceway.concurrency import FairLock, Process, this_process
 from sluiceway.endpoint.assignment import PartitionAssignment, sync
+from sluiceway.endpoint.attached import AttachedEndpoint, EndpointMetrics, EndpointState
 from sluiceway.endpoint.channel_endpoint import is_success
 from sluiceway.endpoint.committer import OffsetCommitter
-from sluiceway.endpoint.handle import EndpointHandle, EndpointMetrics
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.endpoint.stop_condition import LostWriterPolicy, OnLostWriter, writers_outcome
 from sluiceway.errors import clear_tracebacks
@@ -88,10 +87,11 @@ __all__ = ["Control", "Token", "Transport", "group_path"]
 __all__ += ["ChannelResource", "ChannelSpec", "Membership", "PositionAdvance", "Role"]
 __all__ += ["AttachResult", "EndpointEnd", "EndpointReport", "SyncResult"]
 # Attached endpoints: heartbeats, commits, assigned partitions, and the end of writers.
-__all__ += ["EndpointHandle", "EndpointMetrics", "OffsetCommitter", "PartitionAssignment", "sync"]
+__all__ += ["AttachedEndpoint", "EndpointMetrics", "EndpointState", "OffsetCommitter"]
+__all__ += ["PartitionAssignment", "sync"]
 __all__ += ["LostWriterPolicy", "OnLostWriter", "is_success", "writers_outcome"]
 # The session of a Spark application, which keeps the endpoints of its jobs alive.
-__all__ += ["HeartbeatReply", "HeartbeatResult", "HeartbeatSession", "KeptEndpoint"]
+__all__ += ["HeartbeatReply", "HeartbeatSession", "KeptEndpoint"]
 __all__ += ["SessionReport", "SparkJob", "TaskProgress"]
 # Kafka: properties, clients, errors, topics, partitions of records.
 __all__ += ["CONNECTION", "CONSUMER", "PRODUCER", "MaskedProperties", "refuse_unlisted"]

@@ -15,8 +15,8 @@ from sluiceway.api.arguments import check_seconds
 from sluiceway.api.ledger import LedgerCalls
 from sluiceway.api.models import Connection
 from sluiceway.concurrency import FairLock, this_process
+from sluiceway.endpoint.attached import AttachedEndpoint
 from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
-from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.waiting import wait_for_commits
 from sluiceway.errors import (
     CommitUnknown,
@@ -110,7 +110,7 @@ class ChannelWriter(ChannelEndpoint):
         timeout_s: float = 30.0,
         commit_every_s: float = 5.0,
         config: Mapping[str, object] | None = None,
-        attach: Callable[[], EndpointHandle] | None = None,
+        attach: Callable[[], AttachedEndpoint] | None = None,
     ) -> None:
         """Open a writer.
 

@@ -15,7 +15,7 @@ from faults import at_call
 from relay import Relay
 from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.confluent import KafkaException, Producer
-from sluiceway.endpoint.handle import EndpointMetrics
+from sluiceway.endpoint.attached import EndpointMetrics
 from sluiceway.errors import GatewayUnavailable, Unauthenticated
 from topics import DEFINITION, readings
 from waiting import until

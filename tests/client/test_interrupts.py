@@ -34,7 +34,7 @@ from sluiceway.api.channels import Control
 from sluiceway.api.endpoints import EndpointCalls, Role
 from sluiceway.api.models import Connection
 from sluiceway.api.transport import Transport
-from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.attached import AttachedEndpoint
 from sluiceway.endpoint.heartbeat import HeartbeatSession
 from sluiceway.errors import DeliveryFailed, EndpointClosed, OptionError
 from sluiceway.kafka.consumer import MessageStream
@@ -203,7 +203,7 @@ def test_a_close_that_was_interrupted_after_its_report_succeeds(
     channel = new_channel()
     writer = channel.writer()
     writer.write(readings(1))
-    with failing_call(EndpointHandle, "detach", KeyboardInterrupt(), arrives=True):
+    with failing_call(AttachedEndpoint, "detach", KeyboardInterrupt(), arrives=True):
         writer.close()
     writer.close()
     assert [endpoint.state for endpoint in channel.endpoints()] == ["closed"]
@@ -384,15 +384,14 @@ def test_an_endpoint_ends_after_two_interrupts_at_any_steps_of_its_opening(
     channel = new_channel()
 
     def open_endpoint() -> None:
-        EndpointHandle(
+        AttachedEndpoint(
             control,
             channel=channel.name,
             uid=channel.uid,
             role=role,
             membership=None,
-            timeout_s=60,
             close_timeout_s=60,
-        ).detach()
+        ).attach(60).detach()
 
     with closing(Transport(gateway_url)) as transport:
         control = Control(transport)

@@ -80,9 +80,9 @@ R = TypeVar("R", bound=GroupResponse)
 class JoinedMember:
     """A member of a dynamic group, whose program sends the heartbeats and syncs.
 
-    It is not an EndpointHandle, because nothing may send heartbeats in the background. The requests
-    of several Brokers may be for one member: `lock` is held during each, and `calls` are those of
-    the last one.
+    It is not an AttachedEndpoint, because nothing may send heartbeats in the background. The
+    requests of several Brokers may be for one member: `lock` is held during each, and `calls` are
+    those of the last one.
     """
 
     def __init__(

@@ -236,7 +236,8 @@ class ChannelProducer(WriterEndpoint):
         if message.key is not None and partition == -1:
             partition = partition_of_key(message.key, self.partitions)
         named = self.optional(message.on_delivery, message.timestamp, message.headers)
-        self.handle.pristine = False
+        if self.handle.pristine:
+            self.handle.pristine = False
         self._send(self.topic, message.value, message.key, partition, **named)
         if self.batches is not None:
             self.batches.admitted += 1

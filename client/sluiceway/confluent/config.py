@@ -109,7 +109,7 @@ class ConsumerSettings(Common):
         """Membership in its group, which is dynamic."""
         return Membership(group=self.group, index=None, size=None, static_id=self.instance)
 
-    def heartbeat_in(self, channel: Heartbeat) -> dict[str, float]:
+    def heartbeat_in(self, channel: Heartbeat) -> dict[str, Any]:
         """Return patience and interval for a member, in seconds and within a channel's bounds."""
         durations: dict[str, float] = {}
         patience_ms = channel.timeout_ms

@@ -10,8 +10,8 @@ from sluiceway.confluent.config import ConsumerSettings
 from sluiceway.confluent.waiting import WakeupEvent
 from sluiceway.errors import SluicewayError, StaleGeneration, TopicGone
 from sluiceway.spi import (
+    AttachedEndpoint,
     Background,
-    EndpointHandle,
     MaskedProperties,
     OffsetCommitter,
     PartitionAssignment,
@@ -46,16 +46,15 @@ class ChannelMember:
         """Join the group if there is a `wakeup`, which the response to every heartbeat sets."""
         control, joins = settings.control, wakeup is not None
         resource = control.channel(channel, timeout_s=None if joins else _ASSIGN_TIMEOUT_S)
-        self.handle = handle = EndpointHandle(
+        self.handle = handle = AttachedEndpoint(
             control,
             channel=channel,
             uid=resource.uid,
             role="reader",
             membership=settings.membership if joins else None,
-            timeout_s=_TIMEOUT_S,
             close_timeout_s=_TIMEOUT_S,
             **(settings.heartbeat_in(resource.heartbeat) if joins else {}),
-        )
+        ).attach(_TIMEOUT_S)
         self.connection = handle.attached.connection
         self.share: PartitionAssignment | None = None
         with handle.reporting_failure():

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from sluiceway.api.endpoints import HeartbeatResult, Position, SyncResult
+from sluiceway.endpoint.attached import AttachedEndpoint
 from sluiceway.endpoint.committer import AttachedMember
-from sluiceway.endpoint.handle import EndpointHandle
 from sluiceway.endpoint.stop_condition import StopCondition
 from sluiceway.errors import GatewayError, StaleGeneration
 from sluiceway.runtime.steps import Steps
@@ -60,7 +60,7 @@ class PartitionAssignment:
     """
 
     def __init__(
-        self, handle: EndpointHandle, *, notify: Callable[[], object] = lambda: None
+        self, handle: AttachedEndpoint, *, notify: Callable[[], object] = lambda: None
     ) -> None:
         """Observe a member's heartbeats; `notify` is called after each one."""
         self._handle = handle

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Self
 
-from sluiceway.endpoint.handle import EndpointHandle, StatusCallback
+from sluiceway.endpoint.attached import AttachedEndpoint, StatusCallback
 from sluiceway.errors import OptionError
 
 __all__ = ["ChannelEndpoint", "ClosesOnExit", "is_success"]
@@ -50,7 +50,7 @@ class ClosesOnExit(ABC):
 class ChannelEndpoint(ClosesOnExit):
     """Base class of writers and readers, which may be attached as endpoints."""
 
-    def __init__(self, handle: EndpointHandle | None) -> None:
+    def __init__(self, handle: AttachedEndpoint | None) -> None:
         self._handle = handle
 
     @property
@@ -59,7 +59,7 @@ class ChannelEndpoint(ClosesOnExit):
         return None if self._handle is None else self._handle.id
 
     @property
-    def handle(self) -> EndpointHandle:
+    def handle(self) -> AttachedEndpoint:
         """The endpoint's handle, for libraries on top of readers and writers.
 
         Raises OptionError if it is not attached.

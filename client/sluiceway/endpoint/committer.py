@@ -13,7 +13,7 @@ __all__ = ["AttachedMember", "OffsetCommitter"]
 
 
 class AttachedMember(Protocol):
-    """A member of a group: an EndpointHandle, or a member whose program sends the heartbeats."""
+    """A member of a group: an AttachedEndpoint, or a member whose program sends the heartbeats."""
 
     id: str
     channel: str

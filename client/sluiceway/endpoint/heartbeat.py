@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+from sluiceway.api.channels import Control
 from sluiceway.api.endpoints import (
     EndpointCalls,
     EndpointEnd,
@@ -24,7 +25,6 @@ from sluiceway.errors import EndpointClosed, GatewayError, GatewayUnavailable, c
 from sluiceway.runtime.threads import Background, Signal, call
 
 __all__ = [
-    "AbandonedEndpoints",
     "DetachRequest",
     "HeartbeatExtension",
     "HeartbeatSession",
@@ -34,7 +34,6 @@ __all__ = [
 LOGGER = logging.getLogger("sluiceway.endpoint.heartbeat")
 
 _DETACH_TIMEOUT_S = 5.0
-_ABANDONED = "abandoned: garbage-collected without being closed"
 _MAX_REPORTS = 1000
 """Reports per request; further ones need another heartbeat."""
 _MAX_REQUEST_BYTES = 500_000
@@ -48,125 +47,18 @@ _SESSIONS: dict[tuple[Process, Hashable, float], "HeartbeatSession"] = {}
 class DetachRequest:
     """The request that detaches an endpoint after it was garbage-collected, or ended in an outage.
 
-    `complete`: a reader has read everything, so abandoning it is no failure; `finished_through` is
-    then the highest number of the writers that it waited for. `pristine`: a writer has produced no
-    message. `end` is the report of one that was closed or failed, `late` whether the session has to
-    send it, and `refused` whether the gateway has refused it for a time. `on_sent` is called once
-    the gateway has it, or with the final error by which it is refused.
+    `if_abandoned` is the end of one that was neither closed nor failed, `end` that of the others;
+    an interrupt leaves the earlier or the later one. `late`: the session has to send it; `refused`:
+    the gateway has refused it for a time.
     """
 
     name: str
     channel: str
     id: str
-    uid: str
-    epoch: int
-    complete: bool = False
-    finished_through: int | None = None
-    pristine: bool = False
+    if_abandoned: EndpointEnd
     end: EndpointEnd | None = None
     late: bool = False
     refused: bool = False
-    on_sent: Callable[[GatewayError | None], object] | None = None
-
-    @property
-    def body(self) -> EndpointEnd:
-        """The body of the request."""
-        if self.end is not None:
-            return self.end
-        if self.complete:
-            return EndpointEnd(
-                uid=self.uid,
-                epoch=self.epoch,
-                state="closed",
-                finished_through=self.finished_through,
-            )
-        ends: dict[int, int] | None = {} if self.pristine else None
-        return EndpointEnd(
-            uid=self.uid, epoch=self.epoch, state="error", cause=_ABANDONED, ends=ends
-        )
-
-
-class AbandonedEndpoints:
-    """Endpoints of a session that ended without a report: garbage-collected, or in an outage.
-
-    The session's heartbeats look for them, and start `detach_all` in the background. A finalizer
-    could not report them: an interrupt would end it halfway, and Python ignores that.
-    """
-
-    def __init__(self) -> None:
-        # Each endpoint until the gateway has its end.
-        self._tracked: dict[str, tuple[weakref.ref[object], DetachRequest]] = {}
-        self._process = this_process()
-        # Held by the thread that sends: the background, and the main one as the process ends.
-        self._sending = threading.Lock()
-
-    @property
-    def pending(self) -> bool:
-        """Whether an endpoint is tracked, or its detach request not yet sent."""
-        return bool(self._tracked)
-
-    @property
-    def due(self) -> list[DetachRequest]:
-        """The detach requests to send; none in a forked child."""
-        if self._process.forked:
-            return []
-        return [
-            request
-            for endpoint, request in list(self._tracked.values())
-            if request.late or endpoint() is None
-        ]
-
-    def track(self, endpoint: object, request: DetachRequest) -> None:
-        """Send `request`, in its state at that time, when `endpoint` is garbage-collected."""
-        self._tracked[request.id] = (weakref.ref(endpoint), request)
-
-    def release(self, endpoint_id: str) -> None:
-        """Stop tracking an endpoint, which has detached."""
-        self._tracked.pop(endpoint_id, None)
-
-    def detach_all(self, calls: EndpointCalls) -> None:
-        """Send the requests that are due; keep those that the gateway cannot accept yet."""
-        with self._sending:
-            for request in self.due:
-                # It may have been closed again meanwhile.
-                if request.id in self._tracked and not self._detach(request, calls):
-                    return
-
-    def _detach(self, request: DetachRequest, calls: EndpointCalls) -> bool:
-        """Send a request; False if the gateway does not answer."""
-        refusal: GatewayError | None = None
-        try:
-            calls.detach(request.channel, request.id, request.body, timeout_s=_DETACH_TIMEOUT_S)
-        except GatewayUnavailable:
-            return False
-        except GatewayError as error:
-            if error.code == "members_open":
-                # Index 0 of a group, which closes last.
-                return True
-            if not error.is_final:
-                level = logging.DEBUG if request.refused else logging.WARNING
-                LOGGER.log(level, "the end of %s is not reported yet: %s", request.name, error)
-                request.refused = True
-                return True
-            if request.end is not None:
-                LOGGER.warning("the end of %s is refused: %s", request.name, error)
-            else:
-                # Fenced, or deleted with its channel.
-                LOGGER.debug("%s had ended before it was abandoned: %s", request.name, error)
-            refusal = error
-        else:
-            if request.end is not None:
-                LOGGER.info("the end of %s is reported", request.name)
-            elif not request.complete:
-                LOGGER.warning(
-                    "%s failed: it was garbage-collected without being closed. Use `with`, or "
-                    "close it; the gateway has the failure",
-                    request.name,
-                )
-        self.release(request.id)
-        if request.on_sent is not None:
-            request.on_sent(refusal)
-        return True
 
 
 class SessionEndpoint(Protocol):
@@ -179,6 +71,9 @@ class SessionEndpoint(Protocol):
 
     def on_heartbeat(self, result: HeartbeatResult) -> None:
         """Handle the gateway's response to its report, in the heartbeat thread: without waiting."""
+
+    def on_detached(self, refusal: GatewayError | None) -> None:
+        """Handle that the session has reported its end, which the gateway may refuse for good."""
 
 
 class HeartbeatExtension(Protocol):
@@ -200,9 +95,12 @@ class HeartbeatExtension(Protocol):
 class HeartbeatSession:
     """Sends heartbeats for its endpoints, from the first `register` to the last `unregister`.
 
-    The session has weak references to its endpoints, and detaches abandoned ones. An unreachable
-    gateway is logged, and becomes the session's `outage` after `grace_s`. Its thread does nothing
-    else, as late heartbeats cost an endpoint its place.
+    The session has weak references to its endpoints. It reports the ends of abandoned ones, and of
+    those that ended in an outage: its heartbeats look for them, and start `detach_due` in the
+    background. A finalizer could not: an interrupt would end it halfway, and Python ignores that.
+
+    An unreachable gateway is logged, and becomes the session's `outage` after `grace_s`. Its thread
+    does nothing else, as late heartbeats cost an endpoint its place.
     """
 
     def __init__(
@@ -220,8 +118,12 @@ class HeartbeatSession:
         self._lock = threading.Lock()
         self._endpoints: weakref.WeakSet[SessionEndpoint] = weakref.WeakSet()
         self._extensions: set[HeartbeatExtension] = set()
-        self._abandoned = AbandonedEndpoints()
+        # Each attached endpoint until the gateway has its end.
+        self._tracked: dict[str, tuple[weakref.ref[SessionEndpoint], DetachRequest]] = {}
         self._background = Background()
+        # Held by the thread that detaches: the background, and the main one as the process ends.
+        self._detaching = threading.Lock()
+        self._process = this_process()
         self._calls: EndpointCalls | None = None
         self._in_flight = threading.Lock()
         self._wake = Signal()
@@ -232,8 +134,9 @@ class HeartbeatSession:
         """The error of the last heartbeat; None if it was accepted."""
 
     @classmethod
-    def of(cls, calls: EndpointCalls, *, grace_s: float) -> "HeartbeatSession":
+    def of(cls, control: Control) -> "HeartbeatSession":
         """Return this process's session for a gateway, principal and grace."""
+        calls, grace_s = control.endpoints, control.grace_s
         key = (this_process(), calls.identity, grace_s)
         # No lock, which a fork could copy while it is held: setdefault is atomic.
         return _SESSIONS.setdefault(key, cls(calls, grace_s=grace_s))
@@ -267,8 +170,59 @@ class HeartbeatSession:
             self._endpoints.add(endpoint)
 
     def track(self, endpoint: SessionEndpoint, request: DetachRequest) -> None:
-        """Send `request` if the endpoint is garbage-collected before it is unregistered."""
-        self._abandoned.track(endpoint, request)
+        """Send `request`, in its state at that time, if the endpoint is garbage-collected."""
+        self._tracked[endpoint.id] = (weakref.ref(endpoint), request)
+
+    @property
+    def due(self) -> list[DetachRequest]:
+        """The detach requests to send; none in a forked child."""
+        tracked = [] if self._process.forked else list(self._tracked.values())
+        return [request for endpoint, request in tracked if request.late or endpoint() is None]
+
+    def detach_due(self, calls: EndpointCalls) -> None:
+        """Send the requests that are due; keep those that the gateway cannot accept yet."""
+        with self._detaching:
+            for request in self.due:
+                # It may have been closed again meanwhile.
+                if request.id in self._tracked and not self._detach(request, calls):
+                    return
+
+    def _detach(self, request: DetachRequest, calls: EndpointCalls) -> bool:
+        """Send a request; False if the gateway does not answer."""
+        refusal: GatewayError | None = None
+        try:
+            end = request.end or request.if_abandoned
+            calls.detach(request.channel, request.id, end, timeout_s=_DETACH_TIMEOUT_S)
+        except GatewayUnavailable:
+            return False
+        except GatewayError as error:
+            if error.code == "members_open":
+                # Index 0 of a group, which closes last.
+                return True
+            if not error.is_final:
+                level = logging.DEBUG if request.refused else logging.WARNING
+                LOGGER.log(level, "the end of %s is not reported yet: %s", request.name, error)
+                request.refused = True
+                return True
+            if request.end is not None:
+                LOGGER.warning("the end of %s is refused: %s", request.name, error)
+            else:
+                # Fenced, or deleted with its channel.
+                LOGGER.debug("%s had ended before it was abandoned: %s", request.name, error)
+            refusal = error
+        else:
+            if request.end is not None:
+                LOGGER.info("the end of %s is reported", request.name)
+            elif request.if_abandoned.state == "error":
+                LOGGER.warning(
+                    "%s failed: it was garbage-collected without being closed. Use `with`, or "
+                    "close it; the gateway has the failure",
+                    request.name,
+                )
+        tracked = self._tracked.pop(request.id, None)
+        if tracked is not None and (endpoint := tracked[0]()) is not None:
+            endpoint.on_detached(refusal)
+        return True
 
     def detach_later(self, request: DetachRequest) -> None:
         """Send the `end` of a tracked endpoint once the gateway answers, or as the process ends."""
@@ -281,8 +235,8 @@ class HeartbeatSession:
         calls = self._calls
         if calls is None:
             return
-        self._abandoned.detach_all(calls)
-        if self._abandoned.due:
+        self.detach_due(calls)
+        if self.due:
             LOGGER.warning(
                 "the gateway does not answer as the process ends, so it will take closed readers "
                 "and writers for lost"
@@ -290,7 +244,7 @@ class HeartbeatSession:
 
     def unregister(self, endpoint: SessionEndpoint) -> None:
         """Send no more heartbeats for an endpoint."""
-        self._abandoned.release(endpoint.id)
+        self._tracked.pop(endpoint.id, None)
         with self._lock:
             self._endpoints.discard(endpoint)
             self._stop_if_unused()
@@ -406,8 +360,8 @@ class HeartbeatSession:
                     calls.close()
                     return
             try:
-                if self._abandoned.due:
-                    self._background.run(partial(self._abandoned.detach_all, calls))
+                if self.due:
+                    self._background.run(partial(self.detach_due, calls))
                 self.send(calls)
             except Exception:
                 # Without this thread all endpoints would become lost.
@@ -423,7 +377,7 @@ class HeartbeatSession:
             self._calls, self._wake = calls, wake
 
     def _stop_if_unused(self) -> None:
-        used = self._endpoints or self._extensions or self._abandoned.pending
+        used = self._endpoints or self._extensions or self._tracked
         if not used and self._calls is not None:
             self._calls = None
             self._interval_s = self._initial_interval_s

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sluiceway.api.endpoints import AttachResult, Endpoint
-from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.attached import AttachedEndpoint
 from sluiceway.errors import (
     CounterpartError,
     OptionError,
@@ -204,7 +204,7 @@ class StopCondition:
     """Stops at fixed end offsets, or never (None)."""
 
     def __init__(
-        self, ends: Mapping[int, int] | None, handle: EndpointHandle | None = None
+        self, ends: Mapping[int, int] | None, handle: AttachedEndpoint | None = None
     ) -> None:
         self._ends = ends
         self._handle = handle
@@ -253,7 +253,7 @@ class WhenFinished(StopCondition):
 
     def __init__(
         self,
-        handle: EndpointHandle,
+        handle: AttachedEndpoint,
         *,
         final_ends: Callable[[], Mapping[int, int]],
         owns: Callable[[int], bool],

@@ -8,7 +8,7 @@ from sluiceway.api.endpoints import PositionAdvance
 from sluiceway.api.ledger import LedgerCalls
 from sluiceway.api.models import Connection
 from sluiceway.codecs.wire import WireFormatValidator
-from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.attached import AttachedEndpoint
 from sluiceway.errors import DeliveryFailed, KafkaFailure
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.intervals import DeliveredIntervals
@@ -142,15 +142,9 @@ class WriterEndpoint:
         self.records = 0
         self.failures = 0
         self._reason = ""
-        self.handle = EndpointHandle(
-            control,
-            channel=channel,
-            uid=uid,
-            role="writer",
-            membership=None,
-            timeout_s=timeout_s,
-            close_timeout_s=0,
-        )
+        self.handle = AttachedEndpoint(
+            control, channel=channel, uid=uid, role="writer", membership=None
+        ).attach(timeout_s)
         with self.handle.reporting_failure():
             self.connection = self.handle.attached.connection
             # One more than the highest partition with a message of this writer.

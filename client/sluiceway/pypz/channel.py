@@ -29,7 +29,7 @@ from sluiceway.pypz.status import (
     StatusPayload,
     cycle_figures,
 )
-from sluiceway.spi import EndpointHandle, EndpointMetrics, Role, call
+from sluiceway.spi import AttachedEndpoint, EndpointMetrics, Role, call
 
 __all__ = ["ChannelBase", "HookNotCalled", "StatusCallback"]
 
@@ -96,7 +96,7 @@ class ChannelBase(ABC, Generic[E]):
         self._channel: Channel | None = None
         self._endpoint: E | None = None
         self._loop: StatusLoop | None = None
-        self._handle: EndpointHandle | None = None
+        self._handle: AttachedEndpoint | None = None
         self._failed = False
         self._close_failure: SluicewayError | None = None
         self._metrics = EndpointMetrics(self._role, cycles=self.MetricsBufferLength)

@@ -17,15 +17,15 @@ from typing import Final, Literal
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sluiceway import Connection
+from sluiceway import Connection, Position
 from sluiceway.errors import Fenced, GatewayError, GatewayUnavailable, SluicewayError, cause_of
 from sluiceway.spi import (
-    AttachResult,
+    AttachedEndpoint,
     Control,
     EndpointEnd,
-    EndpointReport,
+    EndpointMetrics,
+    EndpointState,
     HeartbeatReply,
-    HeartbeatResult,
     HeartbeatSession,
     Membership,
     Process,
@@ -55,7 +55,6 @@ __all__ = [
 LOGGER = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 5.0
-_GRACE_S: Final = 60.0
 _MAX_CAUSE_CHARACTERS: Final = 1000
 _MAX_NAME_CHARACTERS: Final = 200
 _MAX_UI_CHARACTERS: Final = 500
@@ -70,7 +69,7 @@ def control(gateway_url: str) -> Control:
 
 def heartbeat_session(gateway_url: str) -> HeartbeatSession:
     """Return this process's heartbeat session with a gateway."""
-    return HeartbeatSession.of(control(gateway_url).endpoints, grace_s=_GRACE_S)
+    return HeartbeatSession.of(control(gateway_url))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,19 +162,10 @@ class EndpointSpec:
     def __str__(self) -> str:
         return f"the {self.role} {self.job.title!r} of the channel {self.channel!r}"
 
-    def attach(self, control: Control, instance: str) -> AttachResult:
-        """Attach an instance, which replaces the group's previous one."""
-        group = self.group
-        return control.endpoints.attach(
-            self.channel,
-            uid=self.uid,
-            instance=instance,
-            session=self.job.session,
-            role=self.role,
-            membership=None if group is None else Membership(group=group, index=0, size=1),
-            title=self.job.title,
-            spark=self.job.facts,
-        )
+    @property
+    def membership(self) -> Membership | None:
+        """The place in the group."""
+        return None if self.group is None else Membership(group=self.group, index=0, size=1)
 
     def end(
         self, epoch: int, cause: str | None, ends: Callable[[], Mapping[int, int]] | None
@@ -229,7 +219,16 @@ class JobEndpoint:
         instance = instance or uuid.uuid4().hex
         try:
             with closing(control(gateway_url)) as gateway:
-                attached = spec.attach(gateway, instance)
+                attached = gateway.endpoints.attach(
+                    channel,
+                    uid=uid,
+                    instance=instance,
+                    session=job.session,
+                    role=role,
+                    membership=spec.membership,
+                    title=job.title,
+                    spark=job.facts,
+                )
         except SluicewayError as error:
             LOGGER.warning("%s is not listed as an endpoint: %s", spec, error)
             return None
@@ -423,6 +422,14 @@ class TaskReports:
             self.session.remove_extension(self)
 
 
+class QueryMetrics(EndpointMetrics):
+    """The records and positions of a query, whose cycles are Spark's."""
+
+    def counters(self) -> dict[str, float]:
+        """Return the number of records."""
+        return {"records": self.records}
+
+
 class QueryEndpoint:
     """A streaming query as a reader or writer of one channel, in the driver's session.
 
@@ -430,69 +437,45 @@ class QueryEndpoint:
     reporting.
     """
 
-    def __init__(self, spec: EndpointSpec, session: HeartbeatSession, control: Control) -> None:
-        self.id = uuid.uuid4().hex
-        self.records = 0
-        self.offsets: Mapping[int, int] = {}
+    def __init__(self, spec: EndpointSpec, control: Control) -> None:
         self._spec = spec
-        self._session = session
-        self._control = control
-        self._attached: AttachResult | None = None
-        self._ended = self._closing = self._refused = False
-        self._partitions = 0
-        self._acknowledged: Mapping[int, int] = {}
-        self._reporting: Mapping[int, int] = {}
+        self._metrics = QueryMetrics(spec.role)
+        self.endpoint = AttachedEndpoint(
+            control,
+            channel=spec.channel,
+            uid=spec.uid,
+            role=spec.role,
+            membership=spec.membership,
+            title=spec.job.title,
+            spark=spec.job.facts,
+            metrics=self._metrics,
+        )
+        self._refused = False
 
-    def attach(self) -> None:
-        """Attach unless it is attached or ended; repeatable.
+    def report(self, records: int, offsets: Mapping[int, int]) -> None:
+        """Attach unless it is attached or has ended, and report a reader's or writer's progress.
 
         Raises GatewayUnavailable. Others are logged; the next call repeats what is not final.
         """
-        if self._ended or self._attached is not None:
-            return
-        # First: the session's heartbeats tell its endpoints from those of jobs by their ids.
-        self._session.register(self)
+        endpoint = self.endpoint
+        self._metrics.records = records
+        self._metrics.positions = {p: Position(offset=at) for p, at in offsets.items()} or None
         try:
-            self._attached = self._spec.attach(self._control, self.id)
+            if endpoint.state is EndpointState.NEW:
+                endpoint.attach(timeout_s=0)
+                # Spark may have written before.
+                endpoint.pristine = False
+                endpoint.record_cycle(records)
+            if endpoint.is_open:
+                endpoint.check()
         except GatewayUnavailable:
             raise
-        except GatewayError as error:
-            if error.is_final:
-                self.end()
+        except SluicewayError as error:
+            if endpoint.is_open:
+                endpoint.end()
             level = logging.DEBUG if self._refused else logging.WARNING
             LOGGER.log(level, "%s is not listed as an endpoint: %s", self._spec, error)
             self._refused = True
-            return
-        self._session.require_interval(self._attached.heartbeat_interval_ms)
-
-    def report(self) -> EndpointReport | None:
-        """Return the endpoint's part of a heartbeat."""
-        attached = self._attached
-        if attached is None or self._ended or self._closing:
-            return None
-        self._reporting = self.offsets
-        changed = self._reporting != self._acknowledged
-        return EndpointReport(
-            id=self.id,
-            epoch=attached.epoch,
-            state="started",
-            counters={"records": self.records},
-            positions=self._positions(attached) if changed else None,
-        )
-
-    def on_heartbeat(self, result: HeartbeatResult) -> None:
-        """Process the response to a heartbeat."""
-        if result.status in ("fenced", "gone") and not self._ended:
-            LOGGER.warning(
-                "%s in the group %r is no longer listed as an endpoint: %s",
-                self._spec,
-                self._spec.group,
-                result.reason,
-            )
-            self.end()
-        else:
-            self._acknowledged = self._reporting
-            self._partitions = result.partitions or 0
 
     def close(self, *, cause: str | None, kafka: Mapping[str, str]) -> None:
         """Report the query's end, in error if there is a `cause`.
@@ -500,41 +483,23 @@ class QueryEndpoint:
         A successful writer ends at its topic's end offsets, which are read with the properties
         `kafka`. Raises a GatewayError that may pass; repeatable.
         """
-        attached = self._attached
-        if attached is None:
-            self.end()
-        if attached is None or self._ended:
+        endpoint = self.endpoint
+        if not endpoint.is_open:
             return
-        connection = attached.connection
 
         def ends() -> Mapping[int, int]:
             # The channel may have grown, and the query writes to added partitions.
-            least = max(connection.partitions, self._partitions)
-            return TopicIdentity(connection, kafka).all_ends(timeout_s=_TIMEOUT_S, least=least)
+            topic = TopicIdentity(endpoint.attached.connection, kafka)
+            return topic.all_ends(timeout_s=_TIMEOUT_S, least=endpoint.partitions)
 
-        end = replace(
-            self._spec.end(attached.epoch, cause, ends if self._spec.role == "writer" else None),
-            counters={"records": self.records},
-            positions=self._positions(attached),
-        )
-        # A heartbeat in flight with an earlier state would overwrite the error.
-        self._closing = True
-        self._session.wait_idle(_TIMEOUT_S)
+        writes = self._spec.role == "writer"
+        end = self._spec.end(endpoint.attached.epoch, cause, ends if writes else None)
+        if end.cause is not None:
+            endpoint.fail(end.cause)
+            return
         try:
-            self._control.endpoints.detach(self._spec.channel, self.id, end, timeout_s=_TIMEOUT_S)
+            endpoint.detach(ends=end.ends, timeout_s=_TIMEOUT_S)
         except GatewayError as error:
             if not error.is_final:
                 raise
             LOGGER.warning("the gateway rejected the end of %s: %s", self._spec, error)
-        self.end()
-
-    def end(self) -> None:
-        """Stop reporting."""
-        self._ended = True
-        self._session.unregister(self)
-
-    def _positions(self, attached: AttachResult) -> Mapping[int, tuple[int, int]] | None:
-        """Return a reader's positions, if the gateway accepts them."""
-        if not self.offsets or "positions" not in attached.takes:
-            return None
-        return {partition: (offset, 0) for partition, offset in self.offsets.items()}

@@ -223,7 +223,7 @@ class Queries(StreamingQueryListener):
             runs, self._runs = self._runs, {}
         for run in runs.values():
             for endpoint in list(run.endpoints.values()):
-                endpoint.end()
+                endpoint.endpoint.end()
 
     def advance(self) -> None:
         """Report all changes to the gateway; retries 10 s after a failure. Not thread-safe."""
@@ -295,10 +295,8 @@ class Queries(StreamingQueryListener):
         for spec, (records, offsets) in totals.items():
             endpoint = run.endpoints.get(spec)
             if endpoint is None:
-                endpoint = QueryEndpoint(spec, self._session, self._control)
-                run.endpoints[spec] = endpoint
-            endpoint.records, endpoint.offsets = records, offsets
-            endpoint.attach()
+                endpoint = run.endpoints[spec] = QueryEndpoint(spec, self._control)
+            endpoint.report(records, offsets)
 
     def _find_sink(self, run: _QueryRun) -> None:
         if run.planned:

@@ -345,7 +345,7 @@ def test_incremental_assignments_refuse_repeats(consumer: New, name: str) -> Non
 @pytest.mark.long
 def test_a_consumer_may_be_collected_at_any_call_of_its_session(site: Facade, name: str) -> None:
     control = Control(Transport(site.url))
-    session = HeartbeatSession.of(control.endpoints, grace_s=control.grace_s)
+    session = HeartbeatSession.of(control)
 
     def abandon() -> None:
         # A cycle: its own callback refers to it.

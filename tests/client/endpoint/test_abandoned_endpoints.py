@@ -14,15 +14,22 @@ import pytest
 
 from scripted_gateway import Script
 from sluiceway import Channel, ChannelReader, ChannelWriter
-from sluiceway.api.endpoints import Endpoint, EndpointCalls, EndpointEnd
-from sluiceway.endpoint.heartbeat import AbandonedEndpoints, DetachRequest
+from sluiceway.api.endpoints import (
+    Endpoint,
+    EndpointCalls,
+    EndpointEnd,
+    EndpointReport,
+    HeartbeatResult,
+)
+from sluiceway.endpoint.heartbeat import DetachRequest, HeartbeatSession
 from sluiceway.errors import Fenced, GatewayError, WriterFailed
 from topics import readings
 from waiting import until
 
 NewChannel = Callable[..., Channel]
-FAREWELL = DetachRequest(name="the writer x", channel="a", id="1" * 32, uid="2" * 32, epoch=3)
+ABANDONED = EndpointEnd(uid="2" * 32, epoch=3, state="error", cause="abandoned")
 CLOSED = EndpointEnd(uid="2" * 32, epoch=3, state="closed")
+FAREWELL = DetachRequest(name="the writer x", channel="a", id="1" * 32, if_abandoned=ABANDONED)
 
 
 _PROGRAM = """
@@ -146,12 +153,31 @@ def test_an_endpoint_held_by_its_own_callback_is_reported_after_garbage_collecti
 
 
 class Thing:
-    """An object that may be abandoned."""
+    """An endpoint that may be abandoned, or whose end is reported later."""
+
+    def __init__(self) -> None:
+        self.id = FAREWELL.id
+        self.refusals: list[GatewayError | None] = []
+
+    def report(self) -> EndpointReport | None:
+        return None
+
+    def on_heartbeat(self, result: HeartbeatResult) -> None:
+        """Do nothing."""
+
+    def on_detached(self, refusal: GatewayError | None) -> None:
+        self.refusals.append(refusal)
 
 
 @pytest.fixture
 def calls(script: Script) -> EndpointCalls:
     return EndpointCalls(script.transport(timeout_s=1))
+
+
+@pytest.fixture
+def session(calls: EndpointCalls) -> HeartbeatSession:
+    """A session without heartbeats, whose requests are sent by the test."""
+    return HeartbeatSession(calls, grace_s=60)
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -161,29 +187,31 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     ]
 
 
-def forget(abandoned: AbandonedEndpoints) -> None:
+def forget(session: HeartbeatSession) -> None:
     thing = Thing()
-    abandoned.track(thing, FAREWELL)
+    session.track(thing, FAREWELL)
     del thing
 
 
 def test_an_abandoned_endpoint_is_reported_once_and_after_a_gateway_outage(
-    script: Script, calls: EndpointCalls, caplog: pytest.LogCaptureFixture
+    script: Script,
+    calls: EndpointCalls,
+    session: HeartbeatSession,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    abandoned = AbandonedEndpoints()
-    forget(abandoned)
+    forget(session)
     for _ in range(30):
         script.problem(503, "database_unavailable", retriable=True)
-    abandoned.detach_all(calls)
-    assert abandoned.pending
+    session.detach_due(calls)
+    assert session.due
     assert said(caplog) == []
     script.responses.clear()
     script.requests.clear()
     script.response(200, {})
     with caplog.at_level(logging.WARNING):
-        abandoned.detach_all(calls)
-        abandoned.detach_all(calls)
-    assert not abandoned.pending
+        session.detach_due(calls)
+        session.detach_due(calls)
+    assert session.due == []
     assert [path for _, path, _ in script.requests] == [
         f"/v1/channels/a/endpoints/{'1' * 32}/detach"
     ]
@@ -193,23 +221,23 @@ def test_an_abandoned_endpoint_is_reported_once_and_after_a_gateway_outage(
 
 
 def test_an_abandoned_principal_closes_after_its_group(
-    script: Script, calls: EndpointCalls
+    script: Script, calls: EndpointCalls, session: HeartbeatSession
 ) -> None:
-    abandoned = AbandonedEndpoints()
     things = [Thing(), Thing()]
     for number, thing in enumerate(things):
-        request = replace(FAREWELL, id=str(number))
-        abandoned.track(thing, request)
-        request.complete = True
+        thing.id = str(number)
+        request = replace(FAREWELL, id=thing.id)
+        session.track(thing, request)
+        request.if_abandoned = CLOSED
     del thing
     things.clear()
     script.problem(409, "members_open")
     for _ in range(2):
         script.response(200, {})
-    abandoned.detach_all(calls)
-    assert abandoned.pending
-    abandoned.detach_all(calls)
-    assert not abandoned.pending
+    session.detach_due(calls)
+    assert session.due
+    session.detach_due(calls)
+    assert session.due == []
     reported = [path.split("/")[-2] for _, path, _ in script.requests]
     assert reported == [reported[0], reported[1], reported[0]]
     assert {body["state"] for body in script.bodies} == {"closed"}
@@ -217,92 +245,90 @@ def test_an_abandoned_principal_closes_after_its_group(
 
 @pytest.mark.parametrize("code", ["fenced", "uid_mismatch", "illegal_transition"])
 def test_an_abandoned_endpoint_that_had_ended_is_not_reported(
-    script: Script, calls: EndpointCalls, caplog: pytest.LogCaptureFixture, code: str
+    script: Script,
+    calls: EndpointCalls,
+    session: HeartbeatSession,
+    caplog: pytest.LogCaptureFixture,
+    code: str,
 ) -> None:
-    abandoned = AbandonedEndpoints()
-    forget(abandoned)
+    forget(session)
     script.problem(409, code)
-    abandoned.detach_all(calls)
-    assert not abandoned.pending
+    session.detach_due(calls)
+    assert session.due == []
     assert said(caplog) == []
 
 
 def test_an_abandoned_endpoint_is_reported_after_a_refusal_for_a_time(
-    script: Script, calls: EndpointCalls
+    script: Script, calls: EndpointCalls, session: HeartbeatSession
 ) -> None:
-    abandoned, thing = AbandonedEndpoints(), Thing()
-    abandoned.track(thing, replace(FAREWELL))
+    thing = Thing()
+    session.track(thing, replace(FAREWELL))
     del thing
     script.problem(401, "unauthenticated")
-    abandoned.detach_all(calls)
-    assert abandoned.pending
+    session.detach_due(calls)
+    assert session.due
     script.response(200, {})
-    abandoned.detach_all(calls)
-    assert not abandoned.pending
-
-
-class Ended(Thing):
-    """An endpoint whose end is reported later."""
-
-    def __init__(self) -> None:
-        self.outcomes: list[GatewayError | None] = []
-        self.request = replace(
-            FAREWELL, end=CLOSED, on_sent=lambda error: self.outcomes.append(error)
-        )
+    session.detach_due(calls)
+    assert session.due == []
 
 
 @pytest.mark.parametrize(("status", "code"), [(401, "unauthenticated"), (500, "internal_error")])
 def test_an_end_that_the_gateway_does_not_accept_now_is_reported_again(
-    script: Script, calls: EndpointCalls, caplog: pytest.LogCaptureFixture, status: int, code: str
+    script: Script,
+    calls: EndpointCalls,
+    session: HeartbeatSession,
+    caplog: pytest.LogCaptureFixture,
+    status: int,
+    code: str,
 ) -> None:
-    abandoned, ended = AbandonedEndpoints(), Ended()
-    abandoned.track(ended, ended.request)
-    ended.request.late = True
+    ended = Thing()
+    request = replace(FAREWELL, end=CLOSED, late=True)
+    session.track(ended, request)
     script.problem(status, code)
-    abandoned.detach_all(calls)
-    assert (abandoned.due, ended.outcomes) == ([ended.request], [])
+    session.detach_due(calls)
+    assert (session.due, ended.refusals) == ([request], [])
     assert "is not reported yet" in caplog.text
     script.response(200, {})
-    abandoned.detach_all(calls)
-    assert (abandoned.due, ended.outcomes) == ([], [None])
+    session.detach_due(calls)
+    assert (session.due, ended.refusals) == ([], [None])
 
 
 def test_an_end_that_the_gateway_refuses_for_good_is_an_error_of_its_endpoint(
-    script: Script, calls: EndpointCalls, caplog: pytest.LogCaptureFixture
+    script: Script,
+    calls: EndpointCalls,
+    session: HeartbeatSession,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    abandoned, ended = AbandonedEndpoints(), Ended()
-    abandoned.track(ended, ended.request)
-    ended.request.late = True
+    ended = Thing()
+    request = replace(FAREWELL, end=CLOSED, late=True)
+    session.track(ended, request)
     script.problem(409, "fenced")
-    abandoned.detach_all(calls)
-    (refusal,) = ended.outcomes
+    session.detach_due(calls)
+    (refusal,) = ended.refusals
     assert isinstance(refusal, Fenced)
     assert "is refused" in caplog.text
 
 
-def test_an_abandoned_endpoint_that_was_detached_is_not_reported() -> None:
-    abandoned = AbandonedEndpoints()
+def test_an_abandoned_endpoint_that_was_detached_is_not_reported(session: HeartbeatSession) -> None:
     thing = Thing()
-    abandoned.track(thing, FAREWELL)
-    abandoned.release(FAREWELL.id)
+    session.track(thing, FAREWELL)
+    session.unregister(thing)
     del thing
-    assert not abandoned.pending
-    abandoned.release(FAREWELL.id)
+    assert session.due == []
 
 
 def test_a_forked_child_does_not_report_endpoints_of_its_parent(
-    script: Script, calls: EndpointCalls
+    script: Script, calls: EndpointCalls, session: HeartbeatSession
 ) -> None:
-    abandoned = AbandonedEndpoints()
     thing = Thing()
-    abandoned.track(thing, FAREWELL)
+    session.track(thing, FAREWELL)
     child = os.fork()
     if child == 0:
         code = 1
         try:
             del thing
-            abandoned.detach_all(calls)
-            code = len(abandoned.due)
+            session.detach_due(calls)
+            code = len(session.due)
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

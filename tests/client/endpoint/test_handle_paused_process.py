@@ -22,7 +22,7 @@ from relay import Relay
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat, InputPort
 from sluiceway.api.endpoints import HeartbeatReply, SessionReport
 from sluiceway.confluent import Consumer, TopicPartition
-from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.attached import AttachedEndpoint
 from sluiceway.errors import (
     CommitBeyondRead,
     Fenced,
@@ -79,7 +79,7 @@ class Pause:
 
 
 @contextmanager
-def lost(channel: Channel, attachment: EndpointHandle) -> Iterator[None]:
+def lost(channel: Channel, attachment: AttachedEndpoint) -> Iterator[None]:
     """Block heartbeats, as in a stopped process, until the endpoint is lost."""
     pause = Pause()
     attachment.session.add_extension(pause)

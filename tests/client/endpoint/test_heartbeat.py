@@ -16,6 +16,7 @@ from relay import Relay
 from scripted_gateway import Script
 from sluiceway.api.endpoints import (
     EndpointCalls,
+    EndpointEnd,
     EndpointReport,
     HeartbeatReply,
     HeartbeatResult,
@@ -40,6 +41,9 @@ class RecordingEndpoint:
 
     def on_heartbeat(self, result: HeartbeatResult) -> None:
         self.results.append(result)
+
+    def on_detached(self, refusal: GatewayError | None) -> None:
+        """Do nothing."""
 
 
 class Clock:
@@ -294,7 +298,7 @@ def test_an_endpoint_that_detaches_during_a_heartbeat_leaves_no_connection(
 
 def test_one_process_has_one_session_with_a_gateway_as_one_principal(script: Script) -> None:
     def of(**options: Any) -> HeartbeatSession:
-        return HeartbeatSession.of(EndpointCalls(script.transport(**options)), grace_s=60)
+        return HeartbeatSession.of(script.control(**options))
 
     assert of() is of()
     assert of(token="slw_a_b") is of(token="slw_a_b")
@@ -433,7 +437,8 @@ def test_heartbeats_do_not_wait_for_the_ends_of_abandoned_endpoints(
 
     session = HeartbeatSession(Calls(script.transport()), grace_s=60)
     member, abandoned = RecordingEndpoint(1), RecordingEndpoint(2)
-    request = DetachRequest(name="it", channel="a", id=abandoned.id, uid="2" * 32, epoch=3)
+    end = EndpointEnd(uid="2" * 32, epoch=3, state="error")
+    request = DetachRequest(name="it", channel="a", id=abandoned.id, if_abandoned=end)
     for each in (member, abandoned):
         session.register(each)
     session.track(abandoned, request)

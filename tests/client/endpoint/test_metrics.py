@@ -5,7 +5,7 @@ import weakref
 import pytest
 
 from sluiceway import Position
-from sluiceway.endpoint.handle import EndpointMetrics
+from sluiceway.endpoint.attached import EndpointMetrics
 
 
 class Clock:

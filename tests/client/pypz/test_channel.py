@@ -13,7 +13,7 @@ from faults import AS_SIGNALS, at_call, failing_call, interrupted_at_call, lose
 from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
 from sluiceway import ChannelWriter, Gateway
 from sluiceway.api.endpoints import Position
-from sluiceway.endpoint.handle import EndpointHandle
+from sluiceway.endpoint.attached import AttachedEndpoint
 from sluiceway.errors import (
     CommitBeyondRead,
     Conflict,
@@ -142,7 +142,7 @@ def test_an_interrupted_opening_can_be_repeated(bench: Bench, role: str) -> None
     channel = bench.create_channel()
     reader, writer = bench.reader(), bench.writer()
     opening, other = (reader, writer) if role == "reader" else (writer, reader)
-    with failing_call(EndpointHandle, "subscribe", KeyboardInterrupt(), arrives=False):
+    with failing_call(AttachedEndpoint, "subscribe", KeyboardInterrupt(), arrives=False):
         opening.invoke_open_channel()
     assert [endpoint.state for endpoint in channel.endpoints()] == ["error"]
     until(other.invoke_open_channel)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sluiceway import Endpoint, Position
-from sluiceway.endpoint.handle import EndpointMetrics
+from sluiceway.endpoint.attached import EndpointMetrics
 from sluiceway.errors import (
     ChannelNotFound,
     Fenced,

@@ -419,13 +419,14 @@ def test_the_end_of_a_query_covers_partitions_that_were_added_while_it_ran(
         channel=channel.name, uid=channel.uid, role="writer", group="g", job=application.job
     )
     with closing(control(gateway_url)) as calls:
-        endpoint = QueryEndpoint(spec, application.session, calls)
-        endpoint.attach()
+        query = QueryEndpoint(spec, calls)
+        query.report(0, {})
         channel.update(partitions=4)
         fill(channel, range(5), partition=3)
 
-        endpoint.close(cause=None, kafka={})
-    assert [each.ends for each in channel.endpoints() if each.id == endpoint.id] == [{3: 5}]
+        query.close(cause=None, kafka={})
+    ends = [each.ends for each in channel.endpoints() if each.id == query.endpoint.id]
+    assert ends == [{3: 5}]
 
 
 def test_an_application_rejected_by_the_gateway_keeps_no_query_alive(

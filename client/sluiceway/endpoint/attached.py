@@ -7,8 +7,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, Final, Self
 
 from sluiceway.api.arguments import check_seconds
 from sluiceway.api.channels import Control
@@ -22,6 +24,7 @@ from sluiceway.api.endpoints import (
     Position,
     ReportedPositions,
     Role,
+    SparkJob,
     checked_payload,
 )
 from sluiceway.api.groups import Membership
@@ -40,32 +43,82 @@ from sluiceway.errors import (
 from sluiceway.runtime.threads import Background, Signal, call
 from sluiceway.tracing import channel_span
 
-__all__ = ["EndpointHandle", "EndpointMetrics", "StatusCallback"]
+__all__ = [
+    "ENDPOINT_TRANSITIONS",
+    "AttachedEndpoint",
+    "EndpointMetrics",
+    "EndpointState",
+    "StatusCallback",
+]
 
-LOGGER = logging.getLogger("sluiceway.endpoint.handle")
+LOGGER = logging.getLogger("sluiceway.endpoint.attached")
 
 StatusCallback = Callable[[tuple[Endpoint, ...]], object]
 Progress = Callable[[], tuple[int, Mapping[int, Position]]]
 """Returns the number of records that a reader has returned, and its positions."""
 
 _GONE = frozenset({"channel_not_found", "endpoint_not_found", "uid_mismatch"})
+_ABANDONED = "abandoned: garbage-collected without being closed"
 _MAX_CAUSE_CHARACTERS = 1000
 _FINAL_TIMEOUT_S = 5.0
 _MIN_PATIENCE_S = 0.3
 
 
-class EndpointHandle:
-    """One attached instance of a writer or reader, with its id and epoch.
+class EndpointState(StrEnum):
+    """State of an endpoint in the view of its program; heartbeats report those of an open one."""
+
+    NEW = "new"
+    """It is not attached yet; if the wait for it is interrupted, it ends once it is."""
+    OPENED = "opened"
+    """It is attached, and has neither read nor written."""
+    STARTED = "started"
+    """It has read or written."""
+    STOPPED = "stopped"
+    """It is closed, and the gateway has not accepted that yet; closing may be repeated."""
+    FAILING = "failing"
+    """It has failed, and the gateway has not accepted that yet; it sends no more heartbeats."""
+    ENDED = "ended"
+    """The gateway has its end, or does not need it, or has refused it when it was closed."""
+    REFUSED = "refused"
+    """The gateway has refused to attach it, or its end when that was reported later, for good."""
+
+
+ENDPOINT_TRANSITIONS: Final[Mapping[EndpointState, frozenset[EndpointState]]] = {
+    EndpointState.NEW: frozenset(
+        {EndpointState.OPENED, EndpointState.ENDED, EndpointState.REFUSED}
+    ),
+    EndpointState.OPENED: frozenset(
+        {EndpointState.STARTED, EndpointState.STOPPED, EndpointState.FAILING, EndpointState.ENDED}
+    ),
+    EndpointState.STARTED: frozenset(
+        {EndpointState.STOPPED, EndpointState.FAILING, EndpointState.ENDED}
+    ),
+    EndpointState.STOPPED: frozenset(
+        {EndpointState.FAILING, EndpointState.ENDED, EndpointState.REFUSED}
+    ),
+    EndpointState.FAILING: frozenset({EndpointState.ENDED, EndpointState.REFUSED}),
+    EndpointState.ENDED: frozenset(),
+    EndpointState.REFUSED: frozenset(),
+}
+"""The transition table."""
+
+_OPEN: Final = frozenset({EndpointState.OPENED, EndpointState.STARTED, EndpointState.STOPPED})
+
+
+class AttachedEndpoint:
+    """One instance of a writer, reader, group member or query at its channel.
 
     Its session sends heartbeats in another thread. Their results are in `counterparts` and
     `finish_requested`, and `check` raises for an endpoint that has to stop. A fenced endpoint
     never attaches again. An endpoint that was lost, because its process was paused for longer
     than its heartbeat timeout, continues with the next heartbeat unless its place was taken.
 
-    For facades: attach with the constructor, call `record_cycle` with each read or write and
-    `check` before it, then `detach` or `fail`. `on_status` adds status callbacks, `subscribe`
-    requests the counterparts, `on_result` observes every heartbeat, `metrics.observe` reports
-    positions.
+    The threads of its program change its `state`, and the session that of an end which it reports
+    later. Heartbeats and commits only leave the error by which it has to stop.
+
+    For facades: `attach`, call `record_cycle` with each read or write and `check` before it, then
+    `detach` or `fail`. `on_status` adds status callbacks, `subscribe` requests the counterparts,
+    `on_result` observes every heartbeat, `metrics.observe` reports positions.
     """
 
     def __init__(
@@ -76,18 +129,18 @@ class EndpointHandle:
         uid: str,
         role: Role,
         membership: Membership | None,
-        timeout_s: float,
-        close_timeout_s: float,
+        close_timeout_s: float = 0,
         patience_s: float | None = None,
         interval_s: float | None = None,
+        title: str | None = None,
+        spark: SparkJob | None = None,
+        metrics: "EndpointMetrics | None" = None,
     ) -> None:
-        """Attach, and wait for new partitions if the group makes the channel grow.
+        """Describe an endpoint; `title` describes it to people.
 
         `patience_s` and `interval_s` are its own heartbeat timeout and interval, within the
-        channel's. Raises OptionError, Conflict, ChannelClosed, ChannelNotFound, and
-        ChannelNotReady after `timeout_s`.
+        channel's. Raises OptionError.
         """
-        check_seconds("timeout_s", timeout_s)
         check_seconds("close_timeout_s", close_timeout_s)
         self._timeout_ms = self._interval_ms = None
         if patience_s is not None:
@@ -102,41 +155,54 @@ class EndpointHandle:
         self.uid = uid
         self.role = role
         self.membership = membership
-        self.name = f"the {role} {membership or self.id[:8]} of the channel {channel!r}"
-        self.session = HeartbeatSession.of(control.endpoints, grace_s=control.grace_s)
-        self.metrics = EndpointMetrics(role)
+        self._title, self._spark = title, spark
+        who = repr(title) if title else membership or self.id[:8]
+        self.name = f"the {role} {who} of the channel {channel!r}"
+        self.session = HeartbeatSession.of(control)
+        self.metrics = metrics or EndpointMetrics(role)
+        self.state = EndpointState.NEW
         self.counterparts: tuple[Endpoint, ...] | None = None
         self.finish_requested = False
         self.on_result: Callable[[HeartbeatResult], None] | None = None
-        self._state = "opened"
         self._subscribed = False
         self._seen_revision: int | None = None
         self._payload: dict[str, Any] | None = None
         self._observers: list[StatusCallback] = []
         self._callbacks: list[StatusCallback] = []
         self._calling = Background()
-        self._failure: SluicewayError | None = None
-        # The interrupt of the thread that waited for it to be attached.
-        self._interruption: BaseException | None = None
-        self._refusal: GatewayError | None = None
-        """The refusal of an end that was reported later, for calls that close it again."""
+        self._error: SluicewayError | None = None
+        """What it has to stop by, or the refusal of an end that was reported later."""
+        self._cause: str | None = None
+        """The cause of its failure, for the thread that attaches it."""
         self.partitions = 0
         """The channel's number of partitions, as of the last heartbeat."""
-        self.is_open = False
-        """True until the endpoint detaches or fails."""
         self._answered = Signal()
         self._process = this_process()
-        group = None if membership is None else membership.group
+
+    def attach(self, timeout_s: float) -> Self:
+        """Attach, and wait for new partitions if the group makes the channel grow.
+
+        Raises OptionError, Conflict, ChannelClosed, ChannelNotFound, and ChannelNotReady after
+        `timeout_s`. It may be repeated after an error that is not final.
+        """
+        check_seconds("timeout_s", timeout_s)
+        self._cause = None
+        group = None if self.membership is None else self.membership.group
         try:
-            with channel_span("attach", channel, group=group) as span:
-                span.set("sluiceway.role", role)
-                call(lambda: self._open(timeout_s))
+            with channel_span("attach", self.channel, group=group) as span:
+                span.set("sluiceway.role", self.role)
+                call(partial(self._attach, timeout_s))
         except BaseException as error:
             # An interrupt, unless it was refused: the request goes on in another thread. If a
             # second one comes first, the endpoint ends with the last reference to it.
-            self._interruption = error
             self.fail(error)
             raise
+        return self
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is attached, and has neither ended nor failed."""
+        return self.state in _OPEN
 
     @property
     def payload(self) -> Mapping[str, Any] | None:
@@ -154,11 +220,11 @@ class EndpointHandle:
 
         Readers ignore a pristine writer that fails. Clear it before the first message is produced.
         """
-        return self._if_abandoned.pristine
+        return self._detach_request.if_abandoned.ends is not None
 
     @pristine.setter
     def pristine(self, pristine: bool) -> None:
-        self._if_abandoned.pristine = pristine
+        self._update_if_abandoned(ends={} if pristine else None)
 
     def mark_complete(self, *, finished_through: int | None = None) -> None:
         """Record that a reader has read everything, so abandoning it is no failure.
@@ -166,14 +232,13 @@ class EndpointHandle:
         `finished_through` is the highest number of the writers whose end it waited for. Once the
         reader closes, later ones in its place wait for other writers.
         """
-        if "finished_through" in self.attached.takes:
-            self._if_abandoned.finished_through = finished_through
-        self._if_abandoned.complete = True
+        if "finished_through" not in self.attached.takes:
+            finished_through = None
+        self._update_if_abandoned(state="closed", cause=None, finished_through=finished_through)
 
     def mark_incomplete(self) -> None:
         """Record that a reader has something to read again."""
-        self._if_abandoned.complete = False
-        self._if_abandoned.finished_through = None
+        self._update_if_abandoned(state="error", cause=_ABANDONED, finished_through=None)
 
     def owns(self, partition: int) -> bool:
         """Whether a partition, existing or added later, is assigned to this endpoint."""
@@ -202,14 +267,14 @@ class EndpointHandle:
     def record_cycle(self, records: int) -> None:
         """Count a call that reads or writes; `records` is the total before it."""
         self.metrics.record_cycle(records)
-        if self._state == "opened":
-            self._state = "started"
+        if self.state is EndpointState.OPENED:
+            self._become(EndpointState.STARTED)
 
     def check(self) -> None:
         """Raise Fenced or EndpointClosed for an endpoint that has to stop."""
         self._process.check(self.name)
-        if self._failure is not None:
-            raise self._failure
+        if self._error is not None:
+            raise self._error
 
     def heartbeat_now(self, timeout_s: float = _FINAL_TIMEOUT_S) -> None:
         """Send a heartbeat at once, wait up to `timeout_s` for its result, and `check`."""
@@ -225,17 +290,18 @@ class EndpointHandle:
 
     def fence(self, error: Fenced) -> None:
         """Record that another instance has taken its place."""
-        self._failure = error
+        self._error = error
 
     def report(self) -> EndpointReport | None:
         """Return its report for the next heartbeat; None once it has ended."""
-        if not self.is_open or self._failure is not None:
+        state = self.state
+        if state not in _OPEN or self._error is not None:
             return None
         counters, positions = self.metrics.heartbeat_fields(self.attached.takes)
         return EndpointReport(
             id=self.id,
             epoch=self.attached.epoch,
-            state=self._state,
+            state=state,
             payload=self._payload,
             counters=counters,
             positions=positions,
@@ -252,17 +318,17 @@ class EndpointHandle:
             self.on_result(result)
         if result.status == "fenced":
             LOGGER.warning("%s is fenced: %s", self.name, result.reason)
-            self._failure = Fenced(
+            self._error = Fenced(
                 f"{self.name} lost its place and has to stop: "
                 f"{result.reason or 'it was superseded'}",
                 status=409,
             )
         elif result.status == "gone":
             reason = result.reason or "the channel was deleted, or the endpoint was removed."
-            self._failure = EndpointClosed(
+            self._error = EndpointClosed(
                 f"the gateway has no record of {self.name}: {reason} Open the channel again"
             )
-        elif result.status == "refused" and self._state != "stopped":
+        elif result.status == "refused" and self.state is not EndpointState.STOPPED:
             # A heartbeat with the state of a detach request may arrive after it.
             LOGGER.warning("the report of %s is refused: %s", self.name, result.reason)
         counterparts = result.counterparts if self._subscribed else None
@@ -289,25 +355,25 @@ class EndpointHandle:
         members, and raises SluicewayTimeout after `close_timeout_s`. Raises Fenced.
         """
         if not self.is_open or self._process.forked:
-            if self._refusal is not None:
-                raise self._refusal
+            if self.state is EndpointState.REFUSED and self._error is not None:
+                raise self._error
             return
-        if self._failure is not None:
-            self._end()
-            if isinstance(self._failure, Fenced):
-                raise self._failure
+        if self._error is not None:
+            self.end()
+            if isinstance(self._error, Fenced):
+                raise self._error
             # The gateway has no record of it: there is nothing to detach.
             return
-        self._state = "stopped"
+        self._become(EndpointState.STOPPED)
         limit_s = self.session.grace_s if timeout_s is None else timeout_s
         backoff = Backoff(self._close_timeout_s)
         while True:
             try:
-                self._send_detach("closed", ends=ends, timeout_s=limit_s)
+                self._send_detach(None, ends, limit_s)
             except (KeyboardInterrupt, SystemExit):
                 # It may have come before the report was complete.
-                if self._if_abandoned.end is not None:
-                    self.session.detach_later(self._if_abandoned)
+                if self._detach_request.end is not None:
+                    self.session.detach_later(self._detach_request)
                 raise
             except GatewayError as error:
                 if error.code == "members_open":
@@ -317,31 +383,43 @@ class EndpointHandle:
                     call(partial(self._fail, late, ends))
                     raise SluicewayTimeout(f"{self.name} was not closed: {late}") from error
                 if not error.is_final:
-                    self.session.detach_later(self._if_abandoned)
+                    self.session.detach_later(self._detach_request)
                     raise
-                self._end()
+                self.end()
                 if error.code not in _GONE:
                     raise
                 LOGGER.warning(
                     "%s is closed; the gateway had no record of it: %s", self.name, error
                 )
             else:
-                self._end()
+                self.end()
             return
 
-    def _detached_later(self, error: GatewayError | None) -> None:
-        """End it after its request was accepted, or refused for good with `error`."""
-        if error is not None and error.code not in _GONE:
-            self._refusal = error
-        self._end()
+    def on_detached(self, refusal: GatewayError | None) -> None:
+        """End it after the session's request was accepted, or refused for good."""
+        if refusal is None or refusal.code in _GONE:
+            self.end()
+        else:
+            self._error = refusal
+            self.end(EndpointState.REFUSED)
 
-    def fail(self, error: BaseException) -> None:
-        """Report that an exception ended it, later if the gateway does not accept that now.
+    def fail(self, error: BaseException | str) -> None:
+        """Report that an exception or another cause ended it.
 
-        An interrupt does not end the report, but the wait for it.
+        It is reported later if the gateway does not accept that now. An interrupt does not end the
+        report, but the wait for it.
         """
-        if self.is_open and not self._process.forked:
-            call(partial(self._fail, cause_of(error), None))
+        if self._process.forked:
+            return
+        # First: the thread that attaches it looks at the cause once it is open.
+        self._cause = cause = error if isinstance(error, str) else cause_of(error)
+        if self.is_open:
+            call(partial(self._fail, cause, None))
+
+    def end(self, state: EndpointState = EndpointState.ENDED) -> None:
+        """Stop its heartbeats, and report nothing: without a report, it becomes lost."""
+        self._become(state)
+        self.session.unregister(self)
 
     @contextmanager
     def reporting_failure(self) -> Iterator[None]:
@@ -352,34 +430,35 @@ class EndpointHandle:
             self.fail(error)
             raise
 
-    def _open(self, timeout_s: float) -> None:
+    def _attach(self, timeout_s: float) -> None:
         """Attach, and have its end reported if it is garbage-collected."""
-        self.session.register(self)
-        # The session's connections stay open while it has endpoints.
-        self.calls = self.session.calls
         try:
-            self.attached = self._attach(timeout_s)
-        except BaseException:
+            self.session.register(self)
+            # The session's connections stay open while it has endpoints.
+            self.calls = self.session.calls
+            self.attached = self._request_place(timeout_s)
+        except BaseException as error:
             self.session.unregister(self)
+            if isinstance(error, GatewayError) and error.is_final:
+                self._become(EndpointState.REFUSED)
             raise
         self.partitions = self.attached.connection.partitions
-        self._if_abandoned = DetachRequest(
-            name=self.name,
-            channel=self.channel,
-            id=self.id,
-            uid=self.uid,
-            epoch=self.attached.epoch,
-            pristine=self.role == "writer",
+        end = EndpointEnd(uid=self.uid, epoch=self.attached.epoch, state="error", cause=_ABANDONED)
+        self._detach_request = DetachRequest(
+            name=self.name, channel=self.channel, id=self.id, if_abandoned=end
         )
-        sent = weakref.WeakMethod(self._detached_later)
-        self._if_abandoned.on_sent = lambda error: (method := sent()) and method(error)
-        self.session.track(self, self._if_abandoned)
-        self.is_open = True
+        self.pristine = self.role == "writer"
+        self.session.track(self, self._detach_request)
+        self._become(EndpointState.OPENED)
+        if not self.is_open:
+            # `end` did not wait for it.
+            self.session.unregister(self)
+            return
         self.session.require_interval(self.attached.heartbeat_interval_ms)
-        if self._interruption is not None:
-            self.fail(self._interruption)
+        if self._cause is not None:
+            self._fail(self._cause, None)
 
-    def _attach(self, timeout_s: float) -> AttachResult:
+    def _request_place(self, timeout_s: float) -> AttachResult:
         backoff = Backoff(timeout_s)
         while True:
             try:
@@ -390,51 +469,54 @@ class EndpointHandle:
                     session=self.session.id,
                     role=self.role,
                     membership=self.membership,
+                    title=self._title,
                     timeout_ms=self._timeout_ms,
                     interval_ms=self._interval_ms,
+                    spark=self._spark,
                 )
             except ChannelNotReady as error:
                 if not error.retriable or not backoff.wait():
                     raise
 
+    def _update_if_abandoned(self, **fields: Any) -> None:
+        request = self._detach_request
+        request.if_abandoned = replace(request.if_abandoned, **fields)
+
     def _send_detach(
-        self,
-        state: str,
-        *,
-        cause: str | None = None,
-        ends: Mapping[int, int] | None,
-        timeout_s: float,
+        self, cause: str | None, ends: Mapping[int, int] | None, timeout_s: float
     ) -> None:
+        """Report its end, in error if there is a cause. Raises GatewayError."""
+        request, failed = self._detach_request, cause is not None
         counters, positions = self.metrics.heartbeat_fields(self.attached.takes, final=True)
-        self._if_abandoned.end = end = EndpointEnd(
+        request.end = end = EndpointEnd(
             uid=self.uid,
             epoch=self.attached.epoch,
-            state=state,
+            state="error" if failed else "closed",
             cause=cause and cause[:_MAX_CAUSE_CHARACTERS],
             ends=ends,
             counters=counters,
             positions=positions,
-            finished_through=self._if_abandoned.finished_through if state == "closed" else None,
+            finished_through=None if failed else request.if_abandoned.finished_through,
         )
         self.calls.detach(self.channel, self.id, end, timeout_s=timeout_s)
 
     def _fail(self, cause: str, ends: Mapping[int, int] | None) -> None:
         """Report a failure; called where no interrupt comes, or it might never be reported."""
-        if ends is None and self.pristine:
-            ends = {}
+        if ends is None:
+            ends = self._detach_request.if_abandoned.ends
         # A delayed heartbeat with an earlier state would overwrite the error.
-        self.is_open = False
+        self._become(EndpointState.FAILING)
         self.session.wait_idle(_FINAL_TIMEOUT_S)
         try:
-            if self._failure is None:
-                self._send_detach("error", cause=cause, ends=ends, timeout_s=_FINAL_TIMEOUT_S)
+            if self._error is None:
+                self._send_detach(cause, ends, _FINAL_TIMEOUT_S)
         except GatewayError as error:
             if not error.is_final:
                 LOGGER.warning("the failure of %s is reported later: %s", self.name, error)
-                self.session.detach_later(self._if_abandoned)
+                self.session.detach_later(self._detach_request)
                 return
             LOGGER.warning("the failure of %s could not be reported: %s", self.name, error)
-        self._end()
+        self.end()
 
     def _run_callbacks(self) -> None:
         """Call the users' functions with the latest counterparts."""
@@ -447,9 +529,10 @@ class EndpointHandle:
             except Exception:
                 LOGGER.exception("on_status of %s failed", self.name)
 
-    def _end(self) -> None:
-        self.is_open = False
-        self.session.unregister(self)
+    def _become(self, state: EndpointState) -> None:
+        """Change the state if the table allows it; otherwise, another thread has ended it."""
+        if state in ENDPOINT_TRANSITIONS[self.state]:
+            self.state = state
 
 
 class EndpointMetrics:
