@@ -32,7 +32,7 @@ from sluiceway.kafka.fetcher import Fetcher
 from sluiceway.kafka.io_thread import SHARED_CONSUMERS
 from sluiceway.ledger.committed_stream import open_stream
 from sluiceway.ledger.visibility import Visibility
-from sluiceway.ledger.writer_batches import Block
+from sluiceway.ledger.write_batch import Block
 from sluiceway.records import import_pandas
 from sluiceway.runtime.threads import Signal
 from sluiceway.schema import Schema

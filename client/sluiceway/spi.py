@@ -68,11 +68,11 @@ from sluiceway.kafka.partitioner import partition_of, partitioning
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.committed_stream import CommittedStream, open_stream
-from sluiceway.ledger.facade_batches import MessageBatches, WriterEndpoint
+from sluiceway.ledger.facade_batches import WriterEndpoint
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.visibility import Visibility, fixed_visibility, visibility_of
-from sluiceway.ledger.write_batch import BatchState, WriteBatch
+from sluiceway.ledger.write_batch import BatchSequence, BatchState, WriteBatch
 from sluiceway.records import to_batches
 from sluiceway.records.to_python import gc_paused
 from sluiceway.runtime.steps import StepRunner, Steps
@@ -105,8 +105,8 @@ __all__ += ["CommittedStream", "Visibility", "fixed_visibility", "open_stream", 
 __all__ += ["Corrupt", "Interval", "KnownCommit", "corrupt_error", "decoder_for", "gc_paused"]
 # Writing: messages, and the batches of exactly-once channels.
 __all__ += ["IdempotentProducer", "PreparedRecords", "RecordAccumulator", "to_batches"]
-__all__ += ["DeliveredIntervals", "MessageBatches", "WriterEndpoint", "WrittenRecords"]
-__all__ += ["Batch", "BatchRequest", "BatchState", "LeaseKeeper", "WriteBatch"]
+__all__ += ["DeliveredIntervals", "WriterEndpoint", "WrittenRecords"]
+__all__ += ["Batch", "BatchRequest", "BatchSequence", "BatchState", "LeaseKeeper", "WriteBatch"]
 # Types of fields.
 __all__ += ["BatchTransform", "arrow_type", "types", "union_branches"]
 # Threads, processes and traces.

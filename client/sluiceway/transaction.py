@@ -12,7 +12,7 @@ from sluiceway.errors import (
     SluicewayError,
     StaleGeneration,
 )
-from sluiceway.ledger.writer_batches import Block
+from sluiceway.ledger.write_batch import Block
 from sluiceway.reader import ChannelReader
 from sluiceway.writer import ChannelWriter
 

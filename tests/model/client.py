@@ -27,8 +27,8 @@ from sluiceway.errors import GatewayUnavailable, KafkaUnavailable, SluicewayErro
 from sluiceway.kafka.messages import DeliveryReport
 from sluiceway.ledger import leases, write_batch, writer_batches
 from sluiceway.ledger.intervals import DeliveredIntervals
-from sluiceway.ledger.write_batch import WriteBatch
-from sluiceway.ledger.writer_batches import Block, WriterBatches
+from sluiceway.ledger.write_batch import Block, WriteBatch
+from sluiceway.ledger.writer_batches import WriterBatches
 from sluiceway_gateway.api.problems import problem_response
 from sluiceway_gateway.core.errors import SluicewayGatewayError
 from sluiceway_gateway.core.kafka.model import Interval

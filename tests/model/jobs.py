@@ -38,9 +38,8 @@ from sluiceway.errors import (
     ReplayMismatch,
     SluicewayError,
 )
-from sluiceway.ledger.facade_batches import MessageBatches
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
-from sluiceway.ledger.write_batch import WriteBatch
+from sluiceway.ledger.write_batch import BatchSequence, WriteBatch
 from sluiceway.ledger.writer_batches import WriterBatches
 from sluiceway.transaction import Transaction as ClientTransaction
 
@@ -348,13 +347,14 @@ class WriterJob(Job):
 
     def _write_units(self, instance: str) -> None:
         has_blocks = any(kind == "block" for kind, _ in self.units)
-        batches: WriterBatches | MessageBatches
+        batches: WriterBatches | BatchSequence
         if has_blocks or self.world.random.random() < 0.5:
             writer = Writer(self.world, self.gateway, instance)
             write, batches = partial(self._write, writer), writer.batches
         else:
             calls = ledger_calls(self.world, self.gateway)
-            batches = MessageBatches(calls, connection_of(self.gateway), writer=instance)
+            connection = connection_of(self.gateway)
+            batches = BatchSequence(calls, connection, DeliveredIntervals(), writer=instance)
             write = partial(self._write_messages, batches)
         run = self.runs
         try:
@@ -452,15 +452,15 @@ class WriterJob(Job):
             return self._write_block(writer, key, records)
         return True
 
-    def _write_messages(self, batches: MessageBatches, unit: int) -> bool:
+    def _write_messages(self, batches: BatchSequence, unit: int) -> bool:
         """Write a unit by a facade; return whether it is committed, or never will be."""
         batch = batches.open()
         records = [Record(identity, batch.opened.id) for identity in self.units[unit][1]]
-        batches.admitted += len(records)
+        batches.block.admitted += len(records)
         wait(produce(self.world, records, [*batch.opened.begin], batches.intervals))
         return self._commit_messages(batches)
 
-    def _commit_messages(self, batches: MessageBatches) -> bool:
+    def _commit_messages(self, batches: BatchSequence) -> bool:
         """Commit until the outcome is certain."""
         is_unknown = False
         while True:

@@ -37,11 +37,11 @@ from sluiceway.errors import (
     TopicGone,
 )
 from sluiceway.spi import (
+    BatchSequence,
     Control,
-    DeliveredIntervals,
     FairLock,
     MaskedProperties,
-    MessageBatches,
+    WriteBatch,
     WriterEndpoint,
     create_client,
     producer_config,
@@ -78,8 +78,8 @@ class _Part:
     pending: int = 0
     first_offset: int = -1
     refusal: ProtocolClientError | None = None
-    intervals: DeliveredIntervals | None = None
-    """The offsets of a batch's messages. A late report belongs to an earlier batch."""
+    batch: WriteBatch | None = None
+    """The batch of its messages; a report that comes after its end is ignored."""
 
     def on_delivery(self, error: Any, message: Any) -> None:
         """Process a delivery report."""
@@ -92,8 +92,9 @@ class _Part:
             return
         if self.first_offset < 0 or message.offset() < self.first_offset:
             self.first_offset = message.offset()
-        if self.intervals is not None:
-            self.intervals.add_message(self.partition, message.offset())
+        batches = self.writer.batches
+        if batches is not None and batches.current is self.batch:
+            batches.intervals.add_message(self.partition, message.offset())
 
 
 class Writers:
@@ -251,7 +252,7 @@ class Writers:
         return part
 
     def _send(self, parts: Collection[_Part], timeout_ms: int, *, wait: bool) -> None:
-        opened: dict[MessageBatches, list[_Part]] = {}
+        opened: dict[BatchSequence, list[_Part]] = {}
         for part in parts:
             if part.writer.batches is not None and part.refusal is None:
                 opened.setdefault(part.writer.batches, []).append(part)
@@ -368,24 +369,24 @@ def _confirm_delivery(parts: Collection[_Part], timeout_s: float) -> None:
             _refuse(own, topic_refusal(error))
 
 
-def _open(batches: MessageBatches, parts: Collection[_Part]) -> bool:
+def _open(batches: BatchSequence, parts: Collection[_Part]) -> bool:
     """Open a batch for the parts of one channel, or refuse these and return False."""
     try:
         # First resolve a last batch whose state is unknown.
         batches.resolve()
-        batches.open()
+        batch = batches.open()
     except SluicewayError as error:
         ended = isinstance(error, CommitUnknown | Conflict)
         refusal = UnknownError(f"{error}. Nothing was sent") if ended else topic_refusal(error)
         _refuse(parts, refusal)
         return False
-    batches.admitted = sum(len(part.messages) for part in parts)
+    batches.block.admitted = sum(len(part.messages) for part in parts)
     for part in parts:
-        part.intervals = batches.intervals
+        part.batch = batch
     return True
 
 
-def _commit(batches: MessageBatches, parts: Collection[_Part]) -> None:
+def _commit(batches: BatchSequence, parts: Collection[_Part]) -> None:
     """Commit the parts of one channel, or refuse all of them."""
     failed = next((part.refusal for part in parts if part.refusal is not None), None)
     if failed is not None:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -32,7 +32,7 @@ from sluiceway.errors import (
 )
 from sluiceway.spi import (
     Background,
-    MessageBatches,
+    BatchSequence,
     PositionAdvance,
     Timer,
     WriterEndpoint,
@@ -40,6 +40,8 @@ from sluiceway.spi import (
 )
 
 __all__ = ["BatchCommits", "ChannelProducer", "reason_of"]
+
+T = TypeVar("T")
 
 _TIMEOUT_S: Final = 30.0
 _METADATA_TIMEOUT_S: Final = 5.0
@@ -240,7 +242,7 @@ class ChannelProducer(WriterEndpoint):
             self.handle.pristine = False
         self._send(self.topic, message.value, message.key, partition, **named)
         if self.batches is not None:
-            self.batches.admitted += 1
+            self.batches.block.admitted += 1
         self.records += 1
         self.partitions_used = max(self.partitions_used, partition + 1)
 
@@ -303,8 +305,8 @@ class BatchCommits:
         Raises SluicewayError. A transaction's is repeated by its program.
         """
         for channel in list(self._attached.values()):
-            unknown = channel.batches is not None and channel.batches.is_unknown
-            if unknown and not self.transactional:
+            unknown = None if channel.batches is None else channel.batches.unknown
+            if unknown is not None and not self.transactional:
                 self.end(channel, timeout_s)
 
     def end(
@@ -313,13 +315,10 @@ class BatchCommits:
         """Commit the batch of a channel after all its delivery reports.
 
         Raises SluicewayTimeout, after which it may be repeated, and the errors of
-        `MessageBatches.commit`.
+        `BatchSequence.commit`.
         """
-        batches = channel.batches
-        assert batches is not None  # noqa: S101 - the channel is exactly_once
-        turn = object()
-        try:
-            self._take(channel, turn, timeout_s)
+
+        def commit(batches: BatchSequence) -> None:
             if not self.transactional:
                 self._require_whole(channel)
             if not batches.admitted and positions is None:
@@ -337,11 +336,8 @@ class BatchCommits:
                     channel.failure = error
                 batches.abort(error)
                 raise
-        finally:
-            # No call before this, in which a signal's handler could raise.
-            if channel.turn is turn:
-                channel.turn = None
-            self._notify()
+
+        self._in_turn(channel, commit, timeout_s)
 
     def open(self, channel: ChannelProducer, wanted: Callable[[], bool]) -> bool:
         """Open a channel's next batch if it is still `wanted`; False if it has to wait.
@@ -353,76 +349,70 @@ class BatchCommits:
             with self._deliveries.lock:
                 return wanted()
 
-        batches = channel.batches
-        assert batches is not None  # noqa: S101 - the channel is exactly_once
-        turn = object()
-        try:
-            self._take(channel, turn, _TIMEOUT_S)
+        def begin(batches: BatchSequence) -> bool:
             if batches.current is not None:
                 # The state of the batch is unknown; `flush` resolves it.
                 return batches.is_open
             # An abort that drops the messages waits for the turn, so none opens after it.
             if not needed():
                 return True
-            batch = batches.open()
+            partitions = len(batches.open().opened.begin)
             if not needed():
                 batches.abort(TransactionAborted("its messages were dropped"))
                 return True
-        finally:
-            if channel.turn is turn:
-                channel.turn = None
-            self._notify()
-        if self._deliveries.producers:
-            partitions = len(batch.opened.begin)
-            channel.discover_partitions(self._deliveries.producers[-1], partitions)
-        if not self.transactional:
-            # Later, so that it does not hold readers back.
-            channel.timer = channel.timer or Timer(self._commit_if_due, channel)
-            channel.timer.set(_COMMIT_EVERY_S)
-        return True
+            if self._deliveries.producers:
+                channel.discover_partitions(self._deliveries.producers[-1], partitions)
+            if not self.transactional:
+                # Later, so that it does not hold readers back.
+                channel.timer = channel.timer or Timer(self._commit_if_due, channel)
+                channel.timer.set(_COMMIT_EVERY_S)
+            return True
+
+        return self._in_turn(channel, begin, _TIMEOUT_S)
 
     def abort(self, channel: ChannelProducer, timeout_s: float) -> bool:
         """Abort the batch of a transaction; False if it was already committed.
 
         Raises SluicewayTimeout while messages are in flight, and CommitUnknown.
         """
-        batches = channel.batches
-        if batches is None:
-            return True
-        turn = object()
-        try:
-            self._take(channel, turn, timeout_s)
+
+        def abort(batches: BatchSequence) -> bool:
             if batches.resolve():
                 return False
             for producer in self._deliveries.producers:
                 producer.purge(in_queue=True, in_flight=False, blocking=False)
             self._wait_reported(batches, timeout_s)
             batches.abort(TransactionAborted("the transaction was aborted by its producer"))
+            return True
+
+        return channel.batches is None or self._in_turn(channel, abort, timeout_s)
+
+    def _in_turn(
+        self, channel: ChannelProducer, work: Callable[[BatchSequence], T], timeout_s: float
+    ) -> T:
+        """Do work on a channel's batches, without other threads. Raises SluicewayTimeout.
+
+        A context manager would keep the turn after an interrupt between its lines and the block.
+        """
+        assert channel.batches is not None  # noqa: S101 - the channel is exactly_once
+        deadline_s, turn = time.monotonic() + timeout_s, object()
+        try:
+            with self._deliveries.lock:
+                while channel.turn is not None:
+                    if time.monotonic() > deadline_s:
+                        text = "another thread opens or commits the batch: try again"
+                        raise SluicewayTimeout(text)
+                    self._deliveries.changed.wait(SHORT_WAIT_S)
+                channel.turn = turn
+            return work(channel.batches)
         finally:
+            # No call before this, in which a signal's handler could raise.
             if channel.turn is turn:
                 channel.turn = None
-            self._notify()
-        return True
+            with self._deliveries.lock:
+                self._deliveries.changed.notify_all()
 
-    def _take(self, channel: ChannelProducer, turn: object, timeout_s: float) -> None:
-        """Exclude other threads from the batch of a channel. Raises SluicewayTimeout.
-
-        The caller gives the turn back in a `finally` around this call and all that follows: a
-        context manager would keep it after an interrupt between its lines and the block.
-        """
-        deadline_s = time.monotonic() + timeout_s
-        with self._deliveries.lock:
-            while channel.turn is not None:
-                if time.monotonic() > deadline_s:
-                    raise SluicewayTimeout("another thread opens or commits the batch: try again")
-                self._deliveries.changed.wait(SHORT_WAIT_S)
-            channel.turn = turn
-
-    def _notify(self) -> None:
-        with self._deliveries.lock:
-            self._deliveries.changed.notify_all()
-
-    def _wait_reported(self, batches: MessageBatches, timeout_s: float) -> None:
+    def _wait_reported(self, batches: BatchSequence, timeout_s: float) -> None:
         """Wait until Kafka has reported all messages of a batch. Raises SluicewayTimeout."""
         deadline_s = time.monotonic() + timeout_s
         while batches.is_open and batches.pending > 0:

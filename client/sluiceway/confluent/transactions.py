@@ -200,8 +200,8 @@ class Transactions:
             return None
         channel = self._sender.attached(self._topic)
         batches = None if channel is None else channel.batches
-        if batches is None or batches.admitted != self._produced:
-            taken = 0 if batches is None else batches.admitted
+        taken = 0 if batches is None else batches.admitted
+        if taken != self._produced:
             text = (
                 f"{self._produced - taken} of {self._produced} messages of this transaction have "
                 "failed (see their delivery reports); nothing is committed: abort it"

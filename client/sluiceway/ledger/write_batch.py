@@ -4,6 +4,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
@@ -23,10 +24,10 @@ from sluiceway.errors import (
     TopicGone,
     cause_of,
 )
-from sluiceway.ledger.intervals import WrittenRecords
+from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
 
-__all__ = ["BATCH_TRANSITIONS", "BatchSequence", "BatchState", "WriteBatch"]
+__all__ = ["BATCH_TRANSITIONS", "BatchSequence", "BatchState", "Block", "WriteBatch"]
 
 LOGGER = logging.getLogger("sluiceway.ledger.write_batch")
 
@@ -306,48 +307,148 @@ class WriteBatch:
         self.state = state
 
 
+@dataclass(eq=False)
+class Block:
+    """The records between two commits of a writer.
+
+    An `explicit` one is a `with` block of the program, which ends by `commit` or `abort`; the
+    others end by `flush`, by time or with the writer.
+    """
+
+    explicit: bool = False
+    statement: Callable[[], object] | None = None
+    """The `with` statement of an explicit block: see `StatementExit`."""
+    batch: WriteBatch | None = None
+    """Opened, or replayed; None before the first message."""
+    admitted: int = 0
+    undelivered: int = 0
+    """The number of failed messages, if the writer counts them, and the reason of the first."""
+    reason: str = ""
+    on_resolved: Callable[[bool], None] | None = None
+    """Called with the result of `resolve`, after CommitUnknown."""
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether an interrupt has ended its `with` statement, so that nothing ends the block."""
+        return self.statement is not None and self.statement() is None
+
+    @property
+    def committed(self) -> bool | None:
+        """Whether its batch was committed; None after a commit without a response."""
+        return self.batch.committed if self.batch and self.batch.is_requested else False
+
+
 class BatchSequence:
     """The batches of one writer, one after the other, and their leases.
 
     A writer's own batches have numbered keys; others have a key of the program. Each one names the
     last commit before it, so that a database that was restored to a state without it refuses it.
+
+    The writer counts the records of the current block as admitted, and adds Kafka's delivery
+    reports to `intervals`, or as failures. A batch with a failed message is never committed. After
+    a commit without a response none is opened until `commit` has repeated it, or `resolve` or
+    `abort` has ended its batch.
+
+    All state of the current block is in one object, so that a block begins and ends by one
+    assignment, and an interrupt comes before or after it.
+
+    Not thread-safe, except for the reports.
     """
 
-    def __init__(self, calls: LedgerCalls, connection: Connection, *, writer: str) -> None:
-        """Describe a writer by its endpoint's id."""
+    def __init__(
+        self,
+        calls: LedgerCalls,
+        connection: Connection,
+        intervals: DeliveredIntervals,
+        *,
+        writer: str,
+        owner: str | None = None,
+    ) -> None:
+        """Describe a writer by its endpoint's id.
+
+        Its own batches belong to the `owner`, and each aborts those of the owner's other instances;
+        by default they belong to the writer alone.
+        """
         self._calls, self._connection, self._writer = calls, connection, writer
+        self._owner = owner
+        self.intervals = intervals
         self.leases = LeaseKeeper(calls, connection.channel_name, connection.channel_uid)
+        self.block = Block()
+        self.unresolved: Block | None = None
+        """The block whose commit raised CommitUnknown."""
+        self.ends: dict[int, int] = {}
+        """By partition, the offset after the last committed record."""
         self._count = 0
         self._latest: WriteBatch | None = None
 
-    def is_stray(self, current: WriteBatch | None) -> bool:
+    @property
+    def current(self) -> WriteBatch | None:
+        """The batch to commit, to resolve or to abort; None without one."""
+        return (self.unresolved or self.block).batch
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages may be produced."""
+        return self.block.batch is not None and self.block.batch.state is BatchState.OPEN
+
+    @property
+    def unknown(self) -> WriteBatch | None:
+        """The batch whose commit has no response, or was interrupted; None without one."""
+        batch = self.current
+        return batch if self.unresolved or (batch is not None and batch.is_requested) else None
+
+    @property
+    def is_stray(self) -> bool:
         """Whether an interrupt of its abort has left the batch before the current one open."""
         latest = self._latest
-        return latest is not None and latest is not current and latest.state in _UNENDED
+        return latest is not None and latest is not self.current and latest.state in _UNENDED
 
-    def end_stray(self, current: WriteBatch | None) -> None:
+    @property
+    def admitted(self) -> int:
+        """The number of records to commit."""
+        return (self.unresolved or self.block).admitted
+
+    @property
+    def pending(self) -> int:
+        """The number of the block's messages, of one record each, without a delivery report."""
+        return self.block.admitted - len(self.intervals) - self.block.undelivered
+
+    def add_failure(self, reason: str) -> None:
+        """Record a message that was not delivered."""
+        self.block.reason = self.block.reason or reason
+        self.block.undelivered += 1
+
+    def end_stray(self) -> None:
         """Abort the batch before the current one if it `is_stray`."""
-        if self._latest is not None and self.is_stray(current):
+        if self._latest is not None and self.is_stray:
             self._latest.abort(EndpointClosed("an interrupt ended the batch"))
 
     def open(
         self,
-        keep: Callable[[WriteBatch | None], object],
+        block: Block | None = None,
         *,
         key: str | None = None,
         owner: str | None = None,
         takeover: bool = False,
     ) -> WriteBatch:
-        """Open a batch for all of the connection's partitions.
+        """Open the batch of a block, by default a new one, for all of the connection's partitions.
 
-        `keep` gets the batch before it is opened, so that an interrupt right after that leaves it
-        to be aborted, and None if it is not open. The `owner` is by default the writer alone. A
-        batch with a `key` is an instance of its own, so it may be repeated after a failure. Raises
-        the errors of `WriteBatch.open`.
+        The block has it before it is opened, so that an interrupt right after that leaves it to be
+        aborted. A batch with a `key` is an instance of its own, so it may be repeated after a
+        failure. Raises CommitUnknown while the last commit has no response, and the errors of
+        `WriteBatch.open`.
         """
-        self.end_stray(None)
+        if self.unknown is not None:
+            raise CommitUnknown(channel=self._connection.channel_name, key=self.unknown.key)
+        if block is None:
+            block = self.block = Block()
+        self.end_stray()
+        # The last block has ended: it has no more reports, and needs its records no more.
+        self.intervals.take()
         own_key, latest = key is None, self._latest
-        self._count += own_key
+        if own_key:
+            owner, takeover = self._owner, self._owner is not None
+            self._count += 1
         request = BatchRequest(
             channel=self._connection.channel_name,
             uid=self._connection.channel_uid,
@@ -363,12 +464,73 @@ class BatchSequence:
         )
         batch = self._latest = WriteBatch(self._calls, request, leases=self.leases)
         try:
-            keep(batch)
+            block.batch = batch
             batch.open(partitions=self._connection.partitions)
         except BaseException as error:
             try:
                 batch.abort(error)
             finally:
-                keep(None)
+                block.batch = None
             raise
         return batch
+
+    def commit(
+        self, positions: PositionAdvance | None = None, *, timeout_s: float | None = None
+    ) -> None:
+        """Commit the batch once every message has a delivery report.
+
+        Without a batch, positions are committed with an empty one; a replay is only compared. After
+        CommitUnknown or an interrupt, the same call repeats the commit. After any other error,
+        abort the batch. Raises DeliveryFailed, ReplayMismatch, and the errors of
+        `WriteBatch.commit`.
+        """
+        block = self.unresolved or self.block
+        batch = block.batch
+        if batch is None and positions is not None:
+            batch = self.open(block)
+        if batch is None or batch.replayed:
+            self._end()
+            if batch is not None:
+                batch.verify_replay(block.admitted)
+            return
+        written = self.intervals.written()
+        written.require(block.admitted, block.reason)
+        try:
+            batch.commit(written, positions=positions, timeout_s=timeout_s)
+        except CommitUnknown:
+            self.block, self.unresolved = Block(), block
+            raise
+        self.ends |= written.ends
+        self._end()
+
+    def resolve(self, *, timeout_s: float | None = None) -> bool | None:
+        """Return whether a commit without a response was applied; None without such a commit.
+
+        If not, the batch has ended. Raises CommitUnknown if the gateway does not answer.
+        """
+        if self.unknown is None:
+            return None
+        committed = self.unknown.resolve(timeout_s=timeout_s)
+        # After an interrupt, the next call repeats both.
+        if (on_resolved := (self.unresolved or self.block).on_resolved) is not None:
+            on_resolved(committed)
+        self._end()
+        return committed
+
+    def abort(self, error: BaseException) -> None:
+        """Abort the batch, if any. The caller must not add later reports."""
+        try:
+            if self.current is not None:
+                self.current.abort(error)
+        finally:
+            self._end()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Abort the uncommitted batch after an `error`, and stop renewing leases."""
+        if error is not None:
+            self.abort(error)
+            self.end_stray()
+        self.leases.close()
+
+    def _end(self) -> None:
+        self.block, self.unresolved = Block(), None

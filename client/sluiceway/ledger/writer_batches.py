@@ -2,9 +2,7 @@
 
 import logging
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from sluiceway.api.endpoints import PositionAdvance
@@ -20,10 +18,10 @@ from sluiceway.errors import (
     SluicewayError,
 )
 from sluiceway.ledger.intervals import DeliveredIntervals
-from sluiceway.ledger.write_batch import BatchSequence, WriteBatch
+from sluiceway.ledger.write_batch import BatchSequence, Block, WriteBatch
 from sluiceway.runtime.timers import Timer
 
-__all__ = ["BatchedWriter", "Block", "KeyedBlock", "WriterBatches"]
+__all__ = ["BatchedWriter", "KeyedBlock", "WriterBatches"]
 
 LOGGER = logging.getLogger("sluiceway.ledger.writer_batches")
 
@@ -59,34 +57,6 @@ class BatchedWriter(Protocol):
         """Send records without a key to all of this number of partitions."""
 
 
-@dataclass(eq=False)
-class Block:
-    """The records between two commits of a writer.
-
-    An `explicit` one is a `with` block of the program, which ends by `commit` or `abort`; the
-    others end by `flush`, by time or with the writer.
-    """
-
-    explicit: bool = False
-    statement: Callable[[], object] | None = None
-    """The `with` statement of an explicit block: see `StatementExit`."""
-    batch: WriteBatch | None = None
-    """Opened, or replayed; None before the first message."""
-    admitted: int = 0
-    on_resolved: Callable[[bool], None] | None = None
-    """Called with the result of `resolve`, after CommitUnknown."""
-
-    @property
-    def abandoned(self) -> bool:
-        """Whether an interrupt has ended its `with` statement, so that nothing ends the block."""
-        return self.statement is not None and self.statement() is None
-
-    @property
-    def committed(self) -> bool | None:
-        """Whether its batch was committed; None after a commit without a response."""
-        return self.batch.committed if self.batch and self.batch.is_requested else False
-
-
 class WriterBatches:
     """The consecutive batches of one writer, committed once Kafka has acknowledged their records.
 
@@ -94,9 +64,7 @@ class WriterBatches:
     After CommitUnknown nothing more is admitted until `resolve` has returned. Another failure ends
     the writer and aborts its batch at once, so the batch does not hold readers back.
 
-    All state of the current block is in one object, so that a block begins and ends by one
-    assignment, and an interrupt comes before or after it. A block that an interrupt has abandoned
-    is aborted by the next call.
+    A block that an interrupt has abandoned is aborted by the next call.
 
     Thread-safe, by the writer's turn; `admit`, `flush` and `fail` are called with the turn held.
     """
@@ -117,20 +85,19 @@ class WriterBatches:
         # A timer that runs must not keep a dropped writer alive.
         self._writer: BatchedWriter = weakref.proxy(writer)
         self._turn = turn
-        self._sequence = BatchSequence(calls, connection, writer=writer_id)
-        self._intervals = intervals
+        self._sequence = BatchSequence(calls, connection, intervals, writer=writer_id)
         self._place = place
         self._commit_every_s = commit_every_s
         self._timer = Timer(self._commit_if_due)
         self._process = this_process()
         self._superseding = place is not None
-        self._block = Block()
-        self._unresolved: tuple[WriteBatch, Block] | None = None
-        """The last one whose commit raised CommitUnknown."""
         self.left_by: SystemExit | None = None
         """The exit of the program that aborted the last block."""
-        self.ends: dict[int, int] = {}
+
+    @property
+    def ends(self) -> Mapping[int, int]:
         """By partition, the offset after the last committed record."""
+        return self._sequence.ends
 
     def admit(self, records: int) -> bool:
         """Open a batch if needed, count records, and return whether to produce them.
@@ -140,7 +107,7 @@ class WriterBatches:
         opened = self._block.batch
         try:
             if opened is not None and opened.is_requested:
-                self._commit_block()
+                self._sequence.commit()
             block = self._block
             batch = block.batch or self._open(block)
             block.admitted += records
@@ -182,7 +149,7 @@ class WriterBatches:
 
     def end_abandoned(self) -> None:
         """Abort the current block if an interrupt has abandoned it."""
-        if not self._block.abandoned and not self._has_stray:
+        if not self._block.abandoned and not self._sequence.is_stray:
             return
         with self._turn:
             block = self._block
@@ -190,8 +157,7 @@ class WriterBatches:
                 self.abort(block, EndpointClosed("an interrupt ended the block of the batch"))
                 outcome = _OUTCOMES[block.committed]
                 LOGGER.warning("an interrupt ended a batch of a writer; %s", outcome)
-            if self._has_stray:
-                self._sequence.end_stray(self._block.batch)
+            self._sequence.end_stray()
 
     def block(self, key: str, *, owner: str | None = None) -> "KeyedBlock":
         """Return a `with` block of a batch with this key."""
@@ -206,7 +172,7 @@ class WriterBatches:
         aborts the block.
         """
         with self._turn:
-            if self._unresolved is not None and key == self._unresolved[0].key:
+            if self._sequence.unknown is not None and key == self._sequence.unknown.key:
                 self.resolve()
             self._writer.require_open()
             if self._block.explicit:
@@ -219,7 +185,7 @@ class WriterBatches:
             if key is not None:
                 self._open(block, key, owner)
                 self._superseding = False
-            self._block = block
+            self._sequence.block = block
 
     def commit(
         self,
@@ -273,36 +239,30 @@ class WriterBatches:
                         )
                     )
                     raise
-            self._abort_block(error)
+            self._sequence.abort(error)
 
     def fail(self, error: SluicewayError) -> None:
         """End the writer with an error, and abort its current batch."""
         self._writer.failure = error
-        self._abort_block(error)
+        # The program resolves a commit without a response.
+        if self._sequence.unresolved is None:
+            self._sequence.abort(error)
 
     def resolve(self, *, timeout_s: float | None = None) -> bool | None:
         """Return whether the batch of the last CommitUnknown was committed; None without one."""
         committed = None
         with self._turn:
-            if self._unresolved is not None:
-                batch, block = self._unresolved
-                committed = batch.resolve(timeout_s=timeout_s)
-                # After an interrupt, the next call repeats both.
-                if block.on_resolved is not None:
-                    block.on_resolved(committed)
-                self._unresolved = None
+            if self._sequence.unresolved is not None:
+                committed = self._sequence.resolve(timeout_s=timeout_s)
             if isinstance(self._writer.failure, CommitUnknown):
                 self._writer.failure, self._writer.failed_unnoticed = None, False
         return committed
 
     def close(self, error: BaseException | None = None) -> None:
         """Abort the uncommitted batch after an `error`, and stop renewing leases."""
-        if error is not None:
-            with self._turn:
-                self._abort_block(error)
-                if self._has_stray:
-                    self._sequence.end_stray(None)
-        self._sequence.leases.close()
+        with self._turn:
+            # The program resolves a commit without a response, also afterwards.
+            self._sequence.close(None if self._sequence.unresolved else error)
 
     def require_ended(self, doing: str) -> None:
         """Raise OptionError within a block, for what is possible after it only."""
@@ -311,13 +271,12 @@ class WriterBatches:
             raise OptionError(f"this writer is in a batch: leave its block before you {doing}")
 
     @property
-    def _has_stray(self) -> bool:
-        """Whether an interrupt has hit the abort of the last batch; `resolve` ends others."""
-        return self._unresolved is None and self._sequence.is_stray(self._block.batch)
+    def _block(self) -> Block:
+        return self._sequence.block
 
     def _commit(self, positions: PositionAdvance | None = None) -> None:
         try:
-            self._commit_block(positions)
+            self._sequence.commit(positions)
         except ReplayMismatch:
             raise
         except CommitUnknown as error:
@@ -326,41 +285,6 @@ class WriterBatches:
         except SluicewayError as error:
             self.fail(error)
             raise
-
-    def _commit_block(self, positions: PositionAdvance | None = None) -> None:
-        """Commit the current block; all its messages must be delivered."""
-        block = self._block
-        batch = block.batch
-        if batch is None:
-            if positions is None:
-                self._end()
-                return
-            batch = self._open(block)
-        if batch.replayed:
-            self._end()
-            batch.verify_replay(block.admitted)
-            return
-        written = self._intervals.written()
-        written.require(block.admitted)
-        try:
-            batch.commit(written, positions=positions)
-        except CommitUnknown:
-            self._unresolved = batch, block
-            self._end()
-            raise
-        self.ends |= written.ends
-        self._end()
-
-    def _abort_block(self, error: BaseException) -> None:
-        try:
-            if self._block.batch is not None:
-                self._block.batch.abort(error)
-        finally:
-            self._end()
-
-    def _end(self) -> None:
-        self._timer.cancel()
-        self._block = Block()
 
     def _commit_if_due(self) -> None:
         with self._turn:
@@ -378,18 +302,12 @@ class WriterBatches:
 
     def _open(self, block: Block, key: str | None = None, owner: str | None = None) -> WriteBatch:
         """Open a block's batch, of a key or, without one, the writer's next one."""
-        if self._unresolved is not None:
-            request = self._unresolved[0].request
-            raise CommitUnknown(channel=request.channel, key=request.key)
         takeover = False
         if key is not None:
             owner = owner or self._place or key
             _check_name("a batch's owner", owner)
             takeover = self._superseding
-        # The last block has ended: it has no more reports, and needs its records no more.
-        self._intervals.take()
-        keep = partial(setattr, block, "batch")
-        batch = self._sequence.open(keep, key=key, owner=owner, takeover=takeover)
+        batch = self._sequence.open(block, key=key, owner=owner, takeover=takeover)
         self._writer.use_partitions(len(batch.opened.begin))
         return batch
 

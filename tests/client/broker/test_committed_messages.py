@@ -16,7 +16,7 @@ from sluiceway.api.ledger import LedgerCalls
 from sluiceway.broker import Broker, Message, OffsetType, ProduceRequest
 from sluiceway.broker.exceptions import OffsetOutOfRangeError, SocketDisconnectedError
 from sluiceway.errors import OptionError
-from sluiceway.ledger.facade_batches import MessageBatches
+from sluiceway.ledger.write_batch import BatchSequence
 from topics import readings
 from waiting import until
 
@@ -159,7 +159,7 @@ def test_an_interrupted_commit_leaves_no_batch_open(
 def test_an_interrupt_as_a_batch_opens_leaves_none_open(
     broker: Broker, channel: Channel, ledger: LedgerView, *, arrives: bool
 ) -> None:
-    with failing_call(MessageBatches, "open", KeyboardInterrupt(), arrives=arrives):
+    with failing_call(BatchSequence, "open", KeyboardInterrupt(), arrives=arrives):
         produce_values(broker, channel, encode(channel, 5))
     assert ledger.open_keys(channel) == []
     assert produce_values(broker, channel, encode(channel, 5, 10)).err == 0

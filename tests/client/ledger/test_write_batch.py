@@ -29,7 +29,6 @@ from sluiceway.errors import (
 )
 from sluiceway.kafka.messages import Messages
 from sluiceway.kafka.producer import IdempotentProducer
-from sluiceway.ledger.facade_batches import MessageBatches
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.write_batch import (
@@ -305,35 +304,33 @@ def test_a_batch_whose_opening_had_no_response_is_aborted(
     assert ledger.open_keys(channel) == []
 
 
-def test_closing_messages_after_a_failure_ends_a_batch_whose_opening_had_no_response(
+def test_closing_a_sequence_after_a_failure_ends_a_batch_whose_opening_had_no_response(
     channel: Channel, ledger: LedgerView, relay: Relay, lossy: LedgerCalls
 ) -> None:
-    batches = MessageBatches(lossy, channel.connection("write"), writer="w")
+    sequence = BatchSequence(lossy, channel.connection("write"), DeliveredIntervals(), writer="w")
     # The abort, which requests the batch again, does not reach the gateway.
     unavailable = Mock(side_effect=[None, GatewayUnavailable("cut off")])
     relay.drop_at(OPENING, forward=True)
     with at_call(LedgerCalls, "open", unavailable), pytest.raises(GatewayUnavailable) as raised:
-        batches.open()
+        sequence.open()
     assert ledger.open_keys(channel) == ["w-1"]
-    batches.close(raised.value)
+    sequence.close(raised.value)
     assert ledger.open_keys(channel) == []
 
 
 def test_the_next_batch_of_a_writer_ends_the_one_whose_opening_had_no_response(
     channel: Channel, ledger: LedgerView, relay: Relay, lossy: LedgerCalls
 ) -> None:
-    sequence = BatchSequence(lossy, channel.connection("write"), writer="w")
-    kept: list[WriteBatch | None] = []
+    sequence = BatchSequence(lossy, channel.connection("write"), DeliveredIntervals(), writer="w")
     # The abort, which requests the batch again, does not reach the gateway.
     unavailable = Mock(side_effect=[None, GatewayUnavailable("cut off")])
     relay.drop_at(OPENING, forward=True)
     with at_call(LedgerCalls, "open", unavailable), pytest.raises(GatewayUnavailable):
-        sequence.open(kept.append)
+        sequence.open()
     assert ledger.open_keys(channel) == ["w-1"]
-    batch = sequence.open(kept.append)
+    batch = sequence.open()
     assert ledger.open_keys(channel) == [batch.key]
-    batch.abort("a test")
-    sequence.leases.close()
+    sequence.close(ZeroDivisionError())
 
 
 def test_a_batch_of_another_topic_is_aborted(channel: Channel, ledger: LedgerView) -> None:
@@ -440,27 +437,49 @@ def test_a_batch_that_lacks_a_partition_is_requested_again(script: Script) -> No
     batch.release()
 
 
-def test_the_batches_of_a_writer_name_its_last_commit(channel: Channel, ledger: LedgerView) -> None:
-    kept: list[WriteBatch | None] = []
-    sequence = BatchSequence(ledger.calls, channel.connection("write"), writer="w")
-    first = sequence.open(kept.append)
-    result = first.commit(WrittenRecords())
-    sequence.open(kept.append, key="day-1", owner="job", takeover=True).abort("a test")
-    last = sequence.open(kept.append)
-    last.abort("a test")
-    assert [batch.request.key for batch in kept if batch] == ["w-1", "day-1", "w-2"]
-    assert [batch.request.owner for batch in kept if batch] == ["w", "job", "w"]
-    assert [batch.request.own_key for batch in kept if batch] == [True, False, True]
-    assert [batch.request.previous for batch in kept if batch] == [None, result, result]
-    sequence.leases.close()
+@pytest.fixture
+def sequence(channel: Channel, ledger: LedgerView) -> Iterator[BatchSequence]:
+    connection = channel.connection("write")
+    sequence = BatchSequence(ledger.calls, connection, DeliveredIntervals(), writer="w")
+    yield sequence
+    sequence.close(ZeroDivisionError())
+
+
+def test_the_batches_of_a_writer_name_its_last_commit(sequence: BatchSequence) -> None:
+    first = sequence.open()
+    sequence.commit()
+    second = sequence.open(key="day-1", owner="job", takeover=True)
+    sequence.abort(ZeroDivisionError())
+    requests = [batch.request for batch in (first, second, sequence.open())]
+    assert [request.key for request in requests] == ["w-1", "day-1", "w-2"]
+    assert [request.owner for request in requests] == ["w", "job", "w"]
+    assert [request.own_key for request in requests] == [True, False, True]
+    assert [request.previous for request in requests] == [None, first.result, first.result]
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_no_batch_opens_until_a_commit_without_a_response_is_repeated_or_resolved(
+    channel: Channel, ledger: LedgerView, sequence: BatchSequence, *, repeats: bool
+) -> None:
+    batch = sequence.open()
+    lost = CommitUnknown(channel=channel.name, key=batch.key)
+    with failing_call(LedgerCalls, "commit", lost, arrives=False):
+        sequence.commit()
+    with pytest.raises(CommitUnknown):
+        sequence.open()
+    if repeats:
+        sequence.commit()
+    else:
+        assert sequence.resolve() is False
+    assert batch.committed is repeats
+    assert ledger.open_keys(channel) == []
+    assert sequence.open().key == "w-2"
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-def test_an_interrupted_opening_of_a_writers_batch_keeps_none(
-    channel: Channel, ledger: LedgerView, *, arrives: bool
+def test_an_interrupted_opening_of_a_writers_batch_leaves_none(
+    channel: Channel, ledger: LedgerView, sequence: BatchSequence, *, arrives: bool
 ) -> None:
-    kept: list[WriteBatch | None] = []
-    sequence = BatchSequence(ledger.calls, channel.connection("write"), writer="w")
     interrupts = iter([KeyboardInterrupt()])
 
     def interrupt_first(*_: object, **__: object) -> None:
@@ -471,10 +490,7 @@ def test_an_interrupted_opening_of_a_writers_batch_keeps_none(
         at_call(LedgerCalls, "open", interrupt_first, arrives=arrives),
         pytest.raises(KeyboardInterrupt),
     ):
-        sequence.open(kept.append)
-    (batch, none) = kept
-    assert batch is not None
-    assert batch.committed is False
-    assert none is None
+        sequence.open()
+    assert sequence.current is None
+    assert ledger.kinds(channel) == ["abort"]
     assert ledger.open_keys(channel) == []
-    sequence.leases.close()
