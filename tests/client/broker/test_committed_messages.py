@@ -13,7 +13,7 @@ from faults import at_call, failing_call
 from ledger_view import LedgerView
 from sluiceway import Channel
 from sluiceway.api.ledger import LedgerCalls
-from sluiceway.broker import Broker, Message, OffsetType, ProduceRequest
+from sluiceway.broker import Broker, Message, OffsetType, ProduceRequest, produce
 from sluiceway.broker.exceptions import OffsetOutOfRangeError, SocketDisconnectedError
 from sluiceway.errors import OptionError
 from sluiceway.ledger.write_batch import BatchSequence
@@ -179,3 +179,13 @@ def test_a_request_after_two_interrupts_of_another_is_written(
         response = produce_values(broker, channel, encode(channel, 5, 5))
         assert response.err == 0, response.reason
         assert ledger.ids(channel) == [5, 6, 7, 8, 9]
+
+
+def test_reports_of_an_interrupted_request_do_not_count_for_the_next(
+    broker: Broker, channel: Channel, ledger: LedgerView
+) -> None:
+    with failing_call(produce, "run_callbacks", KeyboardInterrupt(), arrives=False):
+        produce_values(broker, channel, encode(channel, 5))
+    response = produce_values(broker, channel, encode(channel, 5, 5))
+    assert response.err == 0, response.reason
+    assert ledger.ids(channel) == [5, 6, 7, 8, 9]
