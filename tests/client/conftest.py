@@ -147,7 +147,8 @@ def consumer(site: Facade) -> Iterator[Callable[..., Consumer]]:
         each.close()
 
 
-@pytest.fixture(scope="session")
+# Its writers stay attached until it is closed, and so add to each heartbeat.
+@pytest.fixture(scope="module")
 def broker(gateway_url: str) -> Iterator[Broker]:
     """A shared Broker with pykafka's interface: each has its own Kafka clients."""
     with broker_at(gateway_url) as broker:

@@ -50,7 +50,7 @@ def read_until(
 
 @pytest.fixture
 def channel(new_channel: NewChannel) -> Channel:
-    return new_channel(partitions=4, heartbeat=Heartbeat(interval_ms=100, timeout_ms=60_000))
+    return new_channel(partitions=4)
 
 
 @pytest.mark.long
@@ -58,8 +58,7 @@ def channel(new_channel: NewChannel) -> Channel:
 def test_a_joining_member_gets_partitions_and_nothing_is_read_twice(
     new_channel: NewChannel, each_format: str
 ) -> None:
-    heartbeat = Heartbeat(interval_ms=100, timeout_ms=60_000)
-    channel = new_channel(partitions=4, format=each_format, heartbeat=heartbeat)
+    channel = new_channel(partitions=4, format=each_format)
     write(channel, 2000)
     revoked: list[tuple[int, ...]] = []
 

@@ -17,7 +17,6 @@ from sluiceway import (
     Channel,
     ChannelReader,
     ChannelWriter,
-    Heartbeat,
     InputPort,
     OutputPort,
     Position,
@@ -332,7 +331,7 @@ def test_commits_of_threads_do_not_go_back(new_channel: NewChannel) -> None:
 def test_dynamic_members_shared_by_threads_release_partitions(
     new_channel: NewChannel,
 ) -> None:
-    channel = new_channel(partitions=4, heartbeat=Heartbeat(interval_ms=100, timeout_ms=60_000))
+    channel = new_channel(partitions=4)
     with channel.writer(batch_records=10) as writer:
         writer.write(readings(3000))
     found: list[int] = []

@@ -15,7 +15,7 @@ from sluiceway import Gateway, Heartbeat
 from sluiceway.confluent import Consumer, Producer
 from waiting import collect, until
 
-BEAT = Heartbeat(interval_ms=100, timeout_ms=60_000)
+BEAT = Heartbeat(interval_ms=200, timeout_ms=60_000)
 NUMBER = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "long"}]}
 
 

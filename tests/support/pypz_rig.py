@@ -136,5 +136,5 @@ class Bench:
 
     def create_channel(self, partitions: int = 1) -> Channel:
         """Create the channel with a short heartbeat interval."""
-        heartbeat = Heartbeat(interval_ms=100, timeout_ms=60_000)
+        heartbeat = Heartbeat(interval_ms=200, timeout_ms=60_000)
         return self._gateway.channel(self.name, SCHEMA, partitions=partitions, heartbeat=heartbeat)

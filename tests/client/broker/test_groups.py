@@ -11,7 +11,7 @@ import pytest
 from broker_calls import broker_at, commit, encode, fetch, fetch_committed, produce_values
 from faults import lose
 from relay import Relay
-from sluiceway import Channel, Gateway, Heartbeat
+from sluiceway import Channel, Gateway
 from sluiceway.broker import Broker, PartitionOffsetCommitRequest, PartitionOffsetFetchRequest
 from sluiceway.broker.exceptions import (
     IllegalGeneration,
@@ -26,7 +26,6 @@ from sluiceway.broker.exceptions import (
 from sluiceway.errors import OptionError
 
 NewChannel = Callable[..., Channel]
-BEAT = Heartbeat(interval_ms=100, timeout_ms=60_000)
 REBALANCE = RebalanceInProgress.ERROR_CODE
 
 
@@ -154,7 +153,7 @@ def test_a_join_that_fails_after_attaching_leaves_no_member(
 def test_a_member_without_heartbeats_loses_its_partitions(
     broker: Broker, new_channel: NewChannel
 ) -> None:
-    channel = new_channel(partitions=2, heartbeat=BEAT)
+    channel = new_channel(partitions=2)
     silent, _ = joined(broker, channel)
     other = Member(broker, channel)
     other.join()
@@ -468,7 +467,7 @@ def test_a_lost_answer_to_a_commit_without_membership_is_resolved_by_the_next(
 def test_a_member_past_its_heartbeat_timeout_rejoins_with_its_id(
     broker: Broker, new_channel: NewChannel, beats: bool
 ) -> None:
-    channel = new_channel(partitions=2, heartbeat=BEAT)
+    channel = new_channel(partitions=2)
     produce_values(broker, channel, encode(channel, 5))
     member, partitions = joined(broker, channel)
     assert partitions == [0, 1]

@@ -19,7 +19,7 @@ import pytest
 from confluent_facade import Facade, KafkaError, at, codes, error_code_of, offsets, poll_messages
 from faults import lose, suspended
 from relay import Relay
-from sluiceway import Channel, ChannelReader, Gateway, Heartbeat, InputPort
+from sluiceway import Channel, ChannelReader, Gateway, InputPort
 from sluiceway.api.endpoints import HeartbeatReply, SessionReport
 from sluiceway.confluent import Consumer, TopicPartition
 from sluiceway.endpoint.attached import AttachedEndpoint
@@ -35,7 +35,6 @@ from topics import Topics, readings
 from waiting import until
 
 NewChannel = Callable[..., Channel]
-BEAT = Heartbeat(interval_ms=100, timeout_ms=60_000)
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ def elsewhere(gateway_url: str) -> Iterator[Gateway]:
 
 @pytest.fixture
 def channel(new_channel: NewChannel) -> Channel:
-    return new_channel(partitions=2, heartbeat=BEAT)
+    return new_channel(partitions=2)
 
 
 def write(channel: Channel, count: int, first: int = 0) -> None:
@@ -282,7 +281,7 @@ ONE = [[1, offset] for offset in range(5)]
 
 @pytest.fixture
 def name(site: Facade) -> str:
-    return site.channel(filled=5, heartbeat=BEAT)
+    return site.channel(filled=5)
 
 
 @contextmanager
@@ -351,10 +350,10 @@ def test_a_consumer_removed_during_the_pause_gets_the_reason(
 def test_a_stopped_and_continued_process_resumes(
     site: Facade, name: str, new_channel: NewChannel
 ) -> None:
-    channels = {kind: new_channel(partitions=2, heartbeat=BEAT) for kind in ("dynamic", "fixed")}
+    channels = {kind: new_channel(partitions=2) for kind in ("dynamic", "fixed")}
     for each in channels.values():
         write(each, 20)
-    written = new_channel(heartbeat=BEAT)
+    written = new_channel()
     names = {kind: each.name for kind, each in channels.items()}
     names |= {"confluent": name, "writer": written.name}
     program = subprocess.Popen(
