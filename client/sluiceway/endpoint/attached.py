@@ -74,7 +74,7 @@ class EndpointState(StrEnum):
     STARTED = "started"
     """It has read or written."""
     STOPPED = "stopped"
-    """It is closed, and the gateway has not accepted that yet; closing may be repeated."""
+    """Its end was requested, and the gateway has not accepted it yet; that may be repeated."""
     FAILING = "failing"
     """It has failed, and the gateway has not accepted that yet; it sends no more heartbeats."""
     ENDED = "ended"
@@ -344,9 +344,13 @@ class AttachedEndpoint:
         self._answered.set()
 
     def detach(
-        self, *, ends: Mapping[int, int] | None = None, timeout_s: float | None = None
+        self,
+        *,
+        cause: str | None = None,
+        ends: Mapping[int, int] | None = None,
+        timeout_s: float | None = None,
     ) -> None:
-        """Report the end. May be repeated.
+        """Report the end, in error if there is a `cause`. May be repeated.
 
         After a GatewayError that is not final, such as GatewayUnavailable, it stays attached, and
         the session reports the end once the gateway accepts it, or in a last attempt as the process
@@ -365,11 +369,14 @@ class AttachedEndpoint:
             # The gateway has no record of it: there is nothing to detach.
             return
         self._become(EndpointState.STOPPED)
+        if cause is not None:
+            # A delayed heartbeat with an earlier state would overwrite the error.
+            self.session.wait_idle(_FINAL_TIMEOUT_S)
         limit_s = self.session.grace_s if timeout_s is None else timeout_s
         backoff = Backoff(self._close_timeout_s)
         while True:
             try:
-                self._send_detach(None, ends, limit_s)
+                self._send_detach(cause, ends, limit_s)
             except (KeyboardInterrupt, SystemExit):
                 # It may have come before the report was complete.
                 if self._detach_request.end is not None:
@@ -403,16 +410,15 @@ class AttachedEndpoint:
             self._error = refusal
             self.end(EndpointState.REFUSED)
 
-    def fail(self, error: BaseException | str) -> None:
-        """Report that an exception or another cause ended it.
+    def fail(self, error: BaseException) -> None:
+        """Report that an exception ended it, later if the gateway does not accept that now.
 
-        It is reported later if the gateway does not accept that now. An interrupt does not end the
-        report, but the wait for it.
+        An interrupt does not end the report, but the wait for it.
         """
         if self._process.forked:
             return
         # First: the thread that attaches it looks at the cause once it is open.
-        self._cause = cause = error if isinstance(error, str) else cause_of(error)
+        self._cause = cause = cause_of(error)
         if self.is_open:
             call(partial(self._fail, cause, None))
 
@@ -504,8 +510,8 @@ class AttachedEndpoint:
         """Report a failure; called where no interrupt comes, or it might never be reported."""
         if ends is None:
             ends = self._detach_request.if_abandoned.ends
-        # A delayed heartbeat with an earlier state would overwrite the error.
         self._become(EndpointState.FAILING)
+        # As in `detach`.
         self.session.wait_idle(_FINAL_TIMEOUT_S)
         try:
             if self._error is None:

@@ -494,11 +494,8 @@ class QueryEndpoint:
 
         writes = self._spec.role == "writer"
         end = self._spec.end(endpoint.attached.epoch, cause, ends if writes else None)
-        if end.cause is not None:
-            endpoint.fail(end.cause)
-            return
         try:
-            endpoint.detach(ends=end.ends, timeout_s=_TIMEOUT_S)
+            endpoint.detach(cause=end.cause, ends=end.ends, timeout_s=_TIMEOUT_S)
         except GatewayError as error:
             if not error.is_final:
                 raise

@@ -74,7 +74,7 @@ RESPONSES: list[Response] = [
 REQUESTS: list[Call] = [
     attach,
     AttachedEndpoint.detach,
-    lambda endpoint: endpoint.fail("a test"),
+    lambda endpoint: endpoint.fail(ValueError()),
     detach_later,
 ]
 OTHERS: list[Call] = [

@@ -297,11 +297,17 @@ def test_a_refused_heartbeat_does_not_end_renewals_and_endpoints(
     until(lambda: application.session.interruption is None)
 
 
+@pytest.mark.parametrize(
+    ("exception", "end"),
+    [(None, ("closed", None)), ("java.lang.Error: no", ("error", "java.lang.Error"))],
+)
 def test_the_start_and_end_of_a_query_that_are_refused_for_a_time_are_reported(
     application: Application,
     channel: Channel,
     refusing: Any,
     monkeypatch: pytest.MonkeyPatch,
+    exception: str | None,
+    end: tuple[str, str | None],
 ) -> None:
     # There is no option for the pause.
     monkeypatch.setattr("sluiceway.spark.queries._PAUSE_AFTER_FAILURE_S", 0.0)
@@ -313,12 +319,12 @@ def test_the_start_and_end_of_a_query_that_are_refused_for_a_time_are_reported(
     until(lambda: application.report() and channel.endpoints())
     with refusing(500, "internal_error") as script:
         requests = len(script.requests)
-        application.queries.onQueryTerminated(terminated())
+        application.queries.onQueryTerminated(terminated(exception))
         application.report()
         until(lambda: len(script.requests) > requests)
     assert not application.queries.all_ended
     until(lambda: application.report() and application.queries.all_ended)
-    assert [each.state for each in channel.endpoints()] == ["closed"]
+    assert [(each.state, each.cause) for each in channel.endpoints()] == [end]
 
 
 def test_renewals_do_not_wait_for_spark(application: Application, spark: SparkParts) -> None:
