@@ -31,8 +31,7 @@ from sluiceway_gateway.endpoints.change_store import add_events, rebalance
 from sluiceway_gateway.endpoints.groups import store as groups_store
 from sluiceway_gateway.endpoints.groups.assignment import reading_place
 from sluiceway_gateway.endpoints.groups.model import Group, departures
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Role, RoleGroup
-from sluiceway_gateway.endpoints.positions import PositionOwner
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, PositionOwner, Role, RoleGroup
 from sluiceway_gateway.schemas import store as schemas_store
 
 Outcome = Attached | SluicewayGatewayError | None

@@ -15,7 +15,7 @@ from sluiceway_gateway.core.errors import (
     SluicewayGatewayError,
 )
 from sluiceway_gateway.core.names import MAX_GROUP_SIZE
-from sluiceway_gateway.endpoints.groups.assignment import endpoint_partitions, position_member
+from sluiceway_gateway.endpoints.groups.assignment import endpoint_partitions
 from sluiceway_gateway.endpoints.groups.model import (
     Group,
     GroupConfig,
@@ -29,6 +29,7 @@ from sluiceway_gateway.endpoints.model import (
     Event,
     Mode,
     Place,
+    PositionOwner,
     Role,
     RoleGroup,
     SparkJob,
@@ -37,7 +38,7 @@ from sluiceway_gateway.endpoints.model import (
     own_heartbeat,
     superseded,
 )
-from sluiceway_gateway.endpoints.positions import Committed, PositionOwner, require_topic
+from sluiceway_gateway.endpoints.positions import Committed, require_topic
 from sluiceway_gateway.schemas.model import SchemaVersion
 
 StaticKey = tuple[str, str, str]
@@ -175,9 +176,8 @@ class Candidate:
     def position_owner(self) -> PositionOwner | None:
         """The key of the positions it continues from; None without committed positions."""
         place = self.endpoint.place
-        if place.role is not Role.READER or place.group == ANONYMOUS:
-            return None
-        return self.channel.uid, place.group, position_member(place, self.endpoint.mode)
+        grouped = place.role is Role.READER and place.group != ANONYMOUS
+        return self.endpoint.position_owner if grouped else None
 
 
 @dataclass(frozen=True, kw_only=True)

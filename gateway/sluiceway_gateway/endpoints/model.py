@@ -134,6 +134,8 @@ RoleGroup = tuple[str, Role, str]
 """A channel's uid, a role and the name of a group."""
 GroupKey = tuple[str, str]
 """A channel's uid and the name of a group of readers."""
+PositionOwner = tuple[str, str, int]
+"""A channel's uid, a group's name, and a member's index; -1 in shared groups."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +238,11 @@ class Endpoint:
     def group_key(self) -> GroupKey:
         """The key of its group, without its role."""
         return self.channel_uid, self.place.group
+
+    @property
+    def position_owner(self) -> PositionOwner:
+        """The owner of the positions that it commits."""
+        return (*self.group_key, self.place.index if self.mode is Mode.BROADCAST else -1)
 
     @property
     def is_dynamic(self) -> bool:

@@ -7,10 +7,9 @@ from sqlalchemy import Row, bindparam, delete, select, tuple_
 
 from sluiceway_gateway.core.db.engine import ChangeKind, ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import KEYS_AT_ONCE, PreparedDml, PreparedSelect, upsert
-from sluiceway_gateway.endpoints.groups.assignment import position_member
 from sluiceway_gateway.endpoints.groups.store import change_uid
-from sluiceway_gateway.endpoints.model import Endpoint
-from sluiceway_gateway.endpoints.positions import Committed, Position, PositionOwner
+from sluiceway_gateway.endpoints.model import PositionOwner
+from sluiceway_gateway.endpoints.positions import Committed, Position
 from sluiceway_gateway.endpoints.tables import positions
 
 _WHOSE = ("channel_uid", "group_name", "member_index")
@@ -35,12 +34,6 @@ _STORED = PreparedSelect(
 _PUT = PreparedDml(
     upsert(positions, (*_WHOSE, "partition")), columns=[column.name for column in positions.columns]
 )
-
-
-def whose(endpoint: Endpoint) -> PositionOwner:
-    """Return the owner of the positions that the endpoint commits."""
-    member = position_member(endpoint.place, endpoint.mode)
-    return endpoint.channel_uid, endpoint.place.group, member
 
 
 def of(

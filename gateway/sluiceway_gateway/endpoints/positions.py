@@ -46,10 +46,6 @@ class Committed:
         }
 
 
-PositionOwner = tuple[str, str, int]
-"""A channel's uid, a group's name, and a member's index; -1 in shared groups."""
-
-
 def require_generation(group: Group, generation: int) -> None:
     """Raise StaleGeneration unless the group has this generation."""
     if generation != group.generation:

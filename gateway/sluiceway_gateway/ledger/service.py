@@ -602,7 +602,7 @@ class Ledgers:
         commit = change.commit
         held = endpoints_store.hold(tx, [commit.endpoint]).get(commit.endpoint)
         if held is not None:
-            stored = position_store.at(tx, position_store.whose(held), set(change.before))
+            stored = position_store.at(tx, held.position_owner, set(change.before))
             for partition, before in change.before.items():
                 at = stored.get(partition)
                 if (at and at.position.order) != (before and before.order):

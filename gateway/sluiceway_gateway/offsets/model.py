@@ -17,15 +17,13 @@ from sluiceway_gateway.endpoints.groups.assignment import (
     Member,
     endpoint_partitions,
     held_partitions,
-    position_member,
     require_share,
 )
 from sluiceway_gateway.endpoints.groups.model import Group
-from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Role, State
+from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, PositionOwner, Role, State
 from sluiceway_gateway.endpoints.positions import (
     Committed,
     Position,
-    PositionOwner,
     require_generation,
     require_topic,
 )
@@ -83,16 +81,15 @@ class CommitResult:
     is_new: bool
     """False for a repeated or delayed one, which changes nothing."""
     group: Group
-    member: int
-    """The member that owns the positions; -1 in a shared group."""
+    owner: PositionOwner
     number: int
     """The number of the endpoint's last commit."""
     positions: tuple[Committed, ...]
 
     @property
-    def position_owner(self) -> PositionOwner:
-        """The owner of the positions."""
-        return self.commit.channel_uid, self.commit.group, self.member
+    def member(self) -> int:
+        """The member that owns the positions; -1 in a shared group."""
+        return self.owner[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +138,7 @@ def decide(
         commit=commit,
         is_new=is_new,
         group=target.group,
-        member=position_member(endpoint.place, endpoint.mode),
+        owner=endpoint.position_owner,
         number=max(commit.number, endpoint.commits),
         positions=commit.committed(now) if is_new else tuple(filter(None, stored)),
     )

@@ -43,11 +43,18 @@ from sluiceway_gateway.endpoints.change_store import add_events, events_of_group
 from sluiceway_gateway.endpoints.groups import store as groups_store
 from sluiceway_gateway.endpoints.groups.model import Group, GroupConfig, new_group
 from sluiceway_gateway.endpoints.groups.service import require_group
-from sluiceway_gateway.endpoints.model import Endpoint, Event, GroupKey, Mode, Role, listed
+from sluiceway_gateway.endpoints.model import (
+    Endpoint,
+    Event,
+    GroupKey,
+    Mode,
+    PositionOwner,
+    Role,
+    listed,
+)
 from sluiceway_gateway.endpoints.positions import (
     Committed,
     Position,
-    PositionOwner,
     require_generation,
     require_topic,
 )

@@ -15,7 +15,7 @@ from sluiceway_gateway.endpoints import store as endpoint_store
 from sluiceway_gateway.endpoints.groups import store as groups_store
 from sluiceway_gateway.endpoints.groups.store import group_of, of_its_group
 from sluiceway_gateway.endpoints.model import GroupKey, Mode, Role
-from sluiceway_gateway.endpoints.position_store import put, stored_at, whose
+from sluiceway_gateway.endpoints.position_store import put, stored_at
 from sluiceway_gateway.endpoints.store import live_members
 from sluiceway_gateway.endpoints.tables import endpoint_groups, endpoints, positions, sessions
 from sluiceway_gateway.offsets.model import (
@@ -85,7 +85,7 @@ def load(
     dynamic = {endpoint.group_key for endpoint in held.values() if endpoint.is_dynamic}
     members = live_members(tx, sorted(dynamic))
     keys = [
-        (*whose(held[commit.endpoint]), position.partition)
+        (*held[commit.endpoint].position_owner, position.partition)
         for commit in commits
         if commit.endpoint in held
         for position in commit.positions
@@ -95,7 +95,7 @@ def load(
         id_: CommitContext(
             endpoint=held[id_],
             target=target,
-            stored=stored.get(whose(held[id_]), {}),
+            stored=stored.get(held[id_].position_owner, {}),
             members=members.get(held[id_].group_key, ()),
         )
         for id_, target in targets.items()
@@ -113,7 +113,7 @@ def save(tx: WriteTransaction, new: Sequence[CommitResult]) -> None:
         ],
     )
     assert counted == len(new), "held endpoints do not change"  # noqa: S101
-    put(tx, [(result.position_owner, position) for result in new for position in result.positions])
+    put(tx, [(result.owner, position) for result in new for position in result.positions])
 
 
 _OFFSETS = select(

@@ -34,11 +34,6 @@ def endpoint_partitions(endpoint: Endpoint, partitions: int) -> range:
     return assigned_partitions(endpoint.place, endpoint.mode, endpoint.size, partitions)
 
 
-def position_member(place: Place, mode: Mode) -> int:
-    """Return the member index of an endpoint's positions; -1 if the group shares them."""
-    return place.index if mode is Mode.BROADCAST else -1
-
-
 def reading_place(reader: Endpoint) -> tuple[str, str, int]:
     """Return the key of a place whose end a reader of a group stores; see its `store.py`."""
     index = -1 if reader.is_dynamic else reader.place.index

@@ -1,17 +1,16 @@
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from endpoints import ENDPOINT, NOW
 from sluiceway_gateway.core.errors import GroupMode, GroupSize
 from sluiceway_gateway.core.names import check_group
-from sluiceway_gateway.endpoints.groups.assignment import assigned_partitions, position_member
+from sluiceway_gateway.endpoints.groups.assignment import assigned_partitions
 from sluiceway_gateway.endpoints.groups.model import GroupConfig, new_group
 from sluiceway_gateway.endpoints.model import ANONYMOUS, Mode, Place, Role
 
-NOW = datetime(2030, 1, 1, tzinfo=UTC)
 GROUP = new_group("c" * 32, Role.READER, "delays", GroupConfig(size=4))
 
 
@@ -60,9 +59,9 @@ def test_each_instance_gets_a_higher_epoch_and_anonymous_ones_an_index_of_their_
 
 
 def test_members_of_a_broadcast_group_have_positions_of_their_own() -> None:
-    place = Place(role=Role.READER, group="g", index=1)
-    assert position_member(place, Mode.BROADCAST) == 1
-    assert position_member(place, Mode.SHARED) == -1
+    member = replace(ENDPOINT, mode=Mode.BROADCAST)
+    assert member.position_owner == (*member.group_key, member.place.index)
+    assert ENDPOINT.position_owner == (*member.group_key, -1)
 
 
 @pytest.mark.parametrize(
