@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import Thread
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 from unittest.mock import Mock
@@ -181,7 +182,7 @@ def interrupted_at_call(
     def profile(frame: FrameType, event: str, _called: object) -> None:
         nonlocal calls
         calls += event in events
-        if calls == number and _in_finalizer(frame):
+        if calls == number and any(_is_finalizer(outer) for outer, _ in walk_stack(frame)):
             calls -= 1
         elif calls == number:
             calls += 1
@@ -196,12 +197,6 @@ def interrupted_at_call(
     finally:
         sys.setprofile(None)
     return calls > number
-
-
-def _in_finalizer(frame: FrameType | None) -> bool:
-    while frame is not None and not _is_finalizer(frame):
-        frame = frame.f_back
-    return frame is not None
 
 
 def _is_finalizer(frame: FrameType) -> bool:

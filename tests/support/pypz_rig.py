@@ -3,10 +3,9 @@
 import json
 import logging
 import uuid
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
-from relay import Relay
 from sluiceway import Channel, Gateway, Heartbeat
 from sluiceway.pypz import KafkaChannelReader, KafkaChannelWriter
 from waiting import collect, until
@@ -119,10 +118,6 @@ class Bench:
         until(reader.invoke_open_channel)
         until(writer.invoke_open_channel)
         return reader, writer
-
-    def relay(self) -> Relay:
-        """Return a connection to the gateway for channels that are made later."""
-        return self._stack.enter_context(closing(Relay(int(self.url.rpartition(":")[2]))))
 
     def endpoint_id(self, role: str) -> str:
         """Return the id of the only live reader or writer."""

@@ -11,6 +11,7 @@ import pytest
 
 from faults import AS_SIGNALS, at_call, failing_call, interrupted_at_call, lose
 from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
+from relay import Relay
 from sluiceway import ChannelWriter, Gateway
 from sluiceway.api.endpoints import Position
 from sluiceway.endpoint.attached import AttachedEndpoint
@@ -785,9 +786,9 @@ def test_invalid_names_get_a_hash(bench: Bench) -> None:
 
 @pytest.mark.long
 def test_a_pair_recovers_from_a_pause_beyond_the_heartbeat_timeout(
-    bench: Bench,
+    relay: Relay, bench: Bench
 ) -> None:
-    channel, relay = bench.create_channel(), bench.relay()
+    channel = bench.create_channel()
     bench.url = relay.url
     reader, writer = bench.pair()
     writer.invoke_write_records(demo(4))

@@ -11,6 +11,7 @@ import pytest
 from faults import lose
 from gateways import all_responses
 from pypz_rig import SCHEMA, Bench, QuickReader, QuickWriter, StandinPort, demo, take
+from relay import Relay
 from sluiceway.errors import DeliveryFailed, WriterFailed, WriterLost
 from sluiceway.pypz import (
     ChannelStatus,
@@ -325,7 +326,7 @@ def test_the_last_figures_are_sent_before_a_channel_closes(bench: Bench) -> None
 
 @pytest.mark.long
 def test_heartbeats_that_arrive_after_the_close_are_no_warning(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    relay: Relay, bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     class BriefWriter(QuickWriter):
         """A writer that waits a second for the gateway."""
@@ -333,7 +334,6 @@ def test_heartbeats_that_arrive_after_the_close_are_no_warning(
         ControlLoopExceptionTimeoutInMs = 1000
 
     bench.create_channel()
-    relay = bench.relay()
     _, writer = bench.pair(kind=BriefWriter, writer_location=relay.url)
     # Only the request at the end has this word. Its response is lost, and while the writer waits,
     # more heartbeats are sent.
@@ -407,8 +407,8 @@ def test_a_writer_that_failed_before_writing_ends_a_reader_without_an_error(benc
 
 @pytest.mark.long
 @pytest.mark.parametrize("choice", ["raise", "wait", "go_on"])
-def test_the_gateway_finds_a_dead_writer(bench: Bench, choice: str) -> None:
-    channel, relay = bench.create_channel(), bench.relay()
+def test_the_gateway_finds_a_dead_writer(relay: Relay, bench: Bench, choice: str) -> None:
+    channel = bench.create_channel()
     reader, _ = bench.pair(ElsewhereWriter, writer_location=relay.url, onLostWriter=choice)
     until(reader.is_any_connected_channels_healthy)
     assert not reader.has_records()
