@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from endpoints import NOW
-from sluiceway_gateway.channels.change import Change, created
-from sluiceway_gateway.channels.model import Channel, TopicRef
+from sluiceway_gateway.channels.change import created
+from sluiceway_gateway.channels.model import Channel, Spec, TopicRef
 from sluiceway_gateway.core.auth.model import Principal, parse_scopes
 from sluiceway_gateway.core.errors import ChannelNotReady, Forbidden, GroupSize
 from sluiceway_gateway.core.names import MAX_GROUP_SIZE
@@ -42,7 +42,7 @@ from sluiceway_gateway.schemas.model import SchemaVersion
 SCHEMA = SchemaVersion(id=1, version=1, fingerprint="f", definition="", created_at=NOW)
 CHANNEL = replace(
     created(
-        Change(partitions=4, max_partitions=6),
+        Spec(partitions=4, max_partitions=6),
         name="flights",
         uid="c" * 32,
         schema=SCHEMA,
