@@ -68,11 +68,11 @@ from sluiceway.kafka.partitioner import partition_of, partitioning
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
 from sluiceway.ledger.committed_stream import CommittedStream, open_stream
-from sluiceway.ledger.facade_batches import WriterEndpoint
 from sluiceway.ledger.intervals import DeliveredIntervals, WrittenRecords
 from sluiceway.ledger.leases import LeaseKeeper
 from sluiceway.ledger.visibility import Visibility, fixed_visibility, visibility_of
 from sluiceway.ledger.write_batch import BatchSequence, BatchState, WriteBatch
+from sluiceway.ledger.writer_endpoint import WriterEndpoint
 from sluiceway.records import to_batches
 from sluiceway.records.to_python import gc_paused
 from sluiceway.runtime.steps import StepRunner, Steps

@@ -14,6 +14,8 @@ def run(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Return the exit status and the report of a short run with jobs in Python."""
     report = tmp_path / "report.json"
     options = ["--no-spark", "--seed", "2", "--faults", "kill_jobs", "--report", str(report)]
+    # Logs of violations, too, end with the run of the tests.
+    options += ["--keep", str(tmp_path / "logs")]
     status = main([*options, *arguments])
     return status, json.loads(report.read_text())
 

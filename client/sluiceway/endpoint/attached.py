@@ -171,7 +171,7 @@ class AttachedEndpoint:
         self._callbacks: list[StatusCallback] = []
         self._calling = Background()
         self._error: SluicewayError | None = None
-        """What it has to stop by, or the refusal of an end that was reported later."""
+        """The error that `check` raises: a lost place, or the refusal of an end reported later."""
         self._cause: str | None = None
         """The cause of its failure, for the thread that attaches it."""
         self.partitions = 0

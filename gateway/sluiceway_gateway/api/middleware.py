@@ -186,19 +186,24 @@ async def long_poll(
     wait_s: float,
     *,
     changes: Changes,
-    awaited: Callable[[], Collection[ChangeKey]],
+    awaited: Collection[ChangeKey] | Callable[[], Collection[ChangeKey]],
     read: Callable[[], T],
     tag: Callable[[T], str],
     authenticates: bool = False,
 ) -> tuple[T, Response | None]:
     """Return the state and None, or, if it has the tag of `If-None-Match` for `wait_s`, a 304 too.
 
-    `awaited` returns the changes after which the state may differ. It and `read` run on a worker
-    thread. Unless `read` authenticates the request, it is authenticated again after each wait.
+    `awaited` are the changes after which the state may differ, or a function that reads them. Such
+    a function and `read` run on a worker thread. Unless `read` authenticates the request, it is
+    authenticated again after each wait.
     """
     until_s = time.monotonic() + wait_s
     waits = wait_s > 0 and precondition.if_none_match is not None
-    with changes.subscribe(await run_in_threadpool(awaited) if waits else ()) as subscription:
+    if not waits:
+        awaited = ()
+    elif callable(awaited):
+        awaited = await run_in_threadpool(awaited)
+    with changes.subscribe(awaited) as subscription:
         state = await run_in_threadpool(read)
         # A change may concern another page, or channels that this token does not see.
         while precondition.names(tag(state)):

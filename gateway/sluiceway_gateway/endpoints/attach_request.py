@@ -182,7 +182,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class AttachState:
-    """What candidates meet: their groups, and the endpoints that they may replace."""
+    """The stored state for decisions: groups, and endpoints that candidates may replace."""
 
     groups: Mapping[RoleGroup, Group]
     members: Mapping[RoleGroup, Sequence[Endpoint]]

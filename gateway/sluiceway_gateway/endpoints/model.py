@@ -425,7 +425,7 @@ EndpointChange = tuple[Endpoint, Endpoint]
 
 
 def writer_returns(before: Endpoint, after: Endpoint) -> bool:
-    """Whether a failed or lost writer lives again."""
+    """Whether a writer is alive after it had failed, or was lost."""
     return after.place.role is Role.WRITER and after.lives and not before.lives
 
 

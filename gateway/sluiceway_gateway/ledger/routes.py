@@ -290,7 +290,7 @@ async def get_committed(
         Precondition() if query.is_past else precondition,
         wait,
         changes=changes,
-        awaited=lambda: of_channel(uid, ChangeKind.LEDGER),
+        awaited=of_channel(uid, ChangeKind.LEDGER),
         read=lambda: ledger_reads.committed(name, query, uid=uid),
         tag=attrgetter("etag"),
     )

@@ -487,15 +487,14 @@ def number_at(tx: ReadTransaction, uid: str, at: datetime) -> int:
     return tx.execute(statement).scalar_one() or 0
 
 
-_TAGS = select(ledgers.c.channel_uid, ledgers.c.number, ledgers.c.halted).where(
+_STORED = select(ledgers.c.channel_uid).where(
     ledgers.c.channel_uid.in_(bindparam("uids", expanding=True))
 )
 
 
-def tags(tx: ReadTransaction, uids: Sequence[str]) -> dict[str, tuple[int, bool]]:
-    """Return, by channel, the ledger's number and whether it is halted."""
-    rows = tx.in_parts(_TAGS, uids=uids)
-    return {row.channel_uid: (row.number, row.halted is not None) for row in rows}
+def stored(tx: ReadTransaction, uids: Sequence[str]) -> list[str]:
+    """Return the uids of those of the channels in which a batch was opened, sorted."""
+    return sorted(row.channel_uid for row in tx.in_parts(_STORED, uids=uids))
 
 
 _TOPICS = (

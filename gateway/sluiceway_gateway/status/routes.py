@@ -140,7 +140,7 @@ async def list_status(
         precondition,
         wait,
         changes=changes,
-        awaited=of_status,
+        awaited=of_status(),
         read=lambda: statuses.page(limit=limit, after=after, by=principal),
         tag=attrgetter("etag"),
         authenticates=True,

@@ -455,7 +455,7 @@ def ledgers_of(
     Each with its open batches, the oldest first.
     """
     ledgers: dict[str, tuple[Ledger, Sequence[Batch]]] = {}
-    for uid in sorted(ledgers_store.tags(tx, sorted(uids))):
+    for uid in ledgers_store.stored(tx, sorted(uids)):
         ledger = ledgers_store.find(tx, uid)
         if ledger is not None:
             ledgers[uid] = ledger, batch_store.open_batches(tx, uid)

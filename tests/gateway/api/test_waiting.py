@@ -134,13 +134,11 @@ def test_a_change_by_another_replica_ends_the_wait(
     with two_replicas(postgres.migrated()) as (one, other), ThreadPoolExecutor() as pool:
         flights = site(other, partitions=4)
         until(lambda: len(listeners(one.database)) == 2)
-        started_s = time.monotonic()
         waiting = pool.submit(wait_at, one, path, flights)
         until(lambda: one.app.state.parts.changes.waiting == 1)
         change(flights)
+        # Without the change, it ends with a 304.
         assert waiting.result(60).status_code == 200
-        # Long before the next read without a change.
-        assert time.monotonic() - started_s < 45
 
 
 def wait_at(rig: Rig, path: str, flights: Site) -> httpx.Response:
@@ -170,7 +168,6 @@ def test_a_lost_connection_for_notifications_is_replaced(postgres: Postgres) -> 
         until(lambda: len(listeners(one.database)) == 2)
         for partitions in (2, 3):
             lost = set(listeners(one.database))
-            started_s = time.monotonic()
             waiting = start_waiting(one, pool, etag)
             with capture_logs() as logs:
                 with one.database.write() as tx:
@@ -179,7 +176,6 @@ def test_a_lost_connection_for_notifications_is_replaced(postgres: Postgres) -> 
                 # Neither replica has a connection for notifications now.
                 etag = other.put(partitions=partitions).headers["etag"]
                 assert waiting.result(60).json()["spec"]["partitions"] == partitions
-                assert time.monotonic() - started_s < 45
                 until_replaced(one.database, lost)
             failed = [entry["event"] for entry in logs if entry.get("loop") == "notifications"]
             assert failed.count("pass failed, retrying") >= 2

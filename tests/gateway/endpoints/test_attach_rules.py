@@ -221,9 +221,9 @@ def test_a_batch_decides_as_its_requests_one_after_another_would(
             rows.end(id_, how)
     requests = [request(100 + number, label, **kind) for number, (kind, label) in enumerate(batch)]
     # A batch has one request for a place.
-    requests = list({each.key: each for each in requests}.values())
+    requests = list({new.key: new for new in requests}.values())
     alone = deepcopy(rows)
-    outcomes = [alone.attach(each)[0] for each in requests]
+    outcomes = [alone.attach(new)[0] for new in requests]
     assert rows.attach(*requests) == outcomes
     assert rows.view() == alone.view()
 

@@ -38,7 +38,7 @@ _READ_ONLY = text("SHOW transaction_read_only")
 
 
 class ChangeKind(StrEnum):
-    """What a change concerns; other replicas get these words."""
+    """Kind of a change, by the word that notifications to other replicas have."""
 
     CHANNEL = "channel"
     ENDPOINTS = "endpoints"
