@@ -23,7 +23,9 @@ demo: $(READY) ## send real flights through Spark, Kafka and a plain Python job 
 up: $(READY) ## run a broker and the gateway until Ctrl-C; keep their data
 	@$(BIN)/sluiceway up
 
-PYTEST := $(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder --durations 25
+# Without a restart: after the crash of a process, pytest-xdist would wait forever for its tests.
+PYTEST := $(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder \
+	--max-worker-restart 0 --durations 25
 test: $(READY) ## run the tests, on a real Kafka broker, SQLite and PostgreSQL
 	@$(PYTEST) -m "not long"
 
