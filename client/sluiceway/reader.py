@@ -266,7 +266,8 @@ class ChannelReader(ChannelEndpoint):
         while len(records) < max_records:
             try:
                 if not self._fetch(deadline_s, holding=bool(records)):
-                    return self.finished or self.rebalance_due
+                    # The records at hand are returned before a rebalance, which may commit them.
+                    return self.finished or (bool(records) and self.rebalance_due)
                 records += self._fetcher.take(max_records - len(records))
                 if len(records) >= least:
                     deadline_s = -math.inf

@@ -8,9 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from faults import failing_call, lose
+from faults import at_call, failing_call, lose
 from relay import Relay
 from sluiceway import Channel, ChannelReader, Gateway, Heartbeat
+from sluiceway.api.endpoints import EndpointCalls
 from sluiceway.errors import (
     Conflict,
     EndpointClosed,
@@ -125,6 +126,22 @@ def test_a_member_that_could_not_take_its_partitions_has_not_finished(channel: C
         assert first.finished
     # Records that it returned before it lost their partitions are returned again.
     assert {record["id"] for record in records} == set(range(100))
+
+
+def test_a_heartbeat_during_a_rebalance_does_not_end_a_read_without_records(
+    channel: Channel,
+) -> None:
+    with (
+        channel.reader(group="d", dynamic=True, until=None),
+        channel.reader(group="d", dynamic=True, until=None) as waiting,
+    ):
+        until(lambda: waiting.rebalance_due)
+
+        def await_heartbeat(*_: object, **__: object) -> None:
+            until(lambda: waiting.rebalance_due)
+
+        with at_call(EndpointCalls, "sync", await_heartbeat, arrives=True):
+            assert not waiting.read_at_hand([], 1)
 
 
 def test_a_reader_that_is_closed_when_it_gets_partitions_gets_no_others(
