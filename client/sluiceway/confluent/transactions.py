@@ -59,6 +59,8 @@ class Transactions:
         self._state = _State.NEW
         self._topic: str | None = None
         self._produced = 0
+        # Set by a message to a second channel; after it the transaction can only be aborted.
+        self._refusal: KafkaError | None = None
         self._offsets: dict[tuple[str, int], TopicPartition] = {}
         self._group: GroupMetadata | None = None
         # The consumer of the last transaction, and its number of lost partitions at the end of that
@@ -84,16 +86,20 @@ class Transactions:
     def add(self, message: PendingMessage) -> None:
         """Queue a message of the transaction; the caller holds the producer's lock.
 
-        Raises BufferError, and KafkaException outside of a transaction and for a second channel.
+        Raises BufferError, and KafkaException outside of a transaction. One for a second channel
+        requires an abort: without its messages, the commit would be half of the transaction.
         """
         self._require(_State.OPEN)
         if self._topic not in (None, message.topic):
-            raise refused(
+            self._refusal = self._refusal or KafkaError(
                 INVALID_ARG,
                 f"this transaction writes to {self._topic!r}, so it cannot write to "
-                f"{message.topic!r}: a transaction has one channel. Use a producer and a "
-                "transaction for each channel",
+                f"{message.topic!r}: all of its messages go to one channel. Abort it. Write these "
+                "messages to the same channel, or by a second producer with its own "
+                "transactional.id, whose transactions are committed by themselves",
+                txn_requires_abort=True,
             )
+        self._require_one_channel()
         # Before the message is queued: after an interrupt, `abort` then removes it.
         topic, self._topic = self._topic, message.topic
         self._produced += 1
@@ -134,6 +140,7 @@ class Transactions:
     def commit(self, timeout_s: float) -> None:
         """Commit messages and offsets together."""
         self._require(_State.OPEN)
+        self._require_one_channel()
         deadline_s = time.monotonic() + min(timeout_s, _TIMEOUT_S)
         self._deliver(deadline_s)
         channel = self._complete_channel()
@@ -179,6 +186,10 @@ class Transactions:
                 "after it",
             )
 
+    def _require_one_channel(self) -> None:
+        if self._refusal is not None:
+            raise KafkaException(self._refusal)
+
     def _require_assignment(self, group: GroupMetadata) -> None:
         if group.removals() != self._removals:
             raise refused(
@@ -215,7 +226,7 @@ class Transactions:
 
     def _end(self) -> None:
         self._state = _State.READY
-        self._topic, self._produced = None, 0
+        self._topic, self._produced, self._refusal = None, 0, None
         self._offsets, self._group = {}, None
         if self._last_group is not None:
             self._removals = self._last_group.removals()

@@ -453,16 +453,29 @@ def test_calls_out_of_turn_are_refused(
     assert error_code_of(producer.begin_transaction) == KafkaError._STATE
 
 
-def test_a_second_channel_is_refused(
+def test_a_second_channel_is_refused_at_its_first_message_and_aborts_the_transaction(
     site: Facade, name: str, transactional: Callable[..., Producer]
 ) -> None:
+    other = site.channel(delivery="exactly_once")
     producer = transactional()
     producer.begin_transaction()
     producer.produce(name, b"1")
-    other = site.channel(delivery="exactly_once")
-    assert error_code_of(producer.produce, other, b"2") == KafkaError._INVALID_ARG
+    refusal = abort_error(producer.produce, other, b"2")
+    assert refusal.code() == KafkaError._INVALID_ARG
+    assert f"writes to {name!r}, so it cannot write to {other!r}" in refusal.str()
+    assert "second producer with its own transactional.id" in refusal.str()
+    # A program that ignores the refusal does not commit half of its transaction.
+    messages = [{"value": b"3"}]
+    assert producer.produce_batch(other, messages) == 0
+    assert str(messages[0]["_error"]) == str(refusal)
+    for call, *arguments in ((producer.produce, name, b"4"), (producer.commit_transaction, 30)):
+        assert str(abort_error(call, *arguments)) == str(refusal)
+    producer.abort_transaction(30)
+    producer.begin_transaction()
+    producer.produce(other, b"5")
     producer.commit_transaction(30)
-    assert values(site, name) == [b"1"]
+    assert values(site, name) == []
+    assert values(site, other) == [b"5"]
 
 
 def test_a_channel_without_batches_is_refused(
