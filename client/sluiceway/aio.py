@@ -649,6 +649,7 @@ class Channel(_Wrapper[SyncChannel]):
     heartbeat = SyncChannel.heartbeat
     mirrored = SyncChannel.mirrored
     delivery = SyncChannel.delivery
+    partitioner = SyncChannel.partitioner
     idle = SyncChannel.idle
     config = SyncChannel.config
     compatibility = SyncChannel.compatibility

@@ -103,6 +103,9 @@ class Channel:
     heartbeat = ResourceField[Heartbeat]("The heartbeat interval and timeout of endpoints.")
     mirrored = ResourceField[bool]("Whether positions are also written to Kafka's group offsets.")
     delivery = ResourceField[str]("The guarantee for records: at_least_once or exactly_once.")
+    partitioner = ResourceField[str](
+        "The rule for the partitions of keys: murmur2, consistent_random or fnv1a."
+    )
     idle = ResourceField[timedelta | None](
         "The time without use after which it is closed, and then deleted; None: never."
     )

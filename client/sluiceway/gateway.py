@@ -81,6 +81,7 @@ class Gateway(ClosesOnExit):
         heartbeat: Heartbeat | None = None,
         mirrored: bool | None = None,
         delivery: str | None = None,
+        partitioner: str | None = None,
         idle: timedelta | None = None,
         max_partitions: int | None = None,
         config: Mapping[str, str] | None = None,
@@ -99,6 +100,9 @@ class Gateway(ClosesOnExit):
 
         `delivery` is `at_least_once`, the default, or `exactly_once`: records become visible by
         commits only, each record once. It cannot be changed.
+        `partitioner` is the rule for the partitions of keys, also fixed: `murmur2`, the default, as
+        Java's producers; `consistent_random`, as librdkafka's, such as confluent-kafka's; or
+        `fnv1a`, as Sarama's. Choose that of the topic's other producers.
         `idle` is the time without use (at least a minute) after which the channel is closed, and
         after the same time again deleted with its records; by default it stays.
         `max_partitions` is the number up to which a group that attaches may grow the channel with
@@ -123,6 +127,7 @@ class Gateway(ClosesOnExit):
             heartbeat=heartbeat,
             mirrored=mirrored,
             delivery=delivery,
+            partitioner=partitioner,
             idle=None if idle == timedelta(0) else idle,
             max_partitions=max_partitions,
             config=config,

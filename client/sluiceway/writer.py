@@ -148,6 +148,7 @@ class ChannelWriter(ChannelEndpoint):
             key=key,
             partitioner=partitioner,
             partition=partition,
+            key_partitioner=connection.partitioner,
         )
         self._accumulator = RecordAccumulator.of(
             connection, self.schema, self._partitioning, batch_records=batch_records

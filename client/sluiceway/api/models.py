@@ -97,6 +97,7 @@ class ChannelResource:
     delivery: Annotated[str, JsonPath("spec", "delivery")] = "at_least_once"
     idle: Annotated[timedelta | None, JsonPath("spec", "idle_ms")] = None
     max_partitions: Annotated[int | None, JsonPath("spec", "max_partitions")] = None
+    partitioner: Annotated[str, JsonPath("spec", "partitioner")] = "murmur2"
     document: Annotated[Mapping[str, Any], JsonPath()] = field(repr=False, compare=False)
     etag: Annotated[str | None, LOCAL] = field(default=None, compare=False)
 
@@ -132,6 +133,7 @@ class ChannelSpec:
     max_partitions: Annotated[
         int | None, JsonPath("max_partitions", write=lambda limit: limit or None)
     ] = None
+    partitioner: str | None = None
     config: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
@@ -183,6 +185,7 @@ class Connection:
     `schema_id` and `schema_definition` are the schema in use: of the messages of a writer, or of
     the records of a reader. `schemas` are all schemas that the channel's messages may have, the
     oldest first; by default, only the one in use. `delivery` is `at_least_once` or `exactly_once`.
+    `partitioner` is the rule for the partitions of keys: `murmur2`, `consistent_random`, `fnv1a`.
 
     A connection is plain data and can be pickled. `kafka` may contain credentials: the `repr`
     omits it, and its own `repr` masks them.
@@ -201,6 +204,7 @@ class Connection:
     kafka: Mapping[str, str] = field(repr=False)
     schemas: Annotated[tuple[SchemaVersion, ...], JsonPath(read=_versions)] = ()
     delivery: str = "at_least_once"
+    partitioner: str = "murmur2"
 
     def __post_init__(self) -> None:
         if not self.schemas:

@@ -41,7 +41,7 @@ T = TypeVar("T")
 Params: TypeAlias = Mapping[str, str | int | bool | None]
 
 #: Sent to the gateway, which refuses clients without a feature that a channel needs.
-_FEATURES = "exactly-once"
+_FEATURES = "exactly-once, partitioners"
 DEFAULT_URL = "http://127.0.0.1:8900"
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 2.0

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from sluiceway.confluent.config import ProducerSettings, partition_of_key
+from sluiceway.confluent.config import ProducerSettings
 from sluiceway.confluent.errors import INVALID_ARG, kafka_error, kafka_exceptions, refused
 from sluiceway.confluent.local_queue import (
     SHORT_WAIT_S,
@@ -85,9 +85,9 @@ class ChannelProducer(WriterEndpoint):
         self._calls = calls
         self._only_errors = settings.only_errors
         self.validates = not self.validator.accepts_any
-        # Keys are hashed over this number, also after the channel grows, so each key's messages
-        # stay in order. 0: librdkafka's partitioner chooses.
-        self.partitions = 0 if settings.partitioner_of_librdkafka else self.connection.partitions
+        self.partition_of_key = settings.partitions_of_keys(
+            channel, self.connection.partitioner, self.connection.partitions
+        )
         self._discovered = self.connection.partitions
         # `_send` is used for queued messages even after the producer refuses further ones.
         self.produce: Callable[..., None]
@@ -236,7 +236,7 @@ class ChannelProducer(WriterEndpoint):
         """Pass a message of the local queue to librdkafka. Raises BufferError, KafkaException."""
         partition = message.partition
         if message.key is not None and partition == -1:
-            partition = partition_of_key(message.key, self.partitions)
+            partition = self.partition_of_key(message.key)
         named = self.optional(message.on_delivery, message.timestamp, message.headers)
         if self.handle.pristine:
             self.handle.pristine = False

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from sluiceway import Heartbeat
 from sluiceway.confluent import properties
 from sluiceway.confluent.errors import INVALID_ARG, refused
-from sluiceway.errors import ChannelNotFound, OptionError
+from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.spi import (
     CONNECTION,
     CONSUMER,
@@ -47,18 +47,30 @@ _LINGER: Final = ("linger.ms", "queue.buffering.max.ms")
 _LINGER_MS: Final = 10
 _QUEUE: Final = ("queue.buffering.max.messages", "queue.buffering.max.kbytes")
 _QUEUE_DEFAULTS: Final = (500_000, 1_048_576)
-_OWN_PARTITIONERS: Final = ("murmur2_random", "murmur2")
-"""Hash keys as native writers do, so keys keep their partitions when a channel grows."""
+_KEY_PARTITIONERS: Final = {
+    **dict.fromkeys(("murmur2", "murmur2_random"), "murmur2"),
+    **dict.fromkeys(("consistent", "consistent_random"), "consistent_random"),
+    **dict.fromkeys(("fnv1a", "fnv1a_random"), "fnv1a"),
+}
+"""The partitioner of channels with the same hash of keys, by the name of librdkafka's, which also
+places messages without a key."""
+_DEFAULT_PARTITIONER: Final = "consistent_random"
 _MAX_OWNER_CHARACTERS: Final = 200
 _UNCHECKED: Final = frozenset({"debug", "log_level", "statistics.interval.ms"})
 
 
 class ChannelControl(Control):
-    """The control plane for facades; with `creates`, a missing channel is created."""
+    """The control plane for facades; with `creates`, a missing channel is created.
 
-    def __init__(self, transport: Transport, *, listener: str | None, creates: bool) -> None:
+    It adopts the topic of the same name, if there is one, and has the given partitioner.
+    """
+
+    def __init__(
+        self, transport: Transport, *, listener: str | None, creates: bool, partitioner: str
+    ) -> None:
         super().__init__(transport, listener=listener)
         self._creates = creates
+        self._partitioner = partitioner
 
     def channel(self, name: str, *, timeout_s: float | None = None) -> ChannelResource:
         """Return a channel; `timeout_s` replaces the transport's timeout. Raises GatewayError."""
@@ -68,12 +80,16 @@ class ChannelControl(Control):
             if not self._creates:
                 raise ChannelNotFound(
                     f"{error}, or set allow.auto.create.topics=true for a channel of format bytes "
-                    "with 1 partition",
+                    "that adopts the topic of this name, or has a new one with 1 partition",
                     status=404,
                 ) from error
-        return self.ensure(
-            name, spec=ChannelSpec(format="bytes", partitions=1), timeout_s=timeout_s
-        )
+        spec = ChannelSpec(format="bytes", topic=name, partitioner=self._partitioner)
+        try:
+            return self.ensure(name, spec=spec, timeout_s=timeout_s)
+        except Conflict as error:
+            if error.code != "topic_not_found":
+                raise
+        return self.ensure(name, spec=replace(spec, topic=None, partitions=1), timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +155,8 @@ class ProducerSettings(Common):
     max_queue_messages: int
     max_queue_bytes: int
     max_message_bytes: int | None
-    partitioner_of_librdkafka: bool
+    partitioner: str | None
+    """librdkafka's partitioner; None is that of each channel."""
     on_delivery: Callable[[Any, Any], object] | None
     only_errors: bool
     transactional_id: str | None
@@ -149,6 +166,35 @@ class ProducerSettings(Common):
     def delivery_timeout_s(self) -> float:
         """The delivery timeout, in seconds; it may be inf."""
         return self.delivery_timeout_ms / 1000 if self.delivery_timeout_ms else math.inf
+
+    def partitions_of_keys(
+        self, channel: str, partitioner: str, partitions: int
+    ) -> Callable[[str | bytes], int]:
+        """Return the function for the partition of a key in a channel; -1: librdkafka chooses.
+
+        It hashes over this number of partitions, also after the channel grows, so that each key's
+        messages stay in order. Hashing takes longer than sending, so results are cached.
+        """
+        if self.partitioner is not None:
+            own = _KEY_PARTITIONERS.get(self.partitioner)
+            if own != partitioner:
+                LOGGER.warning(
+                    "the property partitioner is %s, but that of the channel %s is %s: this "
+                    "producer's keys are in other partitions than those of its other writers. "
+                    "Omit the property, unless that is intended",
+                    *(self.partitioner, channel, partitioner),
+                )
+            if own is None:
+                return lambda _: -1
+            partitioner = own
+
+        @functools.lru_cache(maxsize=4096)
+        def partition_of_key(key: str | bytes) -> int:
+            content = key.encode() if isinstance(key, str) else key
+            partition = partition_of(content, partitions, partitioner)
+            return -1 if partition is None else partition
+
+        return partition_of_key
 
 
 class _Properties(MaskedProperties):
@@ -224,6 +270,7 @@ def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSetti
     """
     configuration = _Properties.of(config, named)
     _refuse(configuration)
+    partitioner = configuration.get("partitioner")
     ignored = configuration.ignore(properties.PRODUCER_ONLY, "for producers")
     group = "" if (value := configuration.pop("group.id", None)) is None else str(value)
     if not group:
@@ -243,7 +290,13 @@ def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSetti
         "instance": configuration.text("group.instance.id", _MAX_ID_CHARACTERS),
     }
     common = _common(
-        configuration, CONSUMER, properties.PASSED, ignored, Consumer, {"group.id": group}
+        configuration,
+        CONSUMER,
+        properties.PASSED,
+        ignored,
+        Consumer,
+        {"group.id": group},
+        partitioner=partitioner,
     )
     return ConsumerSettings(**own, **common)
 
@@ -264,33 +317,27 @@ def producer_settings(config: object, named: Mapping[str, Any]) -> ProducerSetti
         for name, default in zip(_QUEUE, _QUEUE_DEFAULTS, strict=True)
     )
     most = configuration.number("message.max.bytes", 0)
-    partitioner = configuration.get("partitioner", _OWN_PARTITIONERS[0])
+    partitioner = configuration.get("partitioner")
     own = {
         "delivery_timeout_ms": timeout_ms,
         "max_queue_messages": messages,
         "max_queue_bytes": 1024 * kbytes,
         "max_message_bytes": most or None,
-        "partitioner_of_librdkafka": partitioner not in _OWN_PARTITIONERS,
+        "partitioner": partitioner,
         "on_delivery": configuration.callback("on_delivery") or configuration.callback("dr_cb"),
         "only_errors": configuration.flag("delivery.report.only.error", default=False),
         "transactional_id": configuration.text("transactional.id", _MAX_OWNER_CHARACTERS),
     }
-    fixed = {"enable.idempotence": True, "message.timeout.ms": timeout_ms}
-    passed = properties.PASSED_BY_PRODUCERS
-    return ProducerSettings(
-        **own, **_common(configuration, PRODUCER, passed, ignored, Producer, fixed)
+    common = _common(
+        configuration,
+        PRODUCER,
+        properties.PASSED_BY_PRODUCERS,
+        ignored,
+        Producer,
+        {"enable.idempotence": True, "message.timeout.ms": timeout_ms},
+        partitioner=partitioner,
     )
-
-
-@functools.lru_cache(maxsize=4096)
-def partition_of_key(key: str | bytes, partitions: int) -> int:
-    """Return the partition of a key; with 0 `partitions` -1, so librdkafka chooses.
-
-    Hashing takes longer than sending, so results are cached.
-    """
-    if not partitions:
-        return -1
-    return partition_of(key.encode() if isinstance(key, str) else key, partitions)
+    return ProducerSettings(**own, **common)
 
 
 def _refuse(configuration: _Properties) -> None:
@@ -320,6 +367,8 @@ def _common(
     ignored: list[str],
     client: Callable[[dict[str, Any]], object],
     fixed: Mapping[str, Any],
+    *,
+    partitioner: object,
 ) -> dict[str, Any]:
     for name, reason in properties.IGNORED.items():
         ignored += configuration.ignore((name,), reason)
@@ -329,7 +378,7 @@ def _common(
     callbacks = {name: configuration.callback(name) for name in _CALLBACKS if name in configuration}
     callbacks |= configuration.take(("logger",))
     try:
-        control = _control(configuration)
+        control = _control(configuration, partitioner)
     except OptionError as error:
         raise refused(INVALID_ARG, str(error)) from error
     local = MaskedProperties(configuration.take(passed))
@@ -371,7 +420,7 @@ def _require_valid(
             raise KafkaException(KafkaError(fault.code(), fault.str())) from None
 
 
-def _control(configuration: _Properties) -> Control:
+def _control(configuration: _Properties, partitioner: object) -> Control:
     url = None
     for name in _ADDRESS:
         value = configuration.pop(name, None)
@@ -388,7 +437,12 @@ def _control(configuration: _Properties) -> Control:
     listener = configuration.pop("sluiceway.listener", None) or os.environ.get("SLUICEWAY_LISTENER")
     creates = configuration.flag("allow.auto.create.topics", default=False)
     transport = Transport(url, token=token, ca=ca, timeout_s=30.0)
-    return ChannelControl(transport, listener=listener, creates=creates)
+    return ChannelControl(
+        transport,
+        listener=listener,
+        creates=creates,
+        partitioner=_KEY_PARTITIONERS.get(str(partitioner), _DEFAULT_PARTITIONER),
+    )
 
 
 def _interval_s(interval_ms: int) -> float:

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from sluiceway.confluent.channel_producer import ChannelProducer
-from sluiceway.confluent.config import partition_of_key, producer_settings
+from sluiceway.confluent.config import producer_settings
 from sluiceway.confluent.errors import (
     INVALID_ARG,
     QUEUE_FULL,
@@ -105,7 +105,7 @@ class Producer:
                 return
             channel.require_valid(value)
         if key is not None and partition == -1:
-            partition = partition_of_key(key, channel.partitions)
+            partition = channel.partition_of_key(key)
         # The hot path: no keywords, and no new objects for the garbage collector.
         if on_delivery is not None and not self._sender.reports_all:
             self._queue(topic, value, key, partition, on_delivery, timestamp, headers, forced=True)

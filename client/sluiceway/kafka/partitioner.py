@@ -1,7 +1,8 @@
-"""Partitioners: round robin, by key (murmur2), fixed, or a function of the caller."""
+"""Partitioners: round robin, by the hash of a key, fixed, or a function of the caller."""
 
 import secrets
 import struct
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from sluiceway.errors import OptionError
+from sluiceway.errors import IncompatibleGateway, OptionError
 from sluiceway.kafka.messages import Numbers
 from sluiceway.records import to_records
 from sluiceway.schema import Schema
@@ -29,17 +30,70 @@ _KEYS_PER_PASS = 8192
 def murmur2(data: bytes) -> int:
     """Return the 32-bit murmur2 hash of `data`, unsigned."""
     words = [word for (word,) in struct.iter_unpack("<I", _padded(data))]
-    hashed: int = _hashed(words, len(data))
+    hashed: int = _murmur2(words, len(data))
     return hashed
 
 
-def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition that Kafka's default partitioner chooses for a key."""
-    return (murmur2(key) & _POSITIVE) % partitions
+def partition_of(key: bytes, partitions: int, partitioner: str = "murmur2") -> int | None:
+    """Return the partition of a key; None for one that counts as none.
+
+    `partitioner` is the channel's. Raises IncompatibleGateway if this version does not have it.
+    """
+    return partitions_of([key], partitions, partitioner)[0]
 
 
-def partitions_of(keys: Sequence[bytes | None], partitions: int) -> list[int | None]:
-    """Return `partition_of` each key, and None for None; keys of one length are vectorized."""
+def partitions_of(
+    keys: Sequence[bytes | None], partitions: int, partitioner: str = "murmur2"
+) -> list[int | None]:
+    """Return `partition_of` each key, and None for None. Raises IncompatibleGateway."""
+    by_key = PARTITIONERS.get(partitioner)
+    if by_key is None:
+        raise IncompatibleGateway(
+            f"the channel has the partitioner {partitioner!r}, which this version does not have: "
+            "upgrade sluiceway in this program to the gateway's version"
+        )
+    return by_key(keys, partitions)
+
+
+def _by_murmur2(keys: Sequence[bytes | None], partitions: int) -> list[int | None]:
+    """Return the partitions that Java's producers choose."""
+
+    def of_length(same_length: Sequence[bytes], length: int) -> Any:
+        joined = b"".join(same_length if length % 4 == 0 else map(_padded, same_length))
+        return _murmur2(_columns(joined, "<u4", len(same_length)), length) & _POSITIVE
+
+    return _by_length(keys, partitions, lambda key: murmur2(key) & _POSITIVE, of_length)
+
+
+def _by_crc32(keys: Sequence[bytes | None], partitions: int) -> list[int | None]:
+    """Return the partitions that librdkafka's `consistent_random` chooses."""
+    return [zlib.crc32(key) % partitions if key else None for key in keys]
+
+
+def _by_fnv1a(keys: Sequence[bytes | None], partitions: int) -> list[int | None]:
+    """Return the partitions that librdkafka's `fnv1a` chooses."""
+
+    def of_length(same_length: Sequence[bytes], _: int) -> Any:
+        return _fnv1a(_columns(b"".join(same_length), "u1", len(same_length)))
+
+    return _by_length(keys, partitions, _fnv1a, of_length)
+
+
+PARTITIONERS: Mapping[str, Callable[[Sequence[bytes | None], int], list[int | None]]] = {
+    "murmur2": _by_murmur2,
+    "consistent_random": _by_crc32,
+    "fnv1a": _by_fnv1a,
+}
+"""The partitions of keys, by the name of a channel's partitioner."""
+
+
+def _by_length(
+    keys: Sequence[bytes | None],
+    partitions: int,
+    hash_of: Callable[[bytes], int],
+    hashes_of: Callable[[Sequence[bytes], int], Any],
+) -> list[int | None]:
+    """Return the remainders of hashes; keys of one length are vectorized."""
     targets: list[int | None] = [None] * len(keys)
     for first in range(0, len(keys), _KEYS_PER_PASS):
         by_length: defaultdict[int, list[int]] = defaultdict(list)
@@ -49,27 +103,25 @@ def partitions_of(keys: Sequence[bytes | None], partitions: int) -> list[int | N
         for length, chosen in by_length.items():
             same_length = [cast("bytes", keys[index]) for index in chosen]
             if not length or len(same_length) < _MIN_VECTORIZED:
-                hashed = [partition_of(key, partitions) for key in same_length]
+                hashed = [hash_of(key) % partitions for key in same_length]
             else:
-                hashed = _vectorized(same_length, length, partitions)
+                hashed = (hashes_of(same_length, length) % partitions).tolist()
             for index, partition in zip(chosen, hashed, strict=True):
                 targets[index] = partition
     return targets
 
 
-def _vectorized(keys: Sequence[bytes], length: int, partitions: int) -> list[int]:
-    joined = b"".join(keys if length % 4 == 0 else map(_padded, keys))
-    rows = np.frombuffer(joined, "<u4").reshape(len(keys), -1)
-    hashed = _hashed(np.ascontiguousarray(rows.T, dtype=np.uint64), length)
-    targets: list[int] = ((hashed & _POSITIVE) % partitions).tolist()
-    return targets
+def _columns(joined: bytes, word: str, count: int) -> Any:
+    """Return the words of `count` joined keys of one length, an array with one per key each."""
+    rows = np.frombuffer(joined, word).reshape(count, -1)
+    return np.ascontiguousarray(rows.T, dtype=np.uint64)
 
 
 def _padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 4)
 
 
-def _hashed(words: Any, length: int) -> Any:
+def _murmur2(words: Any, length: int) -> Any:
     """Hash padded keys of one length; each word is an int, or a numpy array with one per key."""
     value: Any = _SEED ^ length
     whole = length // 4
@@ -81,6 +133,16 @@ def _hashed(words: Any, length: int) -> Any:
         value = (value ^ tail) * _M & _MASK
     value = (value ^ value >> 13) * _M & _MASK
     return value ^ value >> 15
+
+
+def _fnv1a(data: Any) -> Any:
+    """Hash keys of one length; each byte is an int, or a numpy array with one per key."""
+    value: Any = 0x811C9DC5
+    for byte in data:
+        value = (value ^ byte) * 0x01000193 & _MASK
+    # The absolute value of a signed number, as in Sarama.
+    negative = value >> 31
+    return (value ^ negative * _MASK) + negative
 
 
 Record = Mapping[str, Any]
@@ -162,13 +224,6 @@ class Partitioning:
             for target, chosen in rows.items()
         ]
 
-    def _hashed_keys(self, keys: Sequence[bytes | None]) -> KeysAndPartitions:
-        """Hash keys over the partitions that the topic had when the writer was opened.
-
-        librdkafka would use its current partitions, for which the writer reports no end offsets.
-        """
-        return KeysAndPartitions(keys=keys, partitions=partitions_of(keys, self.partitions))
-
 
 class _Fixed(Partitioning):
     follows_growth = False
@@ -181,11 +236,26 @@ class _Fixed(Partitioning):
         return np.full(count, self._partition, np.int32)
 
 
-class _ByField(Partitioning):
+class _ByKey(Partitioning):
+    """Hashes keys over the partitions that the topic had when the writer was opened.
+
+    librdkafka would use its current partitions, for which the writer reports no end offsets.
+    """
+
     follows_growth = False
 
-    def __init__(self, partitions: int, field: str, schema: Schema) -> None:
+    def __init__(self, partitions: int, key_partitioner: str) -> None:
         super().__init__(partitions)
+        self._key_partitioner = key_partitioner
+
+    def _hashed(self, keys: Sequence[bytes | None]) -> KeysAndPartitions:
+        partitions = partitions_of(keys, self.partitions, self._key_partitioner)
+        return KeysAndPartitions(keys=keys, partitions=partitions)
+
+
+class _ByField(_ByKey):
+    def __init__(self, partitions: int, key_partitioner: str, field: str, schema: Schema) -> None:
+        super().__init__(partitions, key_partitioner)
         names = schema.arrow.names
         if field not in names:
             raise OptionError(f"key is {field!r}; the channel has the fields {', '.join(names)}")
@@ -215,14 +285,14 @@ class _ByField(Partitioning):
         del first
         to_bytes = self._to_bytes
         values = batch.column(self._field).to_pylist()
-        return self._hashed_keys([None if value is None else to_bytes(value) for value in values])
+        return self._hashed([None if value is None else to_bytes(value) for value in values])
 
 
-class _ByKeyFunction(Partitioning):
-    follows_growth = False
-
-    def __init__(self, partitions: int, function: Callable[[Record], Any]) -> None:
-        super().__init__(partitions)
+class _ByKeyFunction(_ByKey):
+    def __init__(
+        self, partitions: int, key_partitioner: str, function: Callable[[Record], Any]
+    ) -> None:
+        super().__init__(partitions, key_partitioner)
         self._function = function
 
     def assign(self, batch: pa.RecordBatch, first: int) -> KeysAndPartitions:
@@ -240,7 +310,7 @@ class _ByKeyFunction(Partitioning):
                     f"the key function returned {key!r} for record {index}; a key is a str, bytes, "
                     "an int of 64 bits, or None. No record of this write was sent"
                 )
-        return self._hashed_keys(keys)
+        return self._hashed(keys)
 
 
 class _ByPartitioner(Partitioning):
@@ -270,8 +340,12 @@ def partitioning(
     key: Key | None,
     partitioner: Partitioner | None,
     partition: int | None,
+    key_partitioner: str,
 ) -> Partitioning:
-    """Return the partitioning of a writer; round robin by default. Raises OptionError."""
+    """Return the partitioning of a writer; round robin by default. Raises OptionError.
+
+    `key_partitioner` is the channel's rule for keys.
+    """
     options = {"key": key, "partitioner": partitioner, "partition": partition}
     chosen = [name for name, option in options.items() if option is not None]
     if len(chosen) > 1:
@@ -287,15 +361,16 @@ def partitioning(
             raise OptionError(f"partitioner is {partitioner!r}; it takes a function")
         return _ByPartitioner(partitions, partitioner)
     if isinstance(key, str):
-        return _ByField(partitions, key, schema)
+        return _ByField(partitions, key_partitioner, key, schema)
     if key is not None:
         if not callable(key):
             raise OptionError(f"key is {key!r}; it takes a field's name or a function")
-        return _ByKeyFunction(partitions, key)
+        return _ByKeyFunction(partitions, key_partitioner, key)
     return Partitioning(partitions)
 
 
 __all__ = [
+    "PARTITIONERS",
     "Key",
     "KeysAndPartitions",
     "Partitioner",

@@ -270,7 +270,14 @@ def _require_creatable(schema: Schema, options: WriteOptions) -> None:
 
     The delivery of a channel cannot be changed, so it must not exist after this error.
     """
-    partitioning(schema, 1, key=options.key, partitioner=None, partition=None)
+    partitioning(
+        schema,
+        1,
+        key=options.key,
+        partitioner=None,
+        partition=None,
+        key_partitioner="murmur2",
+    )
     delivery = (options.creation or {}).get("delivery", "at_least_once")
     if options.batch_key is not None and delivery != "exactly_once":
         raise _no_batches(options.channel, delivery)

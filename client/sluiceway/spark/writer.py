@@ -152,7 +152,12 @@ class TaskWriter:
             connection,
             schema,
             partitioning(
-                schema, connection.partitions, key=key, partitioner=None, partition=partition
+                schema,
+                connection.partitions,
+                key=key,
+                partitioner=None,
+                partition=partition,
+                key_partitioner=connection.partitioner,
             ),
             batch_records=_BATCH_RECORDS,
         )

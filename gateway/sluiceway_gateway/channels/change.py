@@ -36,7 +36,7 @@ from sluiceway_gateway.schemas.model import SchemaVersion
 
 _OF_TOPIC = ("partitions", "replication", "retention.ms", "retention.bytes", "config")
 """Fields of the spec that an adopted topic determines."""
-_FIXED = ("format", "replication", "delivery")
+_FIXED = ("format", "replication", "delivery", "partitioner")
 """Fields of the spec that a change cannot replace."""
 _UNSAFE = (
     ("cleanup.policy", "compact", "compaction removes committed records"),

@@ -75,6 +75,20 @@ class Delivery(StrEnum):
     """Readers see the records of committed batches, once."""
 
 
+class KeyPartitioner(StrEnum):
+    """Rule for the partition of a record's key, by librdkafka's names; fixed at creation.
+
+    Records without a key are distributed over all partitions.
+    """
+
+    MURMUR2 = "murmur2"
+    """The hash of Java's producers."""
+    CONSISTENT_RANDOM = "consistent_random"
+    """The hash of librdkafka's producers, CRC-32; an empty key counts as none."""
+    FNV1A = "fnv1a"
+    """The hash of Sarama's producers."""
+
+
 KEPT_BY_CHANNEL = frozenset({"schema_", "topic"})
 """Fields that the spec of a `Channel` leaves at their defaults: the channel itself has the text of
 the schema, which is not parsed on each read, and its topic."""
@@ -185,6 +199,12 @@ class Spec(SpecModel):
         default=Delivery.AT_LEAST_ONCE,
         strict=False,
         description="exactly_once: readers see committed batches only; fixed at creation",
+    )
+    partitioner: KeyPartitioner = Field(
+        default=KeyPartitioner.MURMUR2,
+        strict=False,
+        description="The partition of a key, by librdkafka's names; fixed at creation, so that "
+        "keys stay in their partitions",
     )
     idle_ms: int | None = Field(
         default=None,

@@ -235,12 +235,13 @@ def get_connection(
     """Return the connection; creates no endpoint.
 
     409 `channel_not_ready` until there is a topic, `channel_closed` for writing to a closed one,
-    `client_outdated` for a client that does not know the channel's delivery.
+    `client_outdated` for a client that does not know the channel's delivery, or as a writer its
+    partitioner.
     """
     principal.require(Action(access), name)
     settings.listeners.reached_by(listener)
     channel, versions = channels.connected(name, writes=access == "write")
-    require_known(channel, features)
+    require_known(channel, features, writes=access == "write")
     return Response(
         connection_text(settings, rendered, channel, versions, listener=listener),
         # The properties may contain credentials.
@@ -280,6 +281,7 @@ def _connection_json(
         "channel": body_of(ConnectionChannel, channel),
         "format": channel.spec.format,
         "delivery": channel.spec.delivery,
+        "partitioner": channel.spec.partitioner,
         "schema": {
             "id": channel.schema_id,
             "version": channel.schema_version,

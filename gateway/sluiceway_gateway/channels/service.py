@@ -10,7 +10,14 @@ from sluiceway_gateway.channels.audited_fields import fields_of, non_default_fie
 from sluiceway_gateway.channels.change import changed, etag, require_changeable
 from sluiceway_gateway.channels.create import Preflight, create
 from sluiceway_gateway.channels.labels import Selector
-from sluiceway_gateway.channels.model import Channel, Delivery, Phase, Spec, sources
+from sluiceway_gateway.channels.model import (
+    Channel,
+    Delivery,
+    KeyPartitioner,
+    Phase,
+    Spec,
+    sources,
+)
 from sluiceway_gateway.channels.store import record_use
 from sluiceway_gateway.channels.usage import UsageRecorder
 from sluiceway_gateway.core.audit import store as audit_store
@@ -37,6 +44,8 @@ from sluiceway_gateway.schemas.service import schema_for, version_of
 
 #: Feature of a client that commits batches and reads committed records only.
 EXACTLY_ONCE = "exactly-once"
+#: Feature of a client that hashes keys by the channel's partitioner.
+PARTITIONERS = "partitioners"
 
 
 def require_channel(name: str, channel: Channel | None, uid: str | None) -> Channel:
@@ -83,13 +92,23 @@ def require_usable(channel: Channel, *, writes: bool) -> None:
         raise ChannelNotReady(f"The channel {channel.name!r} is {channel.phase}{why}")
 
 
-def require_known(channel: Channel, features: Collection[str]) -> None:
-    """Raise ClientOutdated for a client that does not support the channel's delivery."""
+def require_known(channel: Channel, features: Collection[str], *, writes: bool) -> None:
+    """Raise ClientOutdated for a client that does not support the channel's delivery.
+
+    Of a client that `writes`, also for its partitioner.
+    """
     if channel.spec.delivery is Delivery.EXACTLY_ONCE and EXACTLY_ONCE not in features:
         raise ClientOutdated(
             f"The channel {channel.name!r} has the delivery exactly_once, which this client does "
             "not support: it would read uncommitted records, and its own records would stay "
             "invisible. Upgrade sluiceway in this program to this gateway's version."
+        )
+    partitioner = channel.spec.partitioner
+    if writes and partitioner is not KeyPartitioner.MURMUR2 and PARTITIONERS not in features:
+        raise ClientOutdated(
+            f"The channel {channel.name!r} has the partitioner {partitioner}, which this client "
+            "does not support: it would write keys to other partitions than other writers. Upgrade "
+            "sluiceway in this program to this gateway's version."
         )
 
 

@@ -18,6 +18,7 @@ from sluiceway_gateway.channels.model import (
     MIN_HEARTBEAT_MS,
     READABLE,
     Delivery,
+    KeyPartitioner,
     Phase,
 )
 from sluiceway_gateway.core.db.types import (
@@ -78,6 +79,14 @@ channels = Table(
     Column("used_at", UtcTime),
     # Number up to which a group that attaches may grow the channel without `manage`.
     Column("max_partitions", Integer),
+    # Its CHECK belongs to it, because SQLite adds one to a table only with its column.
+    Column(
+        "partitioner",
+        EnumText(KeyPartitioner),
+        CheckConstraint(one_of("partitioner", KeyPartitioner), name="partitioner"),
+        nullable=False,
+        server_default=text("'murmur2'"),
+    ),
     CheckConstraint(one_of("phase", Phase), name="phase"),
     CheckConstraint(one_of("compatibility", Compatibility), name="compatibility"),
     CheckConstraint(one_of("format", Format), name="format"),

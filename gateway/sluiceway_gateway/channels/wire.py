@@ -14,6 +14,7 @@ from sluiceway_gateway.channels.model import (
     Channel,
     Condition,
     Delivery,
+    KeyPartitioner,
     Phase,
     Spec,
     TopicRef,
@@ -146,6 +147,7 @@ class Connection(BaseModel):
     channel: ConnectionChannel
     format: Format
     delivery: Delivery
+    partitioner: KeyPartitioner
     schema_: ConnectionSchema = Field(alias="schema", description="The newest")
     schemas: list[ConnectionSchema] = Field(description="All schemas of the records, oldest first")
     topic: ConnectionTopic

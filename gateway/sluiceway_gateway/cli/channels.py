@@ -147,6 +147,12 @@ channels.add_command(transfer)
     type=click.Choice(["at_least_once", "exactly_once"]),
     help="Guarantee for records; fixed at creation.  [default: at_least_once]",
 )
+@click.option(
+    "--partitioner",
+    type=click.Choice(["murmur2", "consistent_random", "fnv1a"]),
+    help="Partitions of keys: as Java's, librdkafka's or Sarama's producers; fixed at creation.  "
+    "[default: murmur2]",
+)
 @_PATIENCE
 @_INTERVAL
 @click.option("--mirrored", is_flag=True, default=None, help=_MIRRORED)

@@ -103,7 +103,7 @@ class AttachBatch:
             try:
                 principal.require_own(owners[spec.session], f"The session {spec.session}")
                 channel = require_channel(name, channels.get(name), request.channel_uid)
-                require_known(channel, spec.features)
+                require_known(channel, spec.features, writes=spec.role is Role.WRITER)
                 requested = draft(request, channel, number=numbers[channel.uid], now=self.now)
                 existing = stored.get(spec.id)
                 if existing is not None:

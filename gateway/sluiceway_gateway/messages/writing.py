@@ -178,8 +178,8 @@ class MessageWrites:
         )
         first, step = request.partition, 0
         if first is None and key is not None:
-            first = partition_of(key, partitions)
-        elif first is None:
+            first = partition_of(key, partitions, channel.spec.partitioner)
+        if first is None:
             first, step = secrets.randbelow(partitions), 1
         return [
             (

@@ -3,6 +3,7 @@
 import collections
 import logging
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,14 @@ import confluent_kafka
 import pytest
 
 from confluent_facade import KafkaError, error_code_of
-from scripted_gateway import Script
+from scripted_gateway import CHANNEL, Script
 from sluiceway.confluent import Consumer, KafkaException, Producer, properties
-from sluiceway.confluent.config import ChannelControl
+from sluiceway.confluent.config import (
+    ChannelControl,
+    Common,
+    consumer_settings,
+    producer_settings,
+)
 from sluiceway.errors import ChannelNotFound
 
 NOBODY = {"bootstrap.servers": "http://127.0.0.1:1"}
@@ -260,8 +266,56 @@ def test_a_channel_that_can_be_neither_read_nor_created_is_not_found(script: Scr
     script.problem(404, "channel_not_found")
     script.problem(412, "precondition_failed")
     script.problem(404, "channel_not_found")
-    control = ChannelControl(script.transport(), listener=None, creates=True)
+    control = ChannelControl(script.transport(), listener=None, creates=True, partitioner="murmur2")
     with pytest.raises(ChannelNotFound):
         control.channel("readings")
     assert [method for method, _, _ in script.requests] == ["GET", "PUT", "GET"]
     assert {path for _, path, _ in script.requests} == {"/v1/channels/readings"}
+
+
+@pytest.mark.parametrize(
+    ("config", "partitioner"),
+    [
+        ({}, "consistent_random"),
+        ({"partitioner": "murmur2_random"}, "murmur2"),
+        ({"partitioner": "fnv1a"}, "fnv1a"),
+        ({"partitioner": "random"}, "consistent_random"),
+    ],
+)
+@pytest.mark.parametrize("settings_of", [producer_settings, consumer_settings])
+def test_a_created_channel_adopts_a_topic_and_has_the_partitioner_of_librdkafka(
+    script: Script,
+    settings_of: Callable[[object, dict[str, Any]], Common],
+    config: dict[str, str],
+    partitioner: str,
+) -> None:
+    script.problem(404, "channel_not_found")
+    script.problem(409, "topic_not_found")
+    script.response(200, CHANNEL)
+    own = {"bootstrap.servers": script.url, "allow.auto.create.topics": True}
+    settings = settings_of({**GROUP, **config, **own}, {})
+    settings.control.channel("flights")
+    specs = [body["spec"] for body in script.bodies if body is not None]
+    kind = {"format": "bytes", "partitioner": partitioner}
+    assert specs == [{**kind, "topic": {"name": "flights"}}, {**kind, "partitions": 1}]
+
+
+def test_keys_have_the_partitions_of_the_channel_unless_a_partitioner_is_set(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def places(of_channel: str, **config: str) -> list[int]:
+        settings = producer_settings({**NOBODY, **config}, {})
+        partition_of_key = settings.partitions_of_keys("flights", of_channel, 7)
+        return [partition_of_key(key) for key in ("a", b"hello", "")]
+
+    # Of librdkafka's own functions; -1: librdkafka chooses.
+    assert places("consistent_random") == [4, 2, -1]
+    assert places("murmur2") == [5, 4, 2]
+    assert places("consistent_random", partitioner="consistent") == [4, 2, -1]
+    assert caplog.messages == []
+    assert places("consistent_random", partitioner="murmur2_random") == [5, 4, 2]
+    assert places("murmur2", partitioner="random") == [-1, -1, -1]
+    assert [message.partition(": ")[0] for message in caplog.messages] == [
+        f"the property partitioner is {own}, but that of the channel flights is {channels}"
+        for own, channels in (("murmur2_random", "consistent_random"), ("random", "murmur2"))
+    ]

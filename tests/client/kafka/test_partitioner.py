@@ -1,17 +1,25 @@
 """Partitioner: the partition of each record."""
 
+import ctypes
 import itertools
 import random
 from collections import Counter
 from typing import Any
 
+import confluent_kafka.cimpl
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluiceway.errors import OptionError
-from sluiceway.kafka.partitioner import murmur2, partition_of, partitioning, partitions_of
+from sluiceway.errors import IncompatibleGateway, OptionError
+from sluiceway.kafka.partitioner import (
+    PARTITIONERS,
+    murmur2,
+    partition_of,
+    partitioning,
+    partitions_of,
+)
 from sluiceway.records import to_batches
 from sluiceway.schema import Schema
 
@@ -39,9 +47,24 @@ def batch(*texts: str | None) -> pa.RecordBatch:
 
 
 def place(**wishes: Any) -> Any:
-    return partitioning(
-        SCHEMA, 4, **{"key": None, "partitioner": None, "partition": None, **wishes}
-    )
+    defaults = {
+        "key": None,
+        "partitioner": None,
+        "partition": None,
+        "key_partitioner": "murmur2",
+    }
+    return partitioning(SCHEMA, 4, **{**defaults, **wishes})
+
+
+def of_librdkafka(partitioner: str, key: bytes, partitions: int) -> int:
+    """Return the partition of a key that librdkafka's own function chooses."""
+    library = ctypes.CDLL(confluent_kafka.cimpl.__file__)
+    choose = getattr(library, f"rd_kafka_msg_partitioner_{partitioner}")
+    pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int32
+    choose.argtypes = [pointer, ctypes.c_char_p, size, number, pointer, pointer]
+    choose.restype = number
+    chosen: int = choose(None, key, len(key), partitions, None, None)
+    return chosen
 
 
 @pytest.mark.parametrize(
@@ -60,19 +83,37 @@ def test_the_hash_is_that_of_kafkas_java_client(data: bytes, signed: int) -> Non
 
 
 @given(
+    partitioner=st.sampled_from(sorted(PARTITIONERS)),
     short=st.lists(st.none() | st.binary(max_size=9), max_size=20),
     size=st.integers(0, 40),
     seed=st.integers(0, 2**32),
     partitions=st.integers(1, 1000),
 )
-def test_batch_hashing_equals_hashing_one_by_one(
-    short: list[bytes | None], size: int, seed: int, partitions: int
+def test_keys_get_the_partitions_that_librdkafka_chooses(
+    partitioner: str, short: list[bytes | None], size: int, seed: int, partitions: int
 ) -> None:
     # Enough keys of one length to be hashed together, among keys of other lengths.
     lot = random.Random(seed)  # noqa: S311
     keys = [*short, *(lot.randbytes(size) for _ in range(40)), *short]
-    alone = [None if key is None else partition_of(key, partitions) for key in keys]
-    assert partitions_of(keys, partitions) == alone
+    chosen = partitions_of(keys, partitions, partitioner)
+    for key, partition in zip(keys, chosen, strict=True):
+        if key is None or (not key and partitioner == "consistent_random"):
+            # librdkafka chooses a random one.
+            assert partition is None
+        else:
+            assert partition == of_librdkafka(partitioner, key, partitions)
+            assert partition == partition_of(key, partitions, partitioner)
+
+
+@pytest.mark.parametrize("key", ["text", lambda record: record["text"]])
+def test_a_writer_obeys_the_partitioner_of_its_channel(key: Any) -> None:
+    places = place(key=key, key_partitioner="consistent_random").assign(batch("a", None, ""), 0)
+    assert places.partitions == [of_librdkafka("consistent", b"a", 4), None, None]
+
+
+def test_a_partitioner_of_a_later_version_is_refused() -> None:
+    with pytest.raises(IncompatibleGateway, match="'blake3', which this version does not have"):
+        place(key="text", key_partitioner="blake3").assign(batch("a"), 0)
 
 
 def test_keys_beyond_one_hash_batch_keep_their_partitions() -> None:

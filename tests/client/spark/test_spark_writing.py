@@ -1,6 +1,7 @@
 """Batch writes without a Spark session."""
 
 import pickle
+import struct
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from sluiceway.errors import (
     RecordTooLarge,
     TopicGone,
 )
+from sluiceway.kafka.partitioner import partition_of
 from sluiceway.schema import Schema
 from sluiceway.spark.options import WriteOptions
 from sluiceway.spark.writer import ChannelDataWriter, TaskWriter
@@ -78,6 +80,16 @@ def test_keys_keep_their_partition_when_the_channel_grows(channel: Channel) -> N
     found = ids_in(channel)
     assert found.keys() == {0, 1, 2}
     assert all(ids[: len(ids) // 2] * 2 == ids for ids in found.values())
+
+
+def test_keys_go_where_the_partitioner_of_the_channel_places_them(
+    gateway: Gateway, name: str
+) -> None:
+    channel = gateway.channel(name, SCHEMA, partitions=3, partitioner="consistent_random")
+    writer(channel.connection("write"), key="id").write(iter([batch(*range(20))]))
+    for partition, ids in ids_in(channel).items():
+        keys = [struct.pack(">q", number) for number in ids]
+        assert {partition_of(key, 3, "consistent_random") for key in keys} == {partition}
 
 
 def test_a_key_that_is_not_a_field_is_an_error(channel: Channel) -> None:
