@@ -30,7 +30,10 @@ NEEDS = {"README.md": ["java"], "spark.md": ["java"], "gateway.md": ["curl", "jq
 PRINTED = {
     "README.md": ["UA 499.5", "True"],
     "client.md": ["1003 records"],
-    "coming-from.md": ["0 b'a parcel'", "b'hello'"],
+    "coming-from.md": [
+        *("0 b'a parcel'", "b'hello'", "billing has read 4 orders"),
+        "billing is back in Kafka",
+    ],
     "gateway.md": [
         "[0,1,0,3]",
         '{"taken":true,"partitions":[0,1],"pending":[]}',

@@ -670,6 +670,8 @@ class Channel(_Wrapper[SyncChannel]):
     dismiss = _awaited(SyncChannel.dismiss)
     committed = _awaited(SyncChannel.committed)
     reset = _awaited(SyncChannel.reset)
+    plan_import = _awaited(SyncChannel.plan_import)
+    import_offsets = _awaited(SyncChannel.import_offsets)
     resize = _awaited(SyncChannel.resize)
     commits = _awaited(SyncChannel.commits)
     connection = _awaited(SyncChannel.connection)

@@ -14,7 +14,7 @@ from sluiceway.api.channels import (
     Control,
     watch_status,
 )
-from sluiceway.api.endpoints import Endpoint, Position, Role
+from sluiceway.api.endpoints import Endpoint, OffsetsImport, Position, Role
 from sluiceway.api.groups import Membership, Mode, membership
 from sluiceway.api.ledger import CommitPage
 from sluiceway.api.models import (
@@ -359,6 +359,25 @@ class Channel:
             positions=wanted,
             reason=reason,
             force=force,
+        )
+
+    def plan_import(self, group: str, *, kafka_group: str | None = None) -> OffsetsImport:
+        """Request what `import_offsets` would do, or why it is refused; changes nothing.
+
+        Raises Conflict `topic_changed` if Kafka has another topic of this name by now.
+        """
+        return self._control.endpoints.plan_import(self.name, group, kafka_group=kafka_group)
+
+    def import_offsets(self, group: str, *, kafka_group: str | None = None) -> OffsetsImport:
+        """Store the committed offsets of a consumer group of Kafka as positions of the group.
+
+        `kafka_group` is its name in Kafka, by default the same. Positions never move back, and a
+        repeat changes nothing. Raises Conflict: `members_open` while the group has members in Kafka
+        or here, `group_not_found` if Kafka has no offset of it in the channel's topic,
+        `topic_changed` if its offsets are of another topic.
+        """
+        return self._control.endpoints.import_offsets(
+            self.name, group, uid=self.uid, kafka_group=kafka_group
         )
 
     def resize(self, group: str, size: int) -> None:

@@ -3,7 +3,7 @@
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
 from sluiceway.api.arguments import check_seconds
@@ -24,7 +24,7 @@ from sluiceway.api.status import ChannelSummary
 from sluiceway.api.transport import Transport
 from sluiceway.channel import Channel
 from sluiceway.endpoint.channel_endpoint import ClosesOnExit
-from sluiceway.errors import ChannelNotFound, Conflict
+from sluiceway.errors import ChannelNotFound, Conflict, OptionError
 from sluiceway.reader import ChannelReader
 from sluiceway.schema import Schema
 from sluiceway.transaction import Transaction
@@ -85,6 +85,7 @@ class Gateway(ClosesOnExit):
         idle: timedelta | None = None,
         max_partitions: int | None = None,
         config: Mapping[str, str] | None = None,
+        import_groups: Sequence[str] = (),
         wait_s: float = 60.0,
     ) -> Channel:
         """Open a channel, creating it if it does not exist, and wait until it is ready.
@@ -111,9 +112,15 @@ class Gateway(ClosesOnExit):
         changed. Schemas of an earlier channel with this topic are kept. Raises Conflict
         `topic_not_found` or `topic_taken`, and `immutable_field` if the channel exists with
         another topic.
+        `import_groups` names groups of Kafka that have read the topic so far: those without a
+        position in the channel continue at their committed offsets in Kafka, as after
+        `Channel.import_offsets`. Later calls change nothing. Raises Conflict `members_open` while
+        such a group has members in Kafka; one without an offset there is a warning.
 
         Raises GatewayError, SchemaError, ChannelNotReady, and SluicewayTimeout after `wait_s`.
         """
+        if isinstance(import_groups, str):
+            raise OptionError(f"import_groups is {import_groups!r}; it takes a list of names")
         wanted = None if schema is None else Schema.of(schema)
         spec = ChannelSpec(
             schema=wanted,
@@ -144,7 +151,10 @@ class Gateway(ClosesOnExit):
             require_readable(name, wanted, channel.schemas())
         _require_topic(resource, topic)
         _warn_of_differences(resource, spec, labels)
-        return channel.wait_until_ready(deadline_s - time.monotonic())
+        channel.wait_until_ready(deadline_s - time.monotonic())
+        for group in import_groups:
+            _import_once(channel, group)
+        return channel
 
     def channels(self, selector: str | None = None) -> Iterator[Channel]:
         """Yield the channels that the token may see, by name.
@@ -221,6 +231,20 @@ def _warn_of_differences(
                 "and keeps it; an update changes it",
                 stacklevel=3,
             )
+
+
+def _import_once(channel: Channel, group: str) -> None:
+    """Import the offsets of a group that has no position in the channel yet."""
+    if channel.committed(group):
+        return
+    try:
+        channel.import_offsets(group)
+    except Conflict as error:
+        if error.code == "group_not_found":
+            warnings.warn(str(error), stacklevel=3)
+        # Another program may have imported them meanwhile, and joined.
+        elif error.code != "members_open" or not channel.committed(group):
+            raise
 
 
 def _require_topic(resource: ChannelResource, topic: str | None) -> None:

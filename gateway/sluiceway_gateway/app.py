@@ -40,6 +40,7 @@ from sluiceway_gateway.endpoints.heartbeats import HeartbeatService
 from sluiceway_gateway.endpoints.service import AttachService, Endpoints
 from sluiceway_gateway.ledger import batch_store
 from sluiceway_gateway.ledger import routes as ledger_routes
+from sluiceway_gateway.ledger import store as ledger_store
 from sluiceway_gateway.ledger.reading import LedgerReads
 from sluiceway_gateway.ledger.repair_service import Repairs
 from sluiceway_gateway.ledger.service import Ledgers
@@ -51,6 +52,7 @@ from sluiceway_gateway.messages.reading import MessageReads
 from sluiceway_gateway.messages.threads import BoundedThreads
 from sluiceway_gateway.messages.writing import MessageWrites
 from sluiceway_gateway.offsets import routes as offsets_routes
+from sluiceway_gateway.offsets.importing import OffsetImports
 from sluiceway_gateway.offsets.service import Acknowledgements, Offsets
 from sluiceway_gateway.provisioning.reconciler import ReconcileCounts
 from sluiceway_gateway.registry import routes as registry_routes
@@ -83,6 +85,7 @@ class Services:
     endpoints: Endpoints
     heartbeats: HeartbeatService
     offsets: Offsets
+    offset_imports: OffsetImports
     acknowledgements: Acknowledgements
     ledgers: Ledgers
     ledger_reads: LedgerReads
@@ -188,6 +191,9 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         clock=clock,
     )
     offsets = Offsets(database, tokens, ownership=ownership, on_pass=on_pass, clock=clock)
+    offset_imports = OffsetImports(
+        database, kafka, ownership=ownership, stable_of=ledger_store.stable_of, clock=clock
+    )
     parts = Services(
         settings=settings,
         tokens=tokens,
@@ -204,6 +210,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             database, tokens, settlements=batch_store.settlements, clock=clock
         ),
         offsets=offsets,
+        offset_imports=offset_imports,
         acknowledgements=Acknowledgements(database, changes),
         ledgers=ledgers,
         ledger_reads=LedgerReads(database),

@@ -24,8 +24,11 @@ __all__ = [
     "HeartbeatReply",
     "HeartbeatResult",
     "KeptEndpoint",
+    "OffsetsImport",
+    "PartitionImport",
     "Position",
     "PositionAdvance",
+    "Refusal",
     "ReportedPositions",
     "Role",
     "SessionReport",
@@ -91,6 +94,66 @@ def positions_json(positions: Mapping[int, Position]) -> list[dict[str, Any]]:
 Positions: TypeAlias = Annotated[
     Mapping[int, Position], JsonPath("positions", by="partition", write=positions_json)
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionImport:
+    """What an import of offsets from Kafka does with a partition of a group.
+
+    `result` is `imported`: the position becomes `kafka_offset`; `kept`: the group has read as far
+    or further here; or `absent`: Kafka's group has no offset. `before` and `after` are the group's
+    positions, None without one. `begin_offset` and `end_offset` are those of the partition.
+    """
+
+    partition: int
+    result: str
+    kafka_offset: int | None
+    before: Position | None
+    after: Position | None
+    begin_offset: int
+    end_offset: int
+
+    @property
+    def lag_messages(self) -> int | None:
+        """The number of messages to read after the import; None without a position."""
+        if self.after is None:
+            return None
+        return self.end_offset - max(self.begin_offset, self.after.offset)
+
+    @property
+    def expired_messages(self) -> int:
+        """The number of messages that Kafka has deleted before the group has read them."""
+        return 0 if self.after is None else max(0, self.begin_offset - self.after.offset)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """The error of the gateway with which it refuses a request."""
+
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffsetsImport:
+    """An import of the committed offsets of Kafka's group `kafka_group`, or its plan.
+
+    `refusal` tells why the gateway refuses it; None: it does not. `members` counts the group's live
+    members at the gateway; `kafka_group_active` is True while it has members in Kafka.
+    """
+
+    group: str
+    kafka_group: Annotated[str, JsonPath("kafka_group", "name")]
+    kafka_group_active: Annotated[bool, JsonPath("kafka_group", "active")]
+    topic: str
+    members: int
+    refusal: Refusal | None
+    partitions: tuple[PartitionImport, ...]
+
+    @property
+    def changes(self) -> bool:
+        """Whether the import changes a position."""
+        return any(partition.result == "imported" for partition in self.partitions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -570,6 +633,22 @@ class EndpointCalls:
             body={"uid": uid, "topic_id": topic_id, "offsets": dict(ends)},
             wait_s=wait_s,
         )
+
+    def plan_import(
+        self, channel: str, group: str, *, kafka_group: str | None, timeout_s: float | None = None
+    ) -> OffsetsImport:
+        """Return what an import of offsets from Kafka would do; changes nothing."""
+        path = f"{group_path(channel, group)}/offsets/import"
+        params = {"kafka_group": kafka_group}
+        return self.transport.fetch(OffsetsImport, "GET", path, params=params, timeout_s=timeout_s)
+
+    def import_offsets(
+        self, channel: str, group: str, *, uid: str, kafka_group: str | None
+    ) -> OffsetsImport:
+        """Store the offsets of Kafka's group as positions of the group."""
+        path = f"{group_path(channel, group)}/offsets/import"
+        body = {"uid": uid, "kafka_group": kafka_group}
+        return self.transport.fetch(OffsetsImport, "POST", path, body=body)
 
     def reset(
         self,

@@ -74,6 +74,9 @@ class ChannelMember:
             else:
                 self.share = PartitionAssignment(handle, notify=wakeup.set)
                 self.share.join()
+        if resource.adopted_topic is not None:
+            # In the background: nothing waits for Kafka's coordinators.
+            Background().run(functools.partial(_warn_of_offsets_in_kafka, settings, channel))
         self.held: tuple[int, ...] = ()
         self.initial_total = 0 if self.share is None else self.share.total
         """The number of partitions when it joined; later ones are read from their beginning."""
@@ -173,6 +176,26 @@ class ChannelMember:
 
     def _count(self, offsets: Mapping[int, int]) -> int:
         return sum(max(0, at - self._starts.get(p, at)) for p, at in offsets.items())
+
+
+def _warn_of_offsets_in_kafka(settings: ConsumerSettings, channel: str) -> None:
+    """Warn if the group has committed offsets in Kafka, but has read nothing here yet."""
+    group, calls = settings.group, settings.control.endpoints
+    try:
+        if calls.committed(channel, group, index=None, timeout_s=_TIMEOUT_S):
+            return
+        plan = calls.plan_import(channel, group, kafka_group=None, timeout_s=_TIMEOUT_S)
+    except SluicewayError as error:
+        LOGGER.debug("the offsets of %s in Kafka are not compared: %s", group, error)
+        return
+    if plan.changes:
+        LOGGER.warning(
+            "the group %r has committed offsets in Kafka for the topic of the channel %r, but no "
+            "position here, so it begins by auto.offset.reset=%s. To continue at its offsets, stop "
+            "it and run `sluiceway offsets import --group %s --from-kafka %s`; if it has committed "
+            "since, delete these positions before: channel.reset(%r, reason=…)",
+            *(group, channel, settings.reset, group, channel, group),
+        )
 
 
 def _positions(offsets: Mapping[int, int]) -> dict[int, Position]:

@@ -79,6 +79,7 @@ EXAMPLES: Mapping[str, Any] = {
         "positions": [{"partition": 0, "offset": 0, "record": 0}],
         "reason": "wrong exchange rates on Monday",
     },
+    "import_offsets": {"uid": _CHANNEL, "kafka_group": "billing"},
     "wait_for_offsets": {"uid": _CHANNEL, "topic_id": _TOPIC, "offsets": {"0": 1200}},
     "transfer_group": {"uid": _CHANNEL, "owner": "etl", "reason": "another team"},
     "transfer_batches": {"uid": _CHANNEL, "writer": "import", "owner": "etl"},

@@ -28,6 +28,7 @@ COMMANDS = {
     "channels": "sluiceway_gateway.cli.channels:channels",
     "apply": "sluiceway_gateway.cli.apply:apply",
     "export": "sluiceway_gateway.cli.apply:export",
+    "offsets": "sluiceway_gateway.cli.offsets:offsets",
     "tail": "sluiceway_gateway.cli.tail:tail",
     "demo": "sluiceway_gateway.dev.demo.command:demo",
 }
@@ -87,8 +88,8 @@ class _Commands(click.Group):
 def sluiceway() -> None:
     """Typed data channels on Kafka.
 
-    `sluiceway up` runs a broker and a gateway on this machine. `channels`, `apply`, `export` and
-    `tail` call the gateway at SLUICEWAY_URL with the token in SLUICEWAY_TOKEN.
+    `sluiceway up` runs a broker and a gateway on this machine. `channels`, `apply`, `export`,
+    `offsets` and `tail` call the gateway at SLUICEWAY_URL with the token in SLUICEWAY_TOKEN.
     """
 
 

@@ -105,6 +105,12 @@ def find(tx: ReadTransaction, uid: str) -> Ledger | None:
     return None if row is None else _ledger_of(tx, row)
 
 
+def stable_of(tx: ReadTransaction, uid: str) -> Mapping[int, int]:
+    """Return `stable` by partition of a channel; nothing before its first batch."""
+    ledger = find(tx, uid)
+    return {} if ledger is None else ledger.stable
+
+
 def new_ledger(channel: Channel) -> Ledger:
     """Return the ledger of a channel without batches."""
     topic = channel.topic

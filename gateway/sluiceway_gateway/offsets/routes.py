@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from sluiceway_gateway.api.auth import Permission, Viewer, authenticate_again
+from sluiceway_gateway.api.auth import Permission, Reader, Viewer, authenticate_again
 from sluiceway_gateway.api.deps import Service
 from sluiceway_gateway.api.json import body_of, json_response, text_of, time_json
 from sluiceway_gateway.api.middleware import unless_disconnected
@@ -24,6 +24,7 @@ from sluiceway_gateway.core.preconditions import Precondition
 from sluiceway_gateway.endpoints.groups.model import Group
 from sluiceway_gateway.endpoints.positions import Committed, Position
 from sluiceway_gateway.endpoints.wire import ModeWord, PositionBody
+from sluiceway_gateway.offsets.importing import ImportPlan, ImportResult, OffsetImports
 from sluiceway_gateway.offsets.model import AckResult, Bounds, Commit
 from sluiceway_gateway.offsets.service import Acknowledgements, Advance, GroupReport, Offsets, Reset
 
@@ -34,6 +35,7 @@ router = APIRouter(
 )
 
 AcknowledgementsDep = Annotated[Acknowledgements, Depends(Service("acknowledgements"))]
+ImportsDep = Annotated[OffsetImports, Depends(Service("offset_imports"))]
 OffsetsDep = Annotated[Offsets, Depends(Service("offsets"))]
 
 Committer = Annotated[
@@ -44,6 +46,7 @@ INT32_MAX = 2**31 - 1
 MAX_METADATA = 4096
 Index = Annotated[int, Field(ge=0, lt=MAX_GROUP_SIZE)]
 TopicId = Annotated[str, Field(min_length=1, max_length=100)]
+KafkaGroupName = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 class PositionPut(RequestModel):
@@ -361,3 +364,135 @@ async def wait_for_offsets(
     return json_response(
         body_of(PassedBody, result, lacking=len(missing), missing=missing[:_SHOWN])
     )
+
+
+class KafkaGroupBody(BaseModel):
+    """A consumer group of Kafka."""
+
+    name: str
+    active: bool = Field(description="Whether it has members")
+
+
+class ImportPosition(BaseModel):
+    """A position: the next record to read."""
+
+    offset: int
+    record: int
+
+
+class PartitionImportBody(BaseModel):
+    """The position of a partition before and after the import."""
+
+    partition: int
+    result: ImportResult = Field(
+        description="`imported`: it becomes Kafka's offset. `kept`: the group has read as far or "
+        "further here. `absent`: Kafka's group has no offset"
+    )
+    kafka_offset: int | None
+    before: ImportPosition | None
+    after: ImportPosition | None
+    begin_offset: int = Field(description="The partition's first available offset")
+    end_offset: int = Field(description="The offset after its last message")
+
+
+class RefusalBody(BaseModel):
+    """The error that the import answers."""
+
+    code: str
+    detail: str
+
+
+class ImportBody(BaseModel):
+    """What an import does to a group's positions."""
+
+    group: str
+    kafka_group: KafkaGroupBody
+    topic: str
+    members: int = Field(description="Live members of the group at the gateway")
+    refusal: RefusalBody | None = Field(description="Why the import is refused; null: it is not")
+    partitions: list[PartitionImportBody]
+
+
+class ImportPost(RequestModel):
+    """The body of `POST …/offsets/import`."""
+
+    uid: Uid = Field(description="Of the channel")
+    kafka_group: KafkaGroupName | None = Field(
+        default=None, description="The name in Kafka, by default the same"
+    )
+
+
+@router.get(
+    "/import",
+    summary="Plan the import of offsets from Kafka",
+    response_model=ImportBody,
+    response_description="The plan",
+    responses=problems(404, 409, 503),
+)
+def plan_import(
+    name: Name,
+    group: InGroup,
+    _reader: Reader,
+    imports: ImportsDep,
+    kafka_group: Annotated[
+        KafkaGroupName | None, Query(description="The name in Kafka, by default the same")
+    ] = None,
+) -> Response:
+    """Return what an import of the offsets of Kafka's own consumer group would do, or its refusal.
+
+    Changes nothing.
+    """
+    return json_response(_import_json(imports.plan(name, group, kafka_group=kafka_group or group)))
+
+
+@router.post(
+    "/import",
+    summary="Import offsets from Kafka",
+    response_model=ImportBody,
+    response_description="What was done",
+    responses=problems(404, 409, 413, 503),
+)
+def import_offsets(
+    name: Name, group: InGroup, body: ImportPost, principal: Reader, imports: ImportsDep
+) -> Response:
+    """Store the committed offsets of Kafka's own consumer group as the group's positions.
+
+    Positions never move back. 409 `members_open` while the group has members, in Kafka or here, and
+    `topic_changed` if the offsets are not of the channel's topic. A repeat changes nothing. The
+    principal and the time are in the history, with those of resets.
+    """
+    plan = imports.run(
+        name,
+        group,
+        kafka_group=body.kafka_group or group,
+        uid=body.uid,
+        principal=principal,
+    )
+    return json_response(_import_json(plan))
+
+
+def _import_json(plan: ImportPlan) -> dict[str, Any]:
+    refusal = plan.refusal()
+    return {
+        "group": plan.group,
+        "kafka_group": {"name": plan.kafka_group.name, "active": plan.kafka_group.active},
+        "topic": plan.topic,
+        "members": plan.members,
+        "refusal": None if refusal is None else {"code": refusal.code, "detail": str(refusal)},
+        "partitions": [
+            {
+                "partition": partition.partition,
+                "result": partition.result,
+                "kafka_offset": partition.kafka_offset,
+                "before": _import_position(partition.before),
+                "after": _import_position(partition.after),
+                "begin_offset": partition.watermarks.begin_offset,
+                "end_offset": partition.watermarks.end_offset,
+            }
+            for partition in plan.partitions
+        ],
+    }
+
+
+def _import_position(position: Position | None) -> dict[str, int] | None:
+    return None if position is None else {"offset": position.offset, "record": position.record}

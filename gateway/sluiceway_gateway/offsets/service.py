@@ -242,7 +242,7 @@ class Offsets:
             require_generation(current, reset.generation)
         member = _member(current, reset.index, at="/index")
         _check(reset, channel, current)
-        held = _hold_members(tx, current)
+        held = hold_members(tx, current)
         live = sorted(endpoint.place.index for endpoint in held if endpoint.lives)
         if live and not reset.force:
             raise MembersOpen(
@@ -254,7 +254,7 @@ class Offsets:
             position_store.delete_positions(tx, channel.uid, group, member=member)
         else:
             whose = (channel.uid, group, -1 if member is None else member)
-            _put(tx, whose, reset.positions, str(channel.topic.id), now)
+            put_positions(tx, whose, reset.positions, str(channel.topic.id), now)
         if current.dynamic:
             # Their commits depend on their shares, not on the generation.
             endpoints_store.release_shares(tx, [endpoint.id for endpoint in held])
@@ -292,8 +292,8 @@ class Offsets:
             at=now,
             target=group,
             reason=reset.reason,
-            old=_position_fields(before),
-            new=_position_fields(report.positions),
+            old=position_fields(before),
+            new=position_fields(report.positions),
         )
         return report
 
@@ -311,10 +311,10 @@ class Offsets:
             channel = hold_channel(tx, name, uid)
             require_topic(channel.topic.id, advance.topic_id)
             _require_partitions(channel, advance.positions)
-            current = _group_of_advance(tx, channel, group, owner=principal.subject)
+            current = shared_group(tx, channel, group, owner=principal.subject)
             self._ownership.require(principal, current.owned(name), "commit")
             groups_store.claim(tx, current, principal, channel=name, now=self._clock())
-            live = [member for member in _hold_members(tx, current) if member.lives]
+            live = [member for member in hold_members(tx, current) if member.lives]
             if live:
                 raise MembersOpen(
                     f"The group {group!r} has {len(live)} live members, and only they commit. "
@@ -329,7 +329,7 @@ class Offsets:
                 for position in advance.positions
                 if _moves(position, stored.get(position.partition), advance, current)
             ]
-            _put(tx, (channel.uid, group, -1), moving, advance.topic_id, self._clock())
+            put_positions(tx, (channel.uid, group, -1), moving, advance.topic_id, self._clock())
             kept = position_store.of(tx, channel.uid, group, member=-1)
         named = {position.partition for position in advance.positions}
         return GroupReport(
@@ -374,7 +374,7 @@ def _report(tx: ReadTransaction, group: Group, *, member: int | None) -> GroupRe
     return GroupReport(group=group, positions=tuple(positions), resets=tuple(resets))
 
 
-def _position_fields(positions: Iterable[tuple[int, Committed]]) -> dict[str, Scalar]:
+def position_fields(positions: Iterable[tuple[int, Committed]]) -> dict[str, Scalar]:
     """Return positions for the audit trail: offsets by partition, and by member if it has own."""
     return {
         f"partition {at.partition}" + (f" of member {member}" if member >= 0 else ""): (
@@ -412,26 +412,29 @@ def _check(reset: Reset, channel: Channel, group: Group) -> None:
     _require_partitions(channel, reset.positions)
 
 
-def _hold_members(tx: WriteTransaction, group: Group) -> list[Endpoint]:
+def hold_members(tx: WriteTransaction, group: Group) -> list[Endpoint]:
     """Lock the members, after their commits in progress, and return them."""
     members = endpoints_store.members(tx, group.channel_uid, group.role, group.name)
     return list(endpoints_store.hold(tx, [member.id for member in members]).values())
 
 
-def _put(
+def put_positions(
     tx: WriteTransaction,
     owner: PositionOwner,
     positions: Iterable[Position],
     topic_id: str,
     now: datetime,
 ) -> None:
+    """Store positions that no endpoint has committed."""
     committed = partial(Committed, topic_id=topic_id, committed_at=now)
     position_store.put(tx, [(owner, committed(position=position)) for position in positions])
 
 
-def _group_of_advance(
-    tx: WriteTransaction, channel: Channel, name: str, *, owner: str | None
-) -> Group:
+def shared_group(tx: WriteTransaction, channel: Channel, name: str, *, owner: str | None) -> Group:
+    """Return a group of readers, for positions of no member; it is created if there is none.
+
+    Raises GroupMode for a broadcast group.
+    """
     group = groups_store.find(tx, channel.uid, Role.READER, name)
     if group is None:
         group = new_group(channel.uid, Role.READER, name, GroupConfig(dynamic=True), owner=owner)

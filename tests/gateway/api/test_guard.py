@@ -142,7 +142,11 @@ PERMISSIONS = {
         POST /v1/channels/{name}/endpoints
         GET /v1/channels/{name}/status
         """,
-    Permission(Action.READ, channel="name"): "GET /v1/channels/{name}/messages",
+    Permission(Action.READ, channel="name"): """
+        GET /v1/channels/{name}/groups/{group}/offsets/import
+        POST /v1/channels/{name}/groups/{group}/offsets/import
+        GET /v1/channels/{name}/messages
+        """,
     Permission(Action.READ, channel="name", authorized_in_transaction=True): (
         "PUT /v1/channels/{name}/groups/{group}/offsets"
     ),

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from confluent_kafka import (
     OFFSET_INVALID,
+    ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     TopicCollection,
     TopicPartition,
@@ -38,7 +39,9 @@ from sluiceway_gateway.core.kafka.model import (
     Cause,
     Cluster,
     CreateTopic,
+    GroupOffset,
     GrowPartitions,
+    KafkaGroup,
     NewMessage,
     ObservedTopic,
     ObservedTopics,
@@ -95,6 +98,7 @@ _CHECK_S = 1.0
 #: librdkafka keeps the leaders of a described topic for `metadata.max.age.ms`: 15 minutes.
 _LEADERS_MAX_AGE_S = 300.0
 _NOT_THERE = (Cause.TOPIC_ABSENT, Cause.INVALID_NAME)
+_WITHOUT_MEMBERS = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
 _NO_LEADER = Rejection(cause=Cause.UNAVAILABLE, message="a partition has no leader")
 _SILENT = Rejection(cause=Cause.UNAVAILABLE, message="the leader of a partition does not answer")
 
@@ -282,6 +286,40 @@ class KafkaAdmin:
             results = self._client.results("OffsetCommit", futures, self._timeout_s)
             done |= outcomes({group: _first_refusal(result) for group, result in results.items()})
         return done
+
+    def consumer_group(self, group: str, topic: str, partitions: Iterable[int]) -> KafkaGroup:
+        """Return one of Kafka's own consumer groups, with its offsets in a topic.
+
+        A group that does not exist has none. Raises KafkaUnavailable also if Kafka does not allow
+        the gateway's user to see the group.
+        """
+        # First, because members commit when they leave.
+        listed = self._admin.list_consumer_groups(request_timeout=self._timeout_s)
+        listing = self._client.results("ListGroups", {group: listed}, self._timeout_s)[group]
+        request = _group_request(group, {(topic, at): OFFSET_INVALID for at in partitions})
+        futures = self._admin.list_consumer_group_offsets(
+            [request], require_stable=True, request_timeout=self._timeout_s
+        )
+        result = self._client.results("OffsetFetch", futures, self._timeout_s)[group]
+        for refused in (listing, _first_refusal(result)):
+            if isinstance(refused, Rejection):
+                raise KafkaUnavailable(
+                    f"Kafka does not return the offsets of its group {group!r}: {refused.message}. "
+                    "The gateway's Kafka user needs the operation DESCRIBE on the group; then send "
+                    "the request again."
+                )
+        states = {found.group_id: found.state for found in listing.valid}
+        return KafkaGroup(
+            name=group,
+            active=states.get(group, ConsumerGroupState.EMPTY) not in _WITHOUT_MEMBERS,
+            offsets={
+                partition.partition: GroupOffset(
+                    offset=partition.offset, metadata=partition.metadata or None
+                )
+                for partition in result.topic_partitions
+                if partition.offset >= 0
+            },
+        )
 
     def newest(self, name: str, partitions: Iterable[int]) -> datetime | None:
         """Return the latest message timestamp, by its writer's clock; None without messages.

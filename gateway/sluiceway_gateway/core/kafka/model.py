@@ -95,6 +95,24 @@ class TopicMetadata:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupOffset:
+    """The offset of the next message that a consumer group of Kafka reads, with its metadata."""
+
+    offset: int
+    metadata: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaGroup:
+    """A consumer group of Kafka and its committed offsets in one topic, by partition."""
+
+    name: str
+    active: bool
+    """Whether it has members, of any topic."""
+    offsets: Mapping[int, GroupOffset]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Watermarks:
     """The first available offset of a partition and the offset of the next message."""
 

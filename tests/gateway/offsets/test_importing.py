@@ -1,0 +1,126 @@
+"""Import of offsets of groups on a real broker."""
+
+import uuid
+from collections.abc import Iterator, Mapping
+
+import httpx
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from gateways import Rig, code, running
+from shared_kafka import SharedKafka
+from sluiceway_gateway.channels.model import Phase, TopicRef
+from sluiceway_gateway.core.db.engine import Database
+from topics import Topics
+
+CHANNEL = "/v1/channels/flights"
+
+
+@pytest.fixture
+def near(database: Database, database_url: str, kafka: SharedKafka) -> Iterator[Rig]:
+    """A gateway with Kafka and without loops."""
+    servers = kafka.bootstrap_servers
+    with running(
+        database, database_url, kafka_bootstrap_servers=servers, kafka_timeout_ms=20_000
+    ) as rig:
+        yield rig
+
+
+@pytest.fixture
+def topics(kafka: SharedKafka) -> Topics:
+    return Topics(kafka.bootstrap_servers)
+
+
+@pytest.fixture
+def topic(topics: Topics) -> str:
+    name = f"theirs-{uuid.uuid4().hex[:8]}"
+    topics.create(name, 2)
+    topics.produce(name, 0, [b"m"] * 5)
+    topics.produce(name, 1, [b"m"] * 3)
+    return name
+
+
+@pytest.fixture
+def uid(near: Rig, topic: str) -> str:
+    """The uid of a channel that has adopted the topic."""
+    made = near.put(topic={"name": topic}).json()
+    near.observe("flights", Phase.READY, topic=TopicRef(**made["status"]["topic"]))
+    result: str = made["metadata"]["uid"]
+    return result
+
+
+@pytest.fixture
+def group() -> str:
+    return f"g-{uuid.uuid4().hex[:8]}"
+
+
+def commit_in_kafka(
+    topics: Topics, group: str, topic: str, offsets: Mapping[int, int], metadata: str = ""
+) -> None:
+    admin = AdminClient({"bootstrap.servers": topics.bootstrap_servers})
+    places = [TopicPartition(topic, p, offset, metadata) for p, offset in offsets.items()]
+    request = ConsumerGroupTopicPartitions(group, places)
+    (future,) = admin.alter_consumer_group_offsets([request]).values()
+    future.result(timeout=60)
+
+
+def import_offsets(rig: Rig, group: str, uid: str, **body: str) -> httpx.Response:
+    path = f"{CHANNEL}/groups/{group}/offsets/import"
+    return rig.http.post(path, json={"uid": uid, **body})
+
+
+def test_an_import_is_in_the_history_and_in_the_audit_trail(
+    near: Rig, topics: Topics, topic: str, uid: str, group: str
+) -> None:
+    commit_in_kafka(topics, f"their-{group}", topic, {0: 4}, "checkpoint 7")
+    plan = near.http.get(
+        f"{CHANNEL}/groups/{group}/offsets/import", params={"kafka_group": f"their-{group}"}
+    ).json()
+    assert plan["refusal"] is None
+    assert plan["kafka_group"] == {"name": f"their-{group}", "active": False}
+    lines = [(line["result"], line["after"], line["end_offset"]) for line in plan["partitions"]]
+    assert lines == [("imported", {"offset": 4, "record": 0}, 5), ("absent", None, 3)]
+    assert code(near.http.get(f"{CHANNEL}/groups/{group}/offsets")) == "group_not_found"
+
+    done = import_offsets(near, group, uid, kafka_group=f"their-{group}")
+    assert (done.status_code, done.json()) == (200, plan)
+    stored = near.http.get(f"{CHANNEL}/groups/{group}/offsets").json()
+    (position,) = stored["positions"]
+    assert (position["partition"], position["offset"]) == (0, 4)
+    assert position["metadata"] == "checkpoint 7"
+    reason = f"imported from Kafka's group 'their-{group}'"
+    assert [line["reason"] for line in stored["resets"]] == [reason]
+    entry = near.http.get(f"{CHANNEL}/changes").json()["items"][0]
+    assert (entry["action"], entry["target"], entry["reason"]) == ("reset_offsets", group, reason)
+    assert entry["fields"] == [{"field": "partition 0", "old": None, "new": 4}]
+    # A repeat changes nothing.
+    assert import_offsets(near, group, uid, kafka_group=f"their-{group}").status_code == 200
+    assert len(near.http.get(f"{CHANNEL}/groups/{group}/offsets").json()["resets"]) == 1
+
+
+def test_a_group_that_kafka_does_not_have_is_not_found(near: Rig, uid: str, group: str) -> None:
+    response = import_offsets(near, group, uid)
+    assert (response.status_code, code(response)) == (404, "group_not_found")
+    assert code(near.http.get(f"{CHANNEL}/groups/{group}/offsets")) == "group_not_found"
+
+
+def test_offsets_of_a_topic_that_was_created_again_are_refused(
+    near: Rig, topics: Topics, topic: str, uid: str, group: str
+) -> None:
+    topics.create_again(topic, 2)
+    topics.produce(topic, 0, [b"m"] * 5)
+    commit_in_kafka(topics, group, topic, {0: 4})
+    response = import_offsets(near, group, uid)
+    assert (response.status_code, code(response)) == (409, "topic_changed")
+    assert "deleted and created again" in response.json()["detail"]
+
+
+def test_an_import_needs_a_token_that_may_read(
+    near: Rig, topics: Topics, topic: str, uid: str, group: str
+) -> None:
+    commit_in_kafka(topics, group, topic, {0: 4})
+    near.http.headers.update(near.token("write:flights"))
+    assert code(import_offsets(near, group, uid)) == "forbidden"
+    near.http.headers.update(near.token("read:flights"))
+    assert import_offsets(near, group, uid).status_code == 200
