@@ -219,8 +219,9 @@ class Consumer:
 
         `asynchronous` (or `**{"async": True}`) returns None at once, and `poll` calls `on_commit`.
         Otherwise it returns the committed offsets, and raises _NO_OFFSET if nothing was read. Other
-        codes of KafkaException: OFFSET_OUT_OF_RANGE past the returned messages, ILLEGAL_GENERATION
-        and UNKNOWN_MEMBER_ID.
+        codes of KafkaException: OFFSET_OUT_OF_RANGE past the returned messages, UNKNOWN_MEMBER_ID,
+        REBALANCE_IN_PROGRESS for partitions that were taken from the member, and _CONFLICT if
+        another consumer has committed an assigned partition.
         """
         asynchronous = named.pop("async", asynchronous)
         if named:

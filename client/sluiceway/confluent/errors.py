@@ -47,7 +47,7 @@ AUTO_OFFSET_RESET: Final[int] = KafkaError._AUTO_OFFSET_RESET
 
 _BY_CODE: Final = {
     "goes_back": KafkaError.INVALID_REQUEST,
-    "position_moved": KafkaError.ILLEGAL_GENERATION,
+    "position_moved": KafkaError._CONFLICT,
     "members_open": KafkaError.UNKNOWN_MEMBER_ID,
     "endpoint_not_found": KafkaError.UNKNOWN_MEMBER_ID,
     "group_size": KafkaError.INCONSISTENT_GROUP_PROTOCOL,
@@ -64,7 +64,8 @@ _BY_CLASS: Final[tuple[tuple[type[SluicewayError], int], ...]] = (
     (ChannelNotReady, KafkaError.LEADER_NOT_AVAILABLE),
     (ChannelClosed, KafkaError.POLICY_VIOLATION),
     (Fenced, KafkaError.UNKNOWN_MEMBER_ID),
-    (StaleGeneration, KafkaError.ILLEGAL_GENERATION),
+    # Not ILLEGAL_GENERATION, after which programs give up: the member goes on with its next poll.
+    (StaleGeneration, KafkaError.REBALANCE_IN_PROGRESS),
     (InvalidRequest, INVALID_ARG),
     (CommitBeyondRead, KafkaError.OFFSET_OUT_OF_RANGE),
     (OptionError, INVALID_ARG),

@@ -159,9 +159,10 @@ class ChannelMember:
         try:
             self._commits.commit(positions)
         except StaleGeneration:
-            if self.share is not None:
-                self.share.request_rebalance()
-            raise
+            # A poll in another thread may just have taken a new assignment with these partitions.
+            if self.share is None or not self.share.has_kept(positions):
+                raise
+            self._commits.commit(positions)
 
     def commit_with(
         self, positions: Mapping[int, Position], send: Callable[[PositionAdvance | None], None]

@@ -193,7 +193,7 @@ class Transactions:
     def _require_assignment(self, group: GroupMetadata) -> None:
         if group.removals() != self._removals:
             raise refused(
-                KafkaError.ILLEGAL_GENERATION,
+                KafkaError.REBALANCE_IN_PROGRESS,
                 "partitions of the consumer were revoked after messages of them were returned, and "
                 "other members read these: abort the transaction, and continue at the committed "
                 "offsets",

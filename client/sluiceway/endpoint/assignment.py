@@ -107,6 +107,20 @@ class PartitionAssignment:
         self._announced_generation = None
         self._heartbeat.set()
 
+    def has_kept(self, partitions: Collection[int]) -> bool:
+        """Return whether the member holds these partitions in its latest assignment at the gateway.
+
+        Then its commits are of that generation from now on; otherwise a rebalance is due. Raises
+        GatewayError.
+        """
+        latest = sync(self._handle)
+        if latest.has is None or not set(partitions) <= set(latest.held):
+            self.request_rebalance()
+            return False
+        generation = max(latest.has, self._handle.attached.generation)
+        self._handle.attached = replace(self._handle.attached, generation=generation)
+        return True
+
     def wait(self, timeout_s: float) -> None:
         """Wait until a rebalance may be due."""
         if not self.rebalance_due:

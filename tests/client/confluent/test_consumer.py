@@ -365,7 +365,7 @@ def test_of_two_consumers_of_one_partition_the_second_commit_is_refused(
         poll_messages(reader, 4)
     both[0].commit(asynchronous=False)
     with_offset = {"offsets": [at(name, 0, 2)], "asynchronous": False}
-    assert error_code_of(both[1].commit, **with_offset) == KafkaError.ILLEGAL_GENERATION
+    assert error_code_of(both[1].commit, **with_offset) == KafkaError._CONFLICT
     # Another group or partition does not conflict.
     other = consumer(**{"group.id": "two"})
     other.assign([at(name, 1, 0)])

@@ -279,7 +279,7 @@ def test_assigning_again_starts_at_the_committed_offset(consumer: New, name: str
     poll_messages(theirs, 4)
     theirs.commit(asynchronous=False)
     poll_messages(mine, 5)
-    assert error_code_of(mine.commit, asynchronous=False) == KafkaError.ILLEGAL_GENERATION
+    assert error_code_of(mine.commit, asynchronous=False) == KafkaError._CONFLICT
     mine.assign([at(name)])
     assert offsets(poll_messages(mine, 6)) == {0: [4, 5, 6, 7, 8, 9]}
     assert [place.offset for place in mine.commit(asynchronous=False)] == [10]

@@ -3,8 +3,10 @@
 import gc
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import confluent_kafka
+import httpx
 import pytest
 
 from confluent_facade import (
@@ -263,8 +265,42 @@ def test_after_a_stale_generation_reading_continues_at_the_committed_offset(
     poll_messages(reader, 10)
     channel = site.gateway.channel(name)
     channel.reset("g", {0: 2, 1: 2}, reason="again, for a test", force=True)
-    assert error_code_of(reader.commit, asynchronous=False) == KafkaError.ILLEGAL_GENERATION
+    assert error_code_of(reader.commit, asynchronous=False) == KafkaError.REBALANCE_IN_PROGRESS
     assert offsets(poll_messages(reader, 6)) == {0: [2, 3, 4], 1: [2, 3, 4]}
+
+
+def test_a_commit_of_kept_partitions_succeeds_while_another_thread_rebalances(
+    consumer: Callable[..., Consumer], site: Facade, name: str
+) -> None:
+    reader, other = consumer(), consumer()
+    reader.subscribe([name])
+    poll_messages(reader, 10)
+    path = f"{site.url}/v1/channels/{name}/endpoints/{reader.memberid()}"
+    with httpx.Client() as http:
+        epoch = http.get(path).json()["epoch"]
+
+        def sync(**take: int | None) -> dict[str, Any]:
+            body = {"uid": site.gateway.channel(name).uid, "epoch": epoch, **take}
+            response = http.post(f"{path}/sync", json=body)
+            assert response.status_code == 200, response.text
+            result: dict[str, Any] = response.json()
+            return result
+
+        before = sync()
+        other.subscribe([name])
+        poll_until(lambda: sync()["generation"] > before["generation"], other)
+        # As the first request of the rebalance in a poll, whose response has not arrived yet.
+        offered = sync()
+        assert sync(take=offered["generation"], has=offered["has"])["taken"]
+        kept = {p: at for p, at in reader_positions(reader).items() if p in sync()["held"]}
+    assert kept
+    places = [at(name, partition, offset) for partition, offset in kept.items()]
+    committed = reader.commit(offsets=places, asynchronous=False)
+    assert {place.partition: place.offset for place in committed} == kept
+
+
+def reader_positions(reader: Consumer) -> dict[int, int]:
+    return {place.partition: place.offset for place in reader.position(reader.assignment())}
 
 
 def test_an_abandoned_consumer_leaves_its_group(site: Facade, name: str) -> None:

@@ -368,7 +368,7 @@ def test_a_transaction_whose_consumer_lost_its_partitions_is_refused(
     producer.send_offsets_to_transaction(positions, reader.consumer_group_metadata())
     error = abort_error(producer.commit_transaction, 30)
     assert error.txn_requires_abort()
-    assert error.code() == KafkaError.ILLEGAL_GENERATION
+    assert error.code() == KafkaError.REBALANCE_IN_PROGRESS
     producer.abort_transaction(30)
     assert values(site, name) == [b"kept", b"kept"]
     assert reader.committed([at(source)])[0].offset == 4
@@ -396,7 +396,7 @@ def test_a_transaction_whose_consumer_lost_a_partition_before_it_is_refused(
 
     error = abort_error(write)
     assert error.txn_requires_abort()
-    assert error.code() == KafkaError.ILLEGAL_GENERATION
+    assert error.code() == KafkaError.REBALANCE_IN_PROGRESS
     producer.abort_transaction(30)
     assert values(site, name) == []
     (held,) = reader.assignment()
