@@ -54,7 +54,7 @@ _KEY_PARTITIONERS: Final = {
 }
 """The partitioner of channels with the same hash of keys, by the name of librdkafka's, which also
 places messages without a key."""
-_DEFAULT_PARTITIONER: Final = "consistent_random"
+DEFAULT_PARTITIONER: Final = "consistent_random"
 _MAX_OWNER_CHARACTERS: Final = 200
 _UNCHECKED: Final = frozenset({"debug", "log_level", "statistics.interval.ms"})
 
@@ -340,6 +340,18 @@ def producer_settings(config: object, named: Mapping[str, Any]) -> ProducerSetti
     return ProducerSettings(**own, **common)
 
 
+def admin_settings(config: object, named: Mapping[str, Any]) -> Common:
+    """Read an admin client's configuration. Raises KafkaException _INVALID_ARG, TypeError."""
+    configuration = _Properties.of(config, named)
+    _refuse(configuration)
+    ignored = configuration.ignore(properties.PRODUCER_ONLY, "for producers")
+    ignored += configuration.ignore(properties.CONSUMER_ONLY, "for consumers")
+    passed = properties.PASSED
+    return Common(
+        **_common(configuration, frozenset(), passed, ignored, Producer, {}, partitioner=None)
+    )
+
+
 def _refuse(configuration: _Properties) -> None:
     """Raise KafkaException for a property that is refused, unknown, or has a refused value."""
     for name in configuration:
@@ -441,7 +453,7 @@ def _control(configuration: _Properties, partitioner: object) -> Control:
         transport,
         listener=listener,
         creates=creates,
-        partitioner=_KEY_PARTITIONERS.get(str(partitioner), _DEFAULT_PARTITIONER),
+        partitioner=_KEY_PARTITIONERS.get(str(partitioner), DEFAULT_PARTITIONER),
     )
 
 

@@ -54,6 +54,11 @@ _BY_CODE: Final = {
     "group_mode": KafkaError.INCONSISTENT_GROUP_PROTOCOL,
     "not_assigned": UNKNOWN_PARTITION,
     "topic_changed": KafkaError.UNKNOWN_TOPIC_ID,
+    "partitions_shrink": KafkaError.INVALID_PARTITIONS,
+    **dict.fromkeys(
+        ("channel_adopted", "channel_pinned", "endpoints_live", "unread_data"),
+        KafkaError.POLICY_VIOLATION,
+    ),
     "uid_mismatch": KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
 _BY_CLASS: Final[tuple[tuple[type[SluicewayError], int], ...]] = (

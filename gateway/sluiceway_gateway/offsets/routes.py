@@ -427,7 +427,7 @@ class ImportPost(RequestModel):
     summary="Plan the import of offsets from Kafka",
     response_model=ImportBody,
     response_description="The plan",
-    responses=problems(404, 409, 503),
+    responses=problems(404, 409),
 )
 def plan_import(
     name: Name,
@@ -450,7 +450,7 @@ def plan_import(
     summary="Import offsets from Kafka",
     response_model=ImportBody,
     response_description="What was done",
-    responses=problems(404, 409, 413, 503),
+    responses=problems(404, 409, 413),
 )
 def import_offsets(
     name: Name, group: InGroup, body: ImportPost, principal: Reader, imports: ImportsDep

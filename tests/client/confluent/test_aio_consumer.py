@@ -4,12 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from confluent_kafka.aio import AIOConsumer
 
 from confluent_facade import Facade, KafkaError, at
 from sluiceway.confluent import KafkaException, TopicPartition
-
-pytestmark = pytest.mark.usefixtures("substituted")
+from sluiceway.confluent.aio import AIOConsumer
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from typing import Any
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.aio import AIOProducer
 
 from confluent_facade import NUMBER, Facade, KafkaError, error_code_of, offsets, poll_messages
 from faults import failing_call, no_threads
 from sluiceway.confluent import Message, Producer, TopicPartition
+from sluiceway.confluent.aio import AIOProducer
 from sluiceway.confluent.local_queue import Deliveries
 from sluiceway.errors import SluicewayTimeout
 from topics import Topics
@@ -488,7 +488,6 @@ def test_a_missing_channel_is_created_on_request(site: Facade) -> None:
     assert (channel.format, channel.partitions) == ("bytes", 1)
 
 
-@pytest.mark.usefixtures("substituted")
 def test_confluent_kafkas_asynchronous_producer_runs_on_this_one(site: Facade, name: str) -> None:
     async def produce() -> list[Message]:
         producer = AIOProducer({"bootstrap.servers": site.url}, batch_size=10)

@@ -1,0 +1,224 @@
+"""AdminClient: confluent-kafka's interface for what a gateway knows of channels and groups."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, NoReturn, TypeVar
+
+import confluent_kafka.admin
+from confluent_kafka import (
+    OFFSET_INVALID,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import *  # noqa: F403 - what programs import beside AdminClient
+from confluent_kafka.admin import ClusterMetadata, NewPartitions, NewTopic
+
+from sluiceway import Channel, Position, Retention
+from sluiceway.confluent.committer import committed_partitions
+from sluiceway.confluent.config import DEFAULT_PARTITIONER, admin_settings
+from sluiceway.confluent.errors import INVALID_ARG, kafka_exceptions, refused
+from sluiceway.confluent.metadata import cluster_metadata
+from sluiceway.confluent.partition_offsets import by_channel
+from sluiceway.errors import Conflict
+from sluiceway.spi import ChannelSpec
+
+T = TypeVar("T")
+
+_TIMEOUT_S: Final = 60.0
+_RESET_REASON: Final = "alter_consumer_group_offsets of an AdminClient"
+
+
+class AdminClient:
+    """Administers channels as confluent-kafka's AdminClient administers topics.
+
+    The gateway's address is set as for Consumer. Calls return futures, which raise KafkaException.
+    Channels are created with the format `bytes`. What only Kafka knows, such as brokers' settings,
+    ACLs and users, is not here: use confluent_kafka.admin.AdminClient with Kafka's address.
+    """
+
+    def __init__(self, conf: Mapping[str, Any], **named: Any) -> None:
+        self._settings = admin_settings(conf, named)
+        self._control = self._settings.control
+        self._threads = ThreadPoolExecutor(4, thread_name_prefix="sluiceway-admin")
+
+    def poll(self, timeout: float = -1) -> int:
+        """Return 0: nothing calls back."""
+        del timeout
+        return 0
+
+    def __len__(self) -> int:
+        return 0
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
+        """Return brokers and channels. Raises KafkaException."""
+        return cluster_metadata(self._settings, topic, timeout)
+
+    def cluster_id(self, timeout: float = -1) -> str | None:
+        """Return the id of the Kafka cluster."""
+        cluster_id: str | None = self.list_topics(timeout=timeout).cluster_id
+        return cluster_id
+
+    def create_topics(
+        self,
+        new_topics: Sequence[NewTopic],
+        operation_timeout: float = _TIMEOUT_S,
+        request_timeout: float = _TIMEOUT_S,
+        validate_only: bool = False,
+    ) -> dict[str, "Future[None]"]:
+        """Create channels of the format `bytes`, with the partitioner `consistent_random`.
+
+        A future ends when its channel is ready, or with TOPIC_ALREADY_EXISTS.
+        """
+        wait_s = max(operation_timeout, request_timeout)
+        if validate_only:
+            raise refused(INVALID_ARG, "validate_only is not available: use `sluiceway apply`")
+
+        def create(topic: NewTopic) -> None:
+            if topic.replica_assignment:
+                raise refused(
+                    INVALID_ARG, "replica_assignment cannot be set: Kafka assigns the replicas"
+                )
+            config = dict(topic.config or {})
+            limits = {name: config.pop(f"retention.{name}", None) for name in ("ms", "bytes")}
+            spec = ChannelSpec(
+                format="bytes",
+                partitions=topic.num_partitions if topic.num_partitions > 0 else None,
+                replication=topic.replication_factor if topic.replication_factor > 0 else None,
+                retention=_retention(limits),
+                config=config or None,
+                partitioner=DEFAULT_PARTITIONER,
+            )
+            try:
+                created = self._control.create(topic.topic, spec=spec)
+            except Conflict as error:
+                if error.code != "precondition_failed":
+                    raise
+                raise KafkaException(
+                    KafkaError(
+                        KafkaError.TOPIC_ALREADY_EXISTS,
+                        f"the channel {topic.topic!r} exists already",
+                    )
+                ) from error
+            Channel(self._control, created).wait_until_ready(wait_s)
+
+        return {topic.topic: self._submit(create, topic) for topic in new_topics}
+
+    def delete_topics(
+        self,
+        topics: Sequence[str],
+        operation_timeout: float = _TIMEOUT_S,
+        request_timeout: float = _TIMEOUT_S,
+    ) -> dict[str, "Future[None]"]:
+        """Delete channels with their records; an adopted topic stays.
+
+        A channel that is in use or unread is kept: POLICY_VIOLATION.
+        """
+        wait_s = max(operation_timeout, request_timeout)
+
+        def delete(name: str) -> None:
+            Channel(self._control, self._control.channel(name)).delete(wait_s=wait_s)
+
+        return {name: self._submit(delete, name) for name in topics}
+
+    def create_partitions(
+        self,
+        new_partitions: Sequence[NewPartitions],
+        operation_timeout: float = _TIMEOUT_S,
+        request_timeout: float = _TIMEOUT_S,
+        validate_only: bool = False,
+    ) -> dict[str, "Future[None]"]:
+        """Add partitions to channels."""
+        wait_s = max(operation_timeout, request_timeout)
+        if validate_only:
+            raise refused(INVALID_ARG, "validate_only is not available: use `sluiceway apply`")
+
+        def grow(wanted: NewPartitions) -> None:
+            channel = Channel(self._control, self._control.channel(wanted.topic))
+            channel.update(partitions=wanted.new_total_count, wait_s=wait_s)
+
+        return {wanted.topic: self._submit(grow, wanted) for wanted in new_partitions}
+
+    def list_consumer_group_offsets(
+        self,
+        list_consumer_group_offsets_request: Sequence[ConsumerGroupTopicPartitions],
+        require_stable: bool = False,
+        request_timeout: float = _TIMEOUT_S,
+    ) -> dict[str, "Future[ConsumerGroupTopicPartitions]"]:
+        """Return committed offsets of groups; without partitions those of all channels."""
+        del require_stable
+
+        def read(request: ConsumerGroupTopicPartitions) -> ConsumerGroupTopicPartitions:
+            deadline_s = time.monotonic() + request_timeout
+            wanted = None
+            if request.topic_partitions is not None:
+                wanted = [(place.topic, place.partition) for place in request.topic_partitions]
+                names = list(dict.fromkeys(name for name, _ in wanted))
+            else:
+                names = [channel.name for channel in self._control.channels()]
+            stored: dict[tuple[str, int], Position] = {}
+            for name in names:
+                positions = self._control.endpoints.committed(
+                    name,
+                    request.group_id,
+                    index=None,
+                    timeout_s=max(0.1, deadline_s - time.monotonic()),
+                )
+                stored |= {(name, partition): at for partition, at in positions.items()}
+            places = {
+                (place.topic, place.partition): place for place in committed_partitions(stored, {})
+            }
+            return ConsumerGroupTopicPartitions(
+                request.group_id,
+                list(places.values())
+                if wanted is None
+                else [places.get(p, TopicPartition(*p, OFFSET_INVALID)) for p in wanted],
+            )
+
+        requests = list_consumer_group_offsets_request
+        return {request.group_id: self._submit(read, request) for request in requests}
+
+    def alter_consumer_group_offsets(
+        self,
+        alter_consumer_group_offsets_request: Sequence[ConsumerGroupTopicPartitions],
+        request_timeout: float = _TIMEOUT_S,
+    ) -> dict[str, "Future[ConsumerGroupTopicPartitions]"]:
+        """Set committed offsets of groups without live members, channel by channel.
+
+        The audit trail has each as a reset.
+        """
+        del request_timeout
+
+        def alter(request: ConsumerGroupTopicPartitions) -> ConsumerGroupTopicPartitions:
+            offsets = {
+                (place.topic, place.partition): place.offset for place in request.topic_partitions
+            }
+            for name, positions in by_channel(offsets).items():
+                channel = Channel(self._control, self._control.channel(name))
+                channel.reset(request.group_id, positions, reason=_RESET_REASON)
+            return request
+
+        requests = alter_consumer_group_offsets_request
+        return {request.group_id: self._submit(alter, request) for request in requests}
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if hasattr(confluent_kafka.admin.AdminClient, name):
+            raise AttributeError(
+                f"{name}() is not available for channels: use the gateway's own calls, "
+                "`sluiceway channels`, or confluent_kafka.admin.AdminClient with Kafka's address"
+            )
+        raise AttributeError(f"'AdminClient' object has no attribute {name!r}")
+
+    def _submit(self, work: Callable[[Any], T], request: object) -> "Future[T]":
+        def run() -> T:
+            with kafka_exceptions():
+                return work(request)
+
+        return self._threads.submit(run)
+
+
+def _retention(limits: Mapping[str, str | None]) -> Retention | None:
+    given = {name: int(limit) for name, limit in limits.items() if limit is not None}
+    return Retention(**given) if given else None

@@ -1,0 +1,80 @@
+"""The admin client of sluiceway.confluent."""
+
+import uuid
+from typing import Any
+
+import pytest
+
+from confluent_facade import OFFSET_INVALID, Facade, KafkaError, KafkaException, at
+from sluiceway.confluent import ConsumerGroupTopicPartitions
+from sluiceway.confluent.admin import AdminClient, NewPartitions, NewTopic
+
+
+@pytest.fixture
+def admin(site: Facade) -> AdminClient:
+    return AdminClient({"bootstrap.servers": site.url})
+
+
+def code_of(future: Any) -> int:
+    with pytest.raises(KafkaException) as caught:
+        future.result(60)
+    code: int = caught.value.args[0].code()
+    return code
+
+
+def test_channels_are_created_grown_listed_and_deleted(site: Facade, admin: AdminClient) -> None:
+    name = f"admin-{uuid.uuid4().hex[:8]}"
+    topic = NewTopic(name, 2, config={"retention.ms": "60000", "max.message.bytes": "2000"})
+    assert admin.create_topics([topic])[name].result(60) is None
+    channel = site.gateway.channel(name)
+    assert (channel.format, channel.partitions) == ("bytes", 2)
+    assert channel.partitioner == "consistent_random"
+    assert channel.retention.ms == 60000
+    assert channel.config["max.message.bytes"] == "2000"
+    assert code_of(admin.create_topics([topic])[name]) == KafkaError.TOPIC_ALREADY_EXISTS
+
+    assert admin.create_partitions([NewPartitions(name, 3)])[name].result(60) is None
+    shrunk = admin.create_partitions([NewPartitions(name, 1)])[name]
+    assert code_of(shrunk) == KafkaError.INVALID_PARTITIONS
+    assert len(admin.list_topics(name).topics[name].partitions) == 3
+    assert admin.cluster_id()
+
+    with site.producer() as producer:
+        producer.produce(name, b"unread")
+    assert code_of(admin.delete_topics([name])[name]) == KafkaError.POLICY_VIOLATION
+    channel.delete(force=True)
+    unknown = admin.delete_topics([name])[name]
+    assert code_of(unknown) == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+def test_offsets_of_groups_are_listed_and_altered(site: Facade, admin: AdminClient) -> None:
+    name, group = site.channel(filled=5), f"g-{uuid.uuid4().hex[:8]}"
+    with site.consumer(**{"group.id": group}) as reader:
+        reader.assign([at(name, 0, 0)])
+        reader.consume(3, 30)
+        reader.commit(asynchronous=False)
+        (committed,) = reader.committed([at(name)])
+
+    def offsets(*places: Any) -> dict[tuple[str, int], int]:
+        request = ConsumerGroupTopicPartitions(group, list(places) or None)
+        result = admin.list_consumer_group_offsets([request])[group].result(60)
+        return {(p.topic, p.partition): p.offset for p in result.topic_partitions}
+
+    assert offsets(at(name), at(name, 1)) == {
+        (name, 0): committed.offset,
+        (name, 1): OFFSET_INVALID,
+    }
+    assert offsets() == {(name, 0): committed.offset}
+    request = ConsumerGroupTopicPartitions(group, [at(name, 0, 1)])
+    admin.alter_consumer_group_offsets([request])[group].result(60)
+    assert offsets(at(name)) == {(name, 0): 1}
+
+
+def test_what_only_kafka_knows_is_not_available() -> None:
+    admin = AdminClient({"bootstrap.servers": "http://127.0.0.1:1"})
+    with pytest.raises(AttributeError, match=r"describe_configs\(\) is not available for channels"):
+        admin.describe_configs([])
+    with pytest.raises(AttributeError, match="has no attribute 'creat_topics'"):
+        _ = admin.creat_topics
+    with pytest.raises(KafkaException, match="takes the gateway's address"):
+        AdminClient({"bootstrap.servers": "kafka-1:9092"})
