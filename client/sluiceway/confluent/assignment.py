@@ -5,7 +5,9 @@ import functools
 import math
 import re
 import time
+import weakref
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -22,6 +24,7 @@ from sluiceway.confluent.errors import AUTO_OFFSET_RESET, INVALID_ARG, STATE, er
 from sluiceway.confluent.fetcher import MessageFetcher
 from sluiceway.confluent.members import ChannelMember
 from sluiceway.confluent.partition_offsets import Partition, by_channel
+from sluiceway.confluent.statistics import PartitionProgress, channel_statistics
 from sluiceway.confluent.waiting import WakeupEvent, left_s
 from sluiceway.errors import ChannelNotFound, EndpointClosed, GatewayUnavailable, SluicewayError
 from sluiceway.spi import Control, Steps, visibility_of
@@ -109,7 +112,7 @@ class Assignment:
         self.subscription = Subscription(settings.control)
         self.fetcher = MessageFetcher(
             settings.kafka,
-            settings.callbacks,
+            self._with_statistics(settings.callbacks),
             arrived=wakeup.arrived,
             notify=wakeup.set,
             reset=settings.reset,
@@ -124,6 +127,37 @@ class Assignment:
         self.in_callback = False
         self.assigning: frozenset[Partition] = frozenset()
         self.started: set[Partition] | None = None
+
+    def _with_statistics(self, callbacks: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return callbacks whose `stats_cb` gets statistics of channels."""
+        stats_cb = callbacks.get("stats_cb")
+        if stats_cb is None:
+            return callbacks
+        # Kafka's client has the callback: a strong reference would keep an abandoned consumer.
+        reference = weakref.ref(self)
+
+        def report(text: str) -> None:
+            assignment = reference()
+            stats_cb(text if assignment is None else assignment.statistics(text))
+
+        return {**callbacks, "stats_cb": report}
+
+    def statistics(self, text: str) -> str:
+        """Return librdkafka's statistics with channels, and the group's offsets and lag."""
+        fetcher, members = self.fetcher, self.members
+        positions = fetcher.positions(self.partitions)
+
+        def progress_of(channel: str, number: int) -> PartitionProgress | None:
+            member, next_offset = members.get(channel), positions.get((channel, number))
+            if member is None or next_offset is None:
+                return None
+            return PartitionProgress(
+                committed=member.committed(number),
+                next_offset=next_offset,
+                end=fetcher.known_end((channel, number)),
+            )
+
+        return channel_statistics(text, fetcher.channel_names, progress_of)
 
     @property
     def partitions(self) -> list[Partition]:

@@ -389,6 +389,9 @@ def _common(
     )
     callbacks = {name: configuration.callback(name) for name in _CALLBACKS if name in configuration}
     callbacks |= configuration.take(("logger",))
+    if "debug" in configuration:
+        # Without a logger, librdkafka prints, as in confluent-kafka: ours is silent by default.
+        callbacks.setdefault("logger", None)
     try:
         control = _control(configuration, partitioner)
     except OptionError as error:

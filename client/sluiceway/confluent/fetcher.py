@@ -137,6 +137,15 @@ class MessageFetcher:
         """Whether a channel of this name was added."""
         return channel in self._channels
 
+    @property
+    def channel_names(self) -> dict[str, str]:
+        """The channels that were added, by topic."""
+        return {channel.connection.topic_name: channel.name for channel in self._channels.values()}
+
+    def known_end(self, partition: Partition) -> int:
+        """Return the end of a partition as far as it is known without a request; else -1."""
+        return self._channels[partition[0]].stream.known_end(partition[1])
+
     def add_channel(self, connection: Connection, visibility: Visibility | None) -> None:
         """Add a channel, an exactly-once one with its visibility."""
         with self._lock, kafka_exceptions():
@@ -254,7 +263,7 @@ class MessageFetcher:
         name, number = partition
         stream = self._channels[name].stream
         if cached:
-            end = stream.known_end(number)
+            end = self.known_end(partition)
             return OFFSET_INVALID, end if end >= 0 else OFFSET_INVALID
         deadline_s = time.monotonic() + timeout_s
         with kafka_exceptions():

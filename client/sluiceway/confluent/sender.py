@@ -20,6 +20,7 @@ from sluiceway.confluent.local_queue import (
     PendingMessage,
     encoded,
 )
+from sluiceway.confluent.statistics import channel_statistics
 from sluiceway.errors import Forbidden, GatewayError, KafkaFailure, SluicewayError, TopicGone
 from sluiceway.spi import call, create_client, producer_config
 
@@ -56,6 +57,10 @@ class MessageSender:
         )
         self.deliveries = Deliveries(queue, self.report)
         self._callbacks = self.deliveries.unless_abandoned(settings.callbacks)
+        stats_cb = self._callbacks.get("stats_cb")
+        if stats_cb is not None:
+            names = self._names
+            self._callbacks["stats_cb"] = lambda text: stats_cb(channel_statistics(text, names))
         self.lock = self.deliveries.lock
         self._changed = self.deliveries.changed
         self._queue = queue

@@ -96,12 +96,20 @@ _UNAVAILABLE = frozenset(
 
 
 def create_client(client: Callable[..., C], config: Mapping[str, Any]) -> C:
-    """Create a librdkafka client. Raises OptionError for invalid properties."""
+    """Create a librdkafka client. Raises OptionError for invalid properties.
+
+    Its log goes to the property `logger`, by default to that of this module; with None librdkafka
+    prints it.
+    """
     if isinstance(client, type) and not client.__weakrefoffset__:
         client = _weakly_referenced(client)
 
+    properties = dict(config)
+    logger = properties.pop("logger", LOGGER)
+    named = {} if logger is None else {"logger": logger}
+
     def create() -> C:
-        created = client(dict(config), logger=LOGGER)
+        created = client(properties, **named)
         keep_in_children(created)
         return created
 

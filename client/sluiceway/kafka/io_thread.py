@@ -276,7 +276,8 @@ class ConsumerThread:
         self._ends_unused = False
         # Used by the thread alone: a call of another one would wait for its poll to return.
         self._consumer = create_client(Consumer, properties)
-        self._has_callbacks = any(map(callable, properties.values()))
+        # Kafka's client also passes its log on in polls.
+        self._has_callbacks = "logger" in properties or any(map(callable, properties.values()))
         self._assigned: set[_Partition] = set()
         self._failed = False
         # When the last metadata of each topic was requested.
