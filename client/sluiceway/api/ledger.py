@@ -566,6 +566,8 @@ def _moves_json(advance: PositionAdvance) -> dict[str, Any]:
         before = advance.before.get(partition)
         start = None if before is None else position_json(before)
         moves.append({"partition": partition, "from": start, "to": position})
+    if advance.endpoint is None:
+        document = {name: document[name] for name in ("uid", "topic_id")}
     return {**document, "channel": advance.channel, "group": advance.group, "positions": moves}
 
 

@@ -399,12 +399,8 @@ class Consumer:
             send(None)
         for channel, positions in by_channel(wanted).items():
             member = self._assignment.members.get(channel)
-            if member is None or member.share is None:
-                raise refused(
-                    STATE,
-                    f"the partitions of {channel!r} were assigned with assign(): a transaction "
-                    "commits offsets of a group's member, so subscribe to the channel",
-                )
+            if member is None:
+                raise refused(STATE, f"this consumer has left the channel {channel!r}")
             if send is None:
                 member.commit(positions)
             else:

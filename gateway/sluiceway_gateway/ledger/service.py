@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Channel, Delivery, Phase
 from sluiceway_gateway.channels.service import find_channel, require_usable
 from sluiceway_gateway.channels.usage import UsageRecorder
@@ -39,6 +40,7 @@ from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.model import Interval
 from sluiceway_gateway.endpoints import position_store
 from sluiceway_gateway.endpoints import store as endpoints_store
+from sluiceway_gateway.endpoints.model import PositionOwner
 from sluiceway_gateway.endpoints.positions import Position, require_topic
 from sluiceway_gateway.ledger import batch_store, store
 from sluiceway_gateway.ledger.batches import (
@@ -68,7 +70,7 @@ from sluiceway_gateway.ledger.model import (
     require_intact,
 )
 from sluiceway_gateway.offsets.model import Commit, position_moved
-from sluiceway_gateway.offsets.service import apply_commits
+from sluiceway_gateway.offsets.service import Advance, apply_advance, apply_commits
 
 _log = structlog.get_logger(__name__)
 
@@ -87,11 +89,29 @@ class BatchInTopic:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PositionChange:
-    """Positions of a reader, committed with a batch if the stored ones still equal `before`."""
+class MemberCommit:
+    """The endpoint of a group's member, and the number of its commit."""
 
-    commit: Commit
+    endpoint: str
+    epoch: int
+    generation: int
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionChange:
+    """Positions of a reader, committed with a batch if the stored ones still equal `before`.
+
+    `member` commits them; None for a reader that chose its partitions itself.
+    """
+
+    channel: str
+    channel_uid: str
+    group: str
+    topic_id: str
+    positions: tuple[Position, ...]
     before: Mapping[int, Position | None]
+    member: MemberCommit | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +240,7 @@ class Ledgers:
         `require_written` and a commit of positions raise.
         """
         if positions is not None:
-            principal.require(Action.READ, positions.commit.channel)
+            principal.require(Action.READ, positions.channel)
         with self._database.read() as tx:
             channel = require_ledger(tx, name, uid)
             batch = _require_batch(tx, channel, request.batch)
@@ -250,8 +270,11 @@ class Ledgers:
         principal: Principal,
     ) -> CommittedBatch:
         with self._database.write() as tx:
-            uids = {uid} if positions is None else {uid, positions.commit.channel_uid}
+            uids = {uid} if positions is None else {uid, positions.channel_uid}
             store.share_channels(tx, uids)
+            if positions is not None and positions.member is None:
+                # Instead of an endpoint, whose lock serializes a member's commits.
+                channels_store.hold_channels(tx, [positions.channel_uid])
             channel = require_ledger(tx, name, uid)
             require_usable(channel, writes=False)
             was = store.hold(tx, channel)
@@ -599,25 +622,51 @@ class Ledgers:
     def _commit_positions(
         self, tx: WriteTransaction, change: PositionChange, principal: Principal
     ) -> None:
-        commit = change.commit
-        held = endpoints_store.hold(tx, [commit.endpoint]).get(commit.endpoint)
-        if held is not None:
-            stored = position_store.at(tx, held.position_owner, set(change.before))
+        owner: PositionOwner | None = (change.channel_uid, change.group, -1)
+        if change.member is not None:
+            endpoint = change.member.endpoint
+            held = endpoints_store.hold(tx, [endpoint]).get(endpoint)
+            owner = None if held is None else held.position_owner
+        if owner is not None:
+            stored = position_store.at(tx, owner, set(change.before))
             for partition, before in change.before.items():
                 at = stored.get(partition)
                 if (at and at.position.order) != (before and before.order):
-                    raise position_moved(commit.group, partition, at.position if at else None)
-        (result,) = apply_commits(
-            tx, [(commit, principal)], ownership=self._ownership, now=self._clock()
+                    raise position_moved(change.group, partition, at.position if at else None)
+        now = self._clock()
+        if change.member is None:
+            advance = Advance(
+                positions=change.positions,
+                before={p: at for p, at in change.before.items() if at is not None},
+                topic_id=change.topic_id,
+            )
+            apply_advance(
+                tx,
+                find_channel(tx, change.channel, change.channel_uid),
+                change.group,
+                advance,
+                ownership=self._ownership,
+                principal=principal,
+                now=now,
+            )
+            return
+        commit = Commit(
+            channel=change.channel,
+            channel_uid=change.channel_uid,
+            group=change.group,
+            topic_id=change.topic_id,
+            positions=change.positions,
+            **vars(change.member),
         )
+        (result,) = apply_commits(tx, [(commit, principal)], ownership=self._ownership, now=now)
         if isinstance(result, SluicewayGatewayError):
             raise result
         after = {committed.position.partition: committed.position for committed in result.positions}
         for position in commit.positions:
-            now = after.get(position.partition)
-            if now is None or now.order != position.order:
+            stands = after.get(position.partition)
+            if stands is None or stands.order != position.order:
                 # Its number was used before, so it changed nothing.
-                raise position_moved(commit.group, position.partition, now)
+                raise position_moved(commit.group, position.partition, stands)
 
 
 def save_aborted(

@@ -24,8 +24,12 @@ from sluiceway_gateway.ledger.batches import LEASE_MS, MAX_LEASE_MS, ONCE, Batch
 from sluiceway_gateway.ledger.model import Batch, Manifest, manifest_of
 from sluiceway_gateway.ledger.reading import CommitList, VisibleOffsets
 from sluiceway_gateway.ledger.repairing import Repair
-from sluiceway_gateway.ledger.service import BatchInTopic, CommittedBatch, PositionChange
-from sluiceway_gateway.offsets.model import Commit
+from sluiceway_gateway.ledger.service import (
+    BatchInTopic,
+    CommittedBatch,
+    MemberCommit,
+    PositionChange,
+)
 
 MAX_INTERVALS = 10_000
 """Intervals in one request; larger manifests are uploaded in slices."""
@@ -84,10 +88,16 @@ class PositionsPost(RequestModel):
     uid: Uid | None = Field(default=None, description="Of that channel")
     topic_id: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     group: GroupName
-    id: Uid = Field(description="Of the endpoint")
-    epoch: int = Field(ge=1, le=INT64_MAX)
-    generation: int = Field(ge=1, le=INT64_MAX)
-    number: int = Field(ge=1, le=INT64_MAX, description="Counts the endpoint's commits, from 1")
+    id: Uid | None = Field(
+        default=None,
+        description="Of the endpoint, with the three numbers; null without membership, while no "
+        "member of the group is alive",
+    )
+    epoch: int | None = Field(default=None, ge=1, le=INT64_MAX)
+    generation: int | None = Field(default=None, ge=1, le=INT64_MAX)
+    number: int | None = Field(
+        default=None, ge=1, le=INT64_MAX, description="Counts the endpoint's commits, from 1"
+    )
     positions: Annotated[
         list[PositionMove],
         Field(min_length=1, max_length=MAX_PARTITIONS),
@@ -255,19 +265,13 @@ def position_change(name: str, uid: str, topic_id: str, body: PositionsPost) -> 
     """Return the change of positions, by default in the batch's own channel."""
     if body.channel is not None and (body.uid is None or body.topic_id is None):
         raise InvalidRequest.at("/positions", "a channel is given with its uid and topic_id")
-    moved = tuple(_position(position.partition, position.to) for position in body.positions)
     return PositionChange(
-        commit=Commit(
-            channel=body.channel or name,
-            channel_uid=body.uid or uid,
-            group=body.group,
-            endpoint=body.id,
-            epoch=body.epoch,
-            generation=body.generation,
-            topic_id=topic_id,
-            number=body.number,
-            positions=moved,
-        ),
+        channel=body.channel or name,
+        channel_uid=body.uid or uid,
+        group=body.group,
+        topic_id=topic_id,
+        positions=tuple(_position(position.partition, position.to) for position in body.positions),
+        member=_member_commit(body),
         before={
             position.partition: None
             if position.from_ is None
@@ -275,6 +279,17 @@ def position_change(name: str, uid: str, topic_id: str, body: PositionsPost) -> 
             for position in body.positions
         },
     )
+
+
+def _member_commit(body: PositionsPost) -> MemberCommit | None:
+    """Return the member's endpoint and numbers, or None. Raises InvalidRequest for some of them."""
+    numbers = (body.epoch, body.generation, body.number)
+    if body.id is None and numbers == (None, None, None):
+        return None
+    if body.id is None or None in numbers:
+        raise InvalidRequest.at("/positions", "id, epoch, generation and number belong together")
+    epoch, generation, number = (value for value in numbers if value is not None)
+    return MemberCommit(endpoint=body.id, epoch=epoch, generation=generation, number=number)
 
 
 def _position(partition: int, place: PlacePut) -> Position:

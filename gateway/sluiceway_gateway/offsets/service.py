@@ -309,27 +309,15 @@ class Offsets:
         principal.require(Action.READ, name)
         with self._database.write() as tx:
             channel = hold_channel(tx, name, uid)
-            require_topic(channel.topic.id, advance.topic_id)
-            _require_partitions(channel, advance.positions)
-            current = shared_group(tx, channel, group, owner=principal.subject)
-            self._ownership.require(principal, current.owned(name), "commit")
-            groups_store.claim(tx, current, principal, channel=name, now=self._clock())
-            live = [member for member in hold_members(tx, current) if member.lives]
-            if live:
-                raise MembersOpen(
-                    f"The group {group!r} has {len(live)} live members, and only they commit. "
-                    "Join the group, use another one, or wait until they have closed."
-                )
-            stored = {
-                committed.position.partition: committed
-                for _, committed in position_store.of(tx, channel.uid, group, member=-1)
-            }
-            moving = [
-                position
-                for position in advance.positions
-                if _moves(position, stored.get(position.partition), advance, current)
-            ]
-            put_positions(tx, (channel.uid, group, -1), moving, advance.topic_id, self._clock())
+            current = apply_advance(
+                tx,
+                channel,
+                group,
+                advance,
+                ownership=self._ownership,
+                principal=principal,
+                now=self._clock(),
+            )
             kept = position_store.of(tx, channel.uid, group, member=-1)
         named = {position.partition for position in advance.positions}
         return GroupReport(
@@ -337,6 +325,44 @@ class Offsets:
             positions=tuple(pair for pair in kept if pair[1].position.partition in named),
             resets=(),
         )
+
+
+def apply_advance(
+    tx: WriteTransaction,
+    channel: Channel,
+    group: str,
+    advance: Advance,
+    *,
+    ownership: Ownership,
+    principal: Principal,
+    now: datetime,
+) -> Group:
+    """Store the positions of an advance in a channel that is locked.
+
+    Raises what `Offsets.advance` raises.
+    """
+    require_topic(channel.topic.id, advance.topic_id)
+    _require_partitions(channel, advance.positions)
+    current = shared_group(tx, channel, group, owner=principal.subject)
+    ownership.require(principal, current.owned(channel.name), "commit")
+    groups_store.claim(tx, current, principal, channel=channel.name, now=now)
+    live = [member for member in hold_members(tx, current) if member.lives]
+    if live:
+        raise MembersOpen(
+            f"The group {group!r} has {len(live)} live members, and only they commit. "
+            "Join the group, use another one, or wait until they have closed."
+        )
+    stored = {
+        committed.position.partition: committed
+        for _, committed in position_store.of(tx, channel.uid, group, member=-1)
+    }
+    moving = [
+        position
+        for position in advance.positions
+        if _moves(position, stored.get(position.partition), advance, current)
+    ]
+    put_positions(tx, (channel.uid, group, -1), moving, advance.topic_id, now)
+    return current
 
 
 def apply_commits(

@@ -24,7 +24,7 @@ from ledger_view import LedgerView
 from relay import Relay
 from sluiceway import Channel
 from sluiceway.api.ledger import LedgerCalls
-from sluiceway.confluent import Consumer, KafkaError, Producer
+from sluiceway.confluent import Consumer, KafkaError, Message, Producer
 from sluiceway.confluent.channel_producer import ChannelProducer
 from sluiceway.ledger.intervals import WrittenRecords
 from waiting import until
@@ -476,6 +476,35 @@ def test_a_second_channel_is_refused_at_its_first_message_and_aborts_the_transac
     producer.commit_transaction(30)
     assert values(site, name) == []
     assert values(site, other) == [b"5"]
+
+
+def test_offsets_of_assigned_partitions_are_committed_with_the_messages(
+    site: Facade, name: str, transactional: Callable[..., Producer], consumer: MakeConsumer
+) -> None:
+    source = site.channel(filled=6, partitions=1)
+    producer = transactional()
+    readers = [consumer(), consumer()]
+    for reader in readers:
+        reader.assign([at(source, 0, 0)])
+    (first,) = readers[0].consume(1, 30)
+
+    def copy(reader: Consumer, last: Message, value: bytes) -> None:
+        producer.begin_transaction()
+        producer.produce(name, value)
+        positions = [at(source, 0, last.offset() + 1)]
+        producer.send_offsets_to_transaction(positions, reader.consumer_group_metadata())
+        producer.commit_transaction(30)
+
+    copy(readers[0], first, b"1")
+    copy(readers[0], poll_messages(readers[0], 2)[-1], b"2")
+    assert readers[0].committed([at(source)])[0].offset == 3
+    # Another consumer of the partition has committed meanwhile.
+    error = abort_error(copy, readers[1], poll_messages(readers[1], 4)[-1], b"3")
+    assert error.txn_requires_abort()
+    assert error.code() == KafkaError._CONFLICT
+    producer.abort_transaction(30)
+    assert values(site, name) == [b"1", b"2"]
+    assert readers[1].committed([at(source)])[0].offset == 3
 
 
 def test_a_channel_without_batches_is_refused(

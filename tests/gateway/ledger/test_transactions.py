@@ -131,3 +131,59 @@ def test_a_token_that_may_not_read_the_source_commits_nothing(
     reader_positions = positions(source, reader, 1, {0: (None, 5)})
     response = ledger.post_commit(ledger.open(), {0: [(0, 8)]}, positions=reader_positions)
     assert (response.status_code, code(response)) == (403, "forbidden")
+
+
+def unjoined(source: Site, moved: dict[int, tuple[int | None, int]]) -> dict[str, Any]:
+    """Return positions of a reader that chose its partitions itself."""
+    member = dict.fromkeys(("id", "epoch", "generation"), 0)
+    whole = positions(source, member, 0, moved)
+    return {name: part for name, part in whole.items() if name not in (*member, "number")}
+
+
+def test_output_and_positions_without_membership_are_committed_together(
+    ledger: LedgerSite, source: Site
+) -> None:
+    first = unjoined(source, {0: (None, 5), 1: (None, 3)})
+    done = ledger.commit(ledger.open("k1"), {0: [(0, 8)]}, positions=first)
+    assert stored(source) == {0: 5, 1: 3}
+    assert ledger.commit(ledger.open("k1"), {0: [(0, 8)]}, positions=first) == done
+    ledger.commit(ledger.open("k2"), {0: [(8, 12)]}, positions=unjoined(source, {0: (5, 9)}))
+    assert stored(source) == {0: 9, 1: 3}
+
+
+@pytest.mark.parametrize(
+    ("moved", "change", "expected"),
+    [
+        ({0: (4, 9)}, {}, "position_moved"),
+        # Another reader has read as far: no repeat of this commit.
+        ({0: (None, 5)}, {}, "position_moved"),
+        ({0: (5, 3)}, {}, "goes_back"),
+        ({0: (5, 9)}, {"topic_id": "b3RoZXI"}, "topic_changed"),
+        ({0: (5, 9)}, {"epoch": 1}, "invalid_request"),
+        ({9: (None, 9)}, {}, "not_assigned"),
+    ],
+)
+def test_nothing_is_committed_if_a_position_without_membership_is_refused(
+    ledger: LedgerSite,
+    source: Site,
+    moved: dict[int, tuple[int | None, int]],
+    change: dict[str, Any],
+    expected: str,
+) -> None:
+    first = unjoined(source, {0: (None, 5)})
+    ledger.commit(ledger.open("k1"), {0: [(0, 8)]}, positions=first)
+    batch = ledger.open("k2")
+    response = ledger.post_commit(batch, {0: [(8, 12)]}, positions=unjoined(source, moved) | change)
+    assert (response.status_code // 100, code(response)) == (4, expected)
+    assert stored(source) == {0: 5}
+    ledger.commit(batch, {0: [(8, 12)]}, positions=unjoined(source, {0: (5, 9)}))
+
+
+def test_only_members_commit_positions_with_a_batch_while_there_are_some(
+    ledger: LedgerSite, source: Site, reader: Any
+) -> None:
+    response = ledger.post_commit(
+        ledger.open(), {0: [(0, 8)]}, positions=unjoined(source, {0: (None, 5)})
+    )
+    assert code(response) == "members_open"
+    assert stored(source) == {}
