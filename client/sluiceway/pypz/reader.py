@@ -12,6 +12,7 @@ from sluiceway.pypz.channel import ChannelBase
 from sluiceway.pypz.config import ReaderSettings, group_name, reader_settings
 from sluiceway.pypz.peers import ChannelStatusMonitor, FailedWriters
 from sluiceway.pypz.status import ChannelStatus
+from sluiceway.pypz.values import ValueSchema
 
 __all__ = ["KafkaChannelReader", "OffsetHistory"]
 
@@ -155,6 +156,8 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         self._unreturned: Mapping[int, Position] | None = None
         """The positions before a call that was interrupted, to which the next one goes back."""
         self._starts: dict[int, Position] = {}
+        self._written: Mapping[bytes, ValueSchema] = {}
+        """The schemas of values that other ports have written, by fingerprint."""
 
     def acknowledge_input(self) -> None:
         """Acknowledge all records read so far to the writers."""
@@ -273,7 +276,26 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
             timeout_ms = self.InitialDataConsumerTimeoutInMs
             self._consumer_timeout_ms = self.DataConsumerTimeoutInMs
         # Changes of writers do not end the wait: their records may be in flight.
-        return self._opened().read_some(self._settings.max_poll_records, timeout_ms / 1000)
+        reader = self._opened()
+        before = reader.position()
+        records = reader.read_some(self._settings.max_poll_records, timeout_ms / 1000)
+        values = self._resources.values
+        if values is None or not records:
+            return records
+        try:
+            return [values.from_record(record, self._other_schemas(record)) for record in records]
+        except BaseException:
+            self._unreturned = before
+            raise
+
+    def _other_schemas(self, record: Mapping[str, Any]) -> Mapping[bytes, ValueSchema]:
+        """Return the schemas of the channel's values, requested for one of another schema."""
+        values, fingerprint = self._resources.values, record["fingerprint"]
+        if values is not None and fingerprint in (values.fingerprint, *self._written):
+            return self._written
+        versions = self._resources.channel().schemas()
+        self._written = ValueSchema.of_versions([version.definition for version in versions])
+        return self._written
 
     def get_read_record_count(self) -> int:
         """Return the number of records read by this reader."""

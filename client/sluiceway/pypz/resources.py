@@ -1,7 +1,8 @@
 """Resources of a pypz channel: the gateway and the channel."""
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -13,8 +14,10 @@ from sluiceway.errors import (
     InvalidSchema,
     OptionError,
     SluicewayError,
+    UnsupportedType,
 )
 from sluiceway.pypz.config import ChannelLogger, channel_name
+from sluiceway.pypz.values import ValueSchema
 
 __all__ = ["MissingLocation", "Resources", "SchemaParseException"]
 
@@ -56,7 +59,7 @@ class Resources:
         self._grace_s = grace_s
         self._gateway: Gateway | None = None
         self._held = False
-        self._schema: tuple[Any, Schema] | None = None
+        self._schema: tuple[Any, Schema, ValueSchema | None] | None = None
 
     @property
     def gateway(self) -> Gateway:
@@ -67,11 +70,20 @@ class Resources:
 
     @property
     def schema(self) -> Schema:
-        """The port's schema. Raises SchemaParseException, UnsupportedType."""
+        """The schema of the channel's records. Raises SchemaParseException, UnsupportedType."""
+        return self._parsed[1]
+
+    @property
+    def values(self) -> ValueSchema | None:
+        """The port's schema, if its values are carried as bytes; None if they are records."""
+        return self._parsed[2]
+
+    @property
+    def _parsed(self) -> tuple[Any, Schema, ValueSchema | None]:
         definition = self._context.get_schema()
         if self._schema is None or self._schema[0] != definition:
-            self._schema = (definition, _parsed(definition))
-        return self._schema[1]
+            self._schema = (definition, *_parsed(definition))
+        return self._schema
 
     def release(self) -> None:
         """Close the connections to the gateway."""
@@ -185,12 +197,38 @@ class Resources:
         )
 
 
-def _parsed(definition: Any) -> Schema:
+def _parsed(definition: Any) -> tuple[Schema, ValueSchema | None]:
     if definition is None or definition == "":
         raise SchemaParseException(
             "the port has no schema: give it the Avro schema of its records, schema=…"
         )
+    avro = _avro_json(definition)
     try:
-        return Schema.of(definition)
+        return Schema.of(definition), None
     except InvalidSchema as error:
-        raise SchemaParseException(f"the port's schema is invalid: {error}") from error
+        if avro is None or (isinstance(avro, Mapping) and avro.get("type") == "record"):
+            raise SchemaParseException(f"the port's schema is invalid: {error}") from error
+    except UnsupportedType:
+        if avro is None:
+            raise
+    try:
+        values = ValueSchema(avro)
+    except UnsupportedType:
+        raise
+    except Exception as error:
+        raise SchemaParseException(
+            f"the port's schema is invalid: {type(error).__name__}: {error}"
+        ) from error
+    return values.schema, values
+
+
+def _avro_json(definition: Any) -> Any:
+    """Return Avro JSON as values; None for other sources of schemas."""
+    if not isinstance(definition, str):
+        return definition if isinstance(definition, Mapping | list) else None
+    try:
+        loaded = json.loads(definition)
+    except ValueError:
+        loaded = None
+    # Else the name of a type, such as `string`.
+    return definition if loaded is None else loaded

@@ -208,14 +208,16 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
         After the first such list, all lists are completed at once: the port's code omits fields,
         and a failed validation costs more than the completion.
         """
-        if self._complete is None:
+        values = self._resources.values
+        complete = self._complete
+        if values is None and complete is None:
             try:
                 return writer.prepare(records)
             except InvalidRecord:
                 complete = completion(writer.schema.record)
-        else:
-            complete = self._complete
         try:
+            if values is not None:
+                return writer.prepare([values.to_record(i, v) for i, v in enumerate(records)])
             prepared = writer.prepare(list(map(complete, records)))
         except InvalidRecord as error:
             raise InvalidRecordValue(

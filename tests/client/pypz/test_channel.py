@@ -628,6 +628,38 @@ def test_a_union_of_several_types_is_carried(bench: Bench) -> None:
     assert type(records[4]["value"]) is int
 
 
+@pytest.mark.parametrize(
+    ("schema", "records"),
+    [
+        ('"string"', ["a", "b", ""]),
+        ({"type": "map", "values": "long"}, [{"a": 1}, {}, {"b": 2, "c": 3}]),
+        (
+            {
+                "type": "record",
+                "name": "Node",
+                "fields": [
+                    {"name": "next", "type": ["null", "Node"]},
+                    {"name": "nothing", "type": "null"},
+                ],
+            },
+            [{"next": {"next": None, "nothing": None}, "nothing": None}] * 3,
+        ),
+    ],
+    ids=["strings", "maps", "recursive records"],
+)
+def test_a_schema_of_any_avro_type_is_carried(bench: Bench, schema: Any, records: Any) -> None:
+    reader, writer = bench.reader(schema=schema), bench.writer(schema=schema)
+    assert reader.invoke_resource_creation()
+    for channel in (reader, writer):
+        until(channel.invoke_open_channel)
+    with pytest.raises(InvalidRecordValue, match="record 1"):
+        writer.invoke_write_records([records[0], 5])
+    writer.invoke_write_records(records)
+    assert take(reader, 3) == records
+    reader.invoke_commit_offset(2)
+    assert reader.get_read_record_count() == 3
+
+
 def test_an_invalid_record_rejects_the_whole_list(bench: Bench) -> None:
     reader, writer = bench.pair()
     with pytest.raises(ValueError, match="record 1, field 'demoText'") as raised:
