@@ -1,7 +1,8 @@
 """KafkaChannelWriter: pypz's channel writer on a channel of a gateway."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from typing import Any
 
 from sluiceway import ChannelWriter, Endpoint
@@ -104,6 +105,21 @@ def _number(value: Any) -> Any:
 
 class InvalidRecordValue(InvalidRecord, ValueError):
     """A record does not match the port's schema; nothing of the list was sent."""
+
+
+@contextmanager
+def _refusing_values() -> Iterator[None]:
+    """Raise InvalidRecordValue in place of InvalidRecord."""
+    try:
+        yield
+    except InvalidRecord as error:
+        raise InvalidRecordValue(
+            index=error.index,
+            field=error.field,
+            reason=error.reason,
+            schema_path=error.schema_path,
+            public_reason=error.public_reason,
+        ) from error
 
 
 class NoRecordList(OptionError, TypeError):
@@ -209,24 +225,18 @@ class KafkaChannelWriter(ChannelBase[ChannelWriter]):
         and a failed validation costs more than the completion.
         """
         values = self._resources.values
-        complete = self._complete
-        if values is None and complete is None:
+        if values is not None:
+            with _refusing_values():
+                return writer.prepare([values.to_record(i, v) for i, v in enumerate(records)])
+        if self._complete is None:
             try:
                 return writer.prepare(records)
             except InvalidRecord:
                 complete = completion(writer.schema.record)
-        try:
-            if values is not None:
-                return writer.prepare([values.to_record(i, v) for i, v in enumerate(records)])
+        else:
+            complete = self._complete
+        with _refusing_values():
             prepared = writer.prepare(list(map(complete, records)))
-        except InvalidRecord as error:
-            raise InvalidRecordValue(
-                index=error.index,
-                field=error.field,
-                reason=error.reason,
-                schema_path=error.schema_path,
-                public_reason=error.public_reason,
-            ) from error
         self._complete = complete
         return prepared
 
