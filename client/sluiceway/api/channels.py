@@ -3,7 +3,8 @@
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
 from sluiceway.api.arguments import channel_path, check_seconds
 from sluiceway.api.endpoints import EndpointCalls
@@ -15,7 +16,7 @@ from sluiceway.api.models import (
     Connection,
     SchemaVersion,
 )
-from sluiceway.api.parsing import Page, to_json
+from sluiceway.api.parsing import JsonPath, Page, to_json
 from sluiceway.api.status import ChannelSummary, StatusPage, StatusReport
 from sluiceway.api.transport import Transport
 from sluiceway.errors import Conflict
@@ -24,6 +25,8 @@ __all__ = [
     "MIN_INTERVAL_S",
     "Access",
     "Control",
+    "PartitionOffsets",
+    "TopicOffsets",
     "watch_status",
     "watch_summaries",
 ]
@@ -36,6 +39,27 @@ _LIMIT = 100
 @dataclass(frozen=True, kw_only=True)
 class _SchemaVersions:
     items: tuple[SchemaVersion, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionOffsets:
+    """Offsets of a partition; `offset` is that of the first message of a time or later.
+
+    Without such a message, or without a time, it is where readers will find the next message.
+    """
+
+    partition: int
+    begin_offset: int
+    offset: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicOffsets:
+    """Offsets by partition; Kafka did not return those of the `unavailable` ones."""
+
+    topic_id: str
+    partitions: Annotated[Mapping[int, PartitionOffsets], JsonPath("partitions", by="partition")]
+    unavailable: Annotated[tuple[int, ...], JsonPath("partitions_unavailable")]
 
 
 class Control:
@@ -154,6 +178,12 @@ class Control:
         params = {"access": access, "listener": self._listener or None}
         path = f"{channel_path(name)}/connection"
         return self._transport.fetch(Connection, "GET", path, params=params, timeout_s=timeout_s)
+
+    def offsets(self, name: str, *, since: datetime | None = None) -> TopicOffsets:
+        """Return the offsets of a channel at a time, without one those of its end."""
+        params = {"since": None if since is None else since.isoformat()}
+        path = f"{channel_path(name)}/messages/offsets"
+        return self._transport.fetch(TopicOffsets, "GET", path, params=params)
 
     def cluster(self) -> Cluster:
         """Return the brokers of the Kafka cluster. Raises Forbidden unless administrator."""

@@ -154,6 +154,7 @@ class _Leases:
 class OpenBatch:
     """An open batch: by partition, it holds readers back at `begin`."""
 
+    id: str
     key: str
     owner: str
     since: datetime
@@ -377,6 +378,14 @@ class LedgerCalls:
         path = f"{_batches(request.channel)}/{batch_id}/abort"
         body = {**_writer(request), "cause": cause}
         self._transport.request("POST", path, body=body, timeout_s=timeout_s)
+
+    def abort_open(self, channel: str, batch_id: str, *, uid: str, cause: str) -> None:
+        """Abort any instance's open batch. Raises Forbidden without the scope manage or its label.
+
+        May be repeated. Raises Conflict `batch_committed` if it was committed meanwhile.
+        """
+        body = {"uid": uid, "instance": None, "cause": cause}
+        self._transport.request("POST", f"{_batches(channel)}/{batch_id}/abort", body=body)
 
     def renew(
         self,

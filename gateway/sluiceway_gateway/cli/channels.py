@@ -14,6 +14,7 @@ from sluiceway import Gateway, Heartbeat, Retention
 from sluiceway.api.ledger import CommitPage, LedgerEvent, OpenBatch, Repair
 from sluiceway.errors import SluicewayTimeout
 from sluiceway_gateway.cli import entry
+from sluiceway_gateway.cli.actions import abort, reset, resize
 from sluiceway_gateway.cli.entry import (
     confirm,
     duration,
@@ -115,9 +116,8 @@ def show(name: str, url: str | None) -> None:
 
 
 channels.add_command(gateway_option(status))
-channels.add_command(dismiss)
-channels.add_command(repair)
-channels.add_command(transfer)
+for _command in (dismiss, reset, resize, abort, repair, transfer):
+    channels.add_command(_command)
 
 
 @channels.command()
@@ -191,9 +191,6 @@ def create(
             "Missing option '--schema': a channel needs one unless its format is bytes, "
             "or it adopts the topic of a forgotten channel."
         )
-    retention = None
-    if retention_ms is not None or retention_bytes is not None:
-        retention = Retention(ms=retention_ms, bytes=retention_bytes)
     with (
         _channel_warnings() as differences,
         Gateway(url, timeout_s=entry.retry_s()) as gateway,
@@ -204,7 +201,7 @@ def create(
             _text_of(schema),
             topic=topic,
             format=format_,
-            retention=retention,
+            retention=_retention(retention_ms, retention_bytes, Retention()),
             heartbeat=_heartbeat(patience, interval, Heartbeat()),
             labels=_pairs(labels, "--label"),
             config=_pairs(config, "--config"),
@@ -232,6 +229,14 @@ def create(
 @_INTERVAL
 @click.option("--mirrored/--not-mirrored", default=None, help=_MIRRORED)
 @click.option("--idle", callback=duration, help="As for create; 0s keeps it forever.")
+@click.option("--retention-ms", type=int, help="Retention time; -1 keeps records forever.")
+@click.option("--retention-bytes", type=int, help="Retained bytes per partition.")
+@click.option(
+    "--config",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Topic setting; together they replace all settings.",
+)
 @click.option(
     "--label",
     "labels",
@@ -245,6 +250,9 @@ def update(
     schema: IO[str] | None,
     patience: float | None,
     interval: float | None,
+    retention_ms: int | None,
+    retention_bytes: int | None,
+    config: tuple[str, ...],
     labels: tuple[str, ...],
     url: str | None,
     **spec: Any,
@@ -255,6 +263,8 @@ def update(
             channel.update(
                 schema=_text_of(schema),
                 heartbeat=_heartbeat(patience, interval, channel.heartbeat),
+                retention=_retention(retention_ms, retention_bytes, channel.retention),
+                config=_pairs(config, "--config"),
                 labels=_pairs(labels, "--label"),
                 **spec,
             )
@@ -418,6 +428,15 @@ def _heartbeat(
             f"which is {timeout_ms / 1000:g} s: give a larger --patience, or a smaller interval."
         )
     return Heartbeat(interval_ms=interval_ms, timeout_ms=timeout_ms)
+
+
+def _retention(ms: int | None, size: int | None, present: Retention) -> Retention | None:
+    """Return the channel's retention; None without either option."""
+    if ms is None and size is None:
+        return None
+    return Retention(
+        ms=present.ms if ms is None else ms, bytes=present.bytes if size is None else size
+    )
 
 
 def _text_of(schema: IO[str] | None) -> str | None:

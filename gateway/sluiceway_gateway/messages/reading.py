@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from sluiceway_gateway.channels.model import Channel, Delivery
@@ -62,6 +63,31 @@ class MessagePage:
     """The reason why there are fewer messages than requested, although there are more."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PartitionOffsets:
+    """Offsets of a partition; `offset` is that of the first message of a time or later.
+
+    Without such a message, or without a time, it is where readers will find the next message:
+    `stable_offset` of exactly-once channels, else `end_offset`.
+    """
+
+    partition: int
+    begin_offset: int
+    end_offset: int
+    stable_offset: int | None
+    offset: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicOffsets:
+    """Offsets of a channel's partitions, without those of `unavailable` partitions."""
+
+    topic_id: str
+    partitions: tuple[PartitionOffsets, ...]
+    unavailable: tuple[int, ...]
+    """Partitions whose leaders did not answer."""
+
+
 class MessageReads:
     """Reads of messages of one database's channels.
 
@@ -109,6 +135,51 @@ class MessageReads:
             ended=progress.ended,
         )
 
+    def offsets(self, name: str, *, since: datetime | None) -> TopicOffsets:
+        """Return the offsets at a time, without one those of the end; changes nothing.
+
+        Raises ChannelNotFound, ChannelNotReady, KafkaUnavailable.
+        """
+        with self._database.read() as tx:
+            channel = find_channel(tx, name)
+            ledger = ledger_store.find(tx, channel.uid)
+        require_usable(channel, writes=False)
+        partitions = range(require_same_topic(self._kafka, channel))
+        bounds = self._bounds(channel, partitions)
+        at = {} if since is None else self._offsets_at(channel, bounds, since)
+        if since is not None:
+            bounds = {partition: bounds[partition] for partition in at}
+        exact = channel.spec.delivery is Delivery.EXACTLY_ONCE
+        stable = {} if ledger is None else ledger.stable
+        offsets = []
+        for partition, marks in sorted(bounds.items()):
+            readable = stable.get(partition, 0) if exact else None
+            end = marks.end_offset if readable is None else readable
+            offset = at.get(partition, -1)
+            offsets.append(
+                PartitionOffsets(
+                    partition=partition,
+                    begin_offset=marks.begin_offset,
+                    end_offset=marks.end_offset,
+                    stable_offset=readable,
+                    # Retention may have passed the end of what is committed.
+                    offset=max(marks.begin_offset, end) if offset < 0 else offset,
+                )
+            )
+        return TopicOffsets(
+            topic_id=str(channel.topic.id),
+            partitions=tuple(offsets),
+            unavailable=tuple(sorted(set(partitions) - bounds.keys())),
+        )
+
+    def _offsets_at(
+        self, channel: Channel, partitions: Iterable[int], since: datetime
+    ) -> dict[int, int]:
+        """Return by partition the offset of the first message of a time or later, or -1."""
+        # Negative numbers have other meanings in Kafka.
+        time_ms = max(0, round(since.timestamp() * 1000))
+        return self._kafka.offsets_at(channel.topic.name, partitions, time_ms)
+
     def _bounds(self, channel: Channel, partitions: Sequence[int]) -> dict[int, Watermarks]:
         watermarks = self._kafka.watermarks(channel.topic.name, partitions)
         bounds = {partition: marks for partition, marks in watermarks.items() if marks is not None}
@@ -137,9 +208,7 @@ class MessageReads:
             _require_offset(start.partition, start.offset, bounds[start.partition])
             return {start.partition: start.offset}, 0
         if start.since is not None:
-            # Negative numbers have other meanings in Kafka.
-            time_ms = max(0, round(start.since.timestamp() * 1000))
-            offsets = self._kafka.offsets_at(channel.topic.name, bounds, time_ms)
+            offsets = self._offsets_at(channel, bounds, start.since)
             at = {partition: offset for partition, offset in offsets.items() if offset >= 0}
         elif start.newest_first:
             at = {partition: marks.end_offset for partition, marks in bounds.items()}

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from sluiceway_gateway.api.auth import Reader, Writer
+from sluiceway_gateway.api.auth import Reader, Viewer, Writer
 from sluiceway_gateway.api.deps import Service
 from sluiceway_gateway.api.json import json_response
 from sluiceway_gateway.api.params import Name
@@ -17,11 +17,14 @@ from sluiceway_gateway.messages.wire import (
     Limit,
     MessagesBody,
     Offset,
+    OffsetsSince,
     PartitionNumber,
     Since,
     Start,
+    TopicOffsetsBody,
     Uncommitted,
     WrittenBody,
+    offsets_json,
     page_json,
     start_point,
     written_json,
@@ -71,6 +74,29 @@ async def list_messages(
         return json_response(page_json(page), headers={"Cache-Control": "no-store"})
 
     return await message_threads.run(read)
+
+
+@router.get(
+    "/offsets",
+    summary="Look up offsets",
+    response_model=TopicOffsetsBody,
+    response_description="The offsets",
+    responses=problems(404, 409),
+)
+async def list_offsets(
+    name: Name,
+    _viewer: Viewer,
+    message_reads: MessageReadsDep,
+    message_threads: MessageThreadsDep,
+    since: OffsetsSince = None,
+) -> Response:
+    """Return the first and the end offset of each partition, and the offset at a time.
+
+    These are the positions for a reset of a group to a time, or to the beginning or end.
+    """
+    return await message_threads.run(
+        lambda: json_response(offsets_json(message_reads.offsets(name, since=since)))
+    )
 
 
 @router.post(

@@ -19,7 +19,7 @@ from sluiceway_gateway.messages.model import (
     StartPoint,
     shortened,
 )
-from sluiceway_gateway.messages.reading import MessagePage, ShownMessage
+from sluiceway_gateway.messages.reading import MessagePage, ShownMessage, TopicOffsets
 from sluiceway_gateway.messages.writing import WrittenMessage, WrittenMessages
 from sluiceway_gateway.schemas.model import Format
 
@@ -44,6 +44,7 @@ Offset = Annotated[
 Since = Annotated[
     Time | None, Query(description="Oldest first, from the first message not older than this on")
 ]
+OffsetsSince = Annotated[Time | None, Query(description="The time; default: the end")]
 Start = Annotated[
     Literal["latest", "earliest"],
     Query(description="latest: newest first; earliest: oldest first, from the beginning"),
@@ -195,6 +196,23 @@ class MessagesBody(BaseModel):
     next_cursor: str | None = Field(description="The next page in this order; null at the end")
 
 
+class PartitionOffsetsBody(MessagePartitionBody):
+    """Offsets of a partition."""
+
+    offset: int = Field(
+        description="Of the first message with the timestamp `since` or a later one; without such "
+        "a message, and without `since`, `stable_offset` or else `end_offset`"
+    )
+
+
+class TopicOffsetsBody(BaseModel):
+    """Offsets of the partitions of a channel's topic."""
+
+    topic_id: str
+    partitions: list[PartitionOffsetsBody]
+    partitions_unavailable: list[int] = Field(description="Their leaders did not answer")
+
+
 class WrittenBatchBody(BaseModel):
     """The committed batch."""
 
@@ -229,6 +247,11 @@ def page_json(page: MessagePage) -> dict[str, Any]:
         else {"reason": page.ended, "message": _ENDED[page.ended]},
         "next_cursor": None if page.following is None else cursor_of(page.following),
     }
+
+
+def offsets_json(offsets: TopicOffsets) -> dict[str, Any]:
+    """Return the JSON of a topic's offsets."""
+    return body_of(TopicOffsetsBody, offsets, partitions_unavailable=offsets.unavailable)
 
 
 def written_json(written: WrittenMessages) -> dict[str, Any]:

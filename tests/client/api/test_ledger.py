@@ -52,7 +52,13 @@ RUNS: dict[str, Any] = {
     "runs": {"0": [[2, 5], [9, 20]], "1": [[0, 4]]},
     "truncated": {},
     "open": [
-        {"key": "k", "owner": "o", "since": "2026-01-02T03:04:05Z", "begin": {"0": 20}},
+        {
+            "id": "b1",
+            "key": "k",
+            "owner": "o",
+            "since": "2026-01-02T03:04:05Z",
+            "begin": {"0": 20},
+        },
     ],
     "halted": None,
 }

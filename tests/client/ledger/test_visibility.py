@@ -418,7 +418,13 @@ def test_the_batch_that_hides_most_is_named(
 ) -> None:
     found = opened(script, calls, connection)
     batches = [
-        {"key": key, "owner": "job", "since": "2026-01-02T03:04:05Z", "begin": {"0": begin}}
+        {
+            "id": key,
+            "key": key,
+            "owner": "job",
+            "since": "2026-01-02T03:04:05Z",
+            "begin": {"0": begin},
+        }
         for key, begin in (("late", 25), ("early", 10))
     ]
     script.response(

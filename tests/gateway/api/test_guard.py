@@ -135,6 +135,7 @@ PERMISSIONS = {
         GET /v1/channels/{name}/heartbeats
         GET /v1/channels/{name}/history
         GET /v1/channels/{name}/ledger/repair
+        GET /v1/channels/{name}/messages/offsets
         GET /v1/channels/{name}/schemas
         GET /v1/channels/{name}/status/events
         """,
