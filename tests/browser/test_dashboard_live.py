@@ -159,6 +159,7 @@ def test_a_topic_that_cannot_be_created_is_a_problem(browser: Browser, sqlite: S
         http.put("/v1/channels/new", json={"spec": {"schema": SCHEMA}}).raise_for_status()
         browser.open(url)
         browser.shows("new: The topic does not match the spec.", ".problems")
+        browser.one(".problems .disclosure").click()
         browser.shows("Kafka does not answer. The gateway retries", ".problems")
         browser.one(".problems a").click()
         browser.shows("BrokerUnavailable: Kafka does not answer.", ".conditions")

@@ -244,14 +244,31 @@ def test_offsets_are_not_reset_to_ends_that_are_not_known(browser: Browser, rig:
     browser.shows("The ends of the partitions are not known yet", "dialog [role=alert]")
 
 
-def test_problems_say_what_to_do_and_where(browser: Browser, rig: Rig) -> None:
+def test_a_problem_is_one_line_and_says_on_demand_what_to_do_and_where(
+    browser: Browser, rig: Rig
+) -> None:
     flights = site(rig)
-    writer = flights.member(role="writer", group="loader")
+    writer = flights.member(role="writer", group=f"loader of {'very ' * 30}many flights")
     flights.detach(writer, "error", cause="the disk is full", ends={})
-    browser.open(f"{rig.url}/#/channels/flights")
-    browser.shows("The writer loader (0) has failed.", "ul.problems")
-    browser.shows("the disk is full", "ul.problems")
-    browser.shows("Start it again, or dismiss it, so that readers take it as", "ul.problems")
+    flights.member(group="slow")
+    with rig.database.write() as tx:
+        tx.execute(update(endpoints).values(health="lost").where(endpoints.c.state != "error"))
+    browser.resize(400, 800)
+    heights = "return [...document.querySelectorAll('.problems .line')].map(l => l.offsetHeight)"
+    for view in ("", "#/channels/flights"):
+        browser.open(f"{rig.url}/{view}")
+        until(lambda: len(browser.all(".problems .line")) == 2, 30)
+        one, other = browser.execute_script(heights)
+        assert one == other < 32
+        assert "the disk is full" not in browser.text(".problems")
+        disclosure = browser.all(".problems .disclosure")[1]
+        assert disclosure.get_attribute("aria-expanded") == "false"
+        disclosure.click()
+        browser.shows("the disk is full", ".problems")
+        browser.shows("Start it again, or dismiss it, so that readers take it as", ".problems")
+        command = f"sluiceway channels dismiss flights --endpoint {writer['id']}"
+        assert browser.text(".problems code") == command
+        assert browser.violations() == []
     browser.one("ul.problems .advice a").click()
     browser.button("Dismiss…")
 

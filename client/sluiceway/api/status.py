@@ -47,6 +47,8 @@ class StatusProblem:
     lag_messages: int | None
     reason: str | None
     failures: int | None = None
+    advice: str | None = None
+    """What to do, with commands in backticks; None from an older gateway."""
 
     def __str__(self) -> str:
         """Return the problem, its location and its cause in one line."""

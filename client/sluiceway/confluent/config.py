@@ -134,7 +134,7 @@ class ConsumerSettings(Common):
             if patience_ms < self.patience_ms:
                 LOGGER.warning(
                     "session.timeout.ms is %d, but the channel's limit is %d, which is used; "
-                    "`sluiceway channels update --patience` raises it",
+                    "`sluiceway channels update NAME --patience SECONDS` raises it",
                     *(self.patience_ms, patience_ms),
                 )
             durations["patience_s"] = patience_ms / 1000

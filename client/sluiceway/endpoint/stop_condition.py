@@ -435,15 +435,16 @@ def _error(unaccounted: Sequence[Endpoint], channel: str, *, complete: bool) -> 
         remedies.append("restart it in its place (the same group and index), and continue to read")
     remedies.append(f"read with on_lost_writer='go_on' to end without {pronoun}")
     ids = ", ".join(repr(writer.id) for writer in writers[:_MAX_NAMED])
-    command = f"sluiceway channels dismiss {channel}" + (
-        f" --endpoint {writers[0].id}"
-        if len(writers) == 1
-        else f" --{'failed' if failed else 'lost'}"
-    )
+    if len(writers) == 1:
+        command = f"`sluiceway channels dismiss {channel} --endpoint {writers[0].id}`"
+    elif failed:
+        command = f"`sluiceway channels dismiss {channel} --failed`"
+    else:
+        command = f"`sluiceway channels dismiss {channel} --lost`"
     remedies.append(
         f"if the channel has all expected records, mark {pronoun} as finished: "
         f"channel.dismiss({ids}{', …' if len(writers) > _MAX_NAMED else ''}), or "
-        f"`{command}`"
+        f"{command}"
     )
     reason = ""
     if complete:

@@ -81,8 +81,8 @@ def require_writable(struct: spark.StructType, channel: str, schema: Schema) -> 
     """
     theirs = _columns_of(schema)
     advice = (
-        "drop or rename the column, or add it to the channel by a new schema: sluiceway channels "
-        f"update {channel} --schema FILE"
+        "drop or rename the column, or add it to the channel by a new schema: `sluiceway channels "
+        f"update {channel} --schema FILE`"
     )
     _require_columns(struct, theirs, "the dataframe", channel, advice)
     for field in struct.fields:

@@ -135,6 +135,8 @@ def _print_report(report: StatusReport) -> None:
     for problem in report.problems:
         since = "" if problem.since is None else f" (since {format_time(problem.since)})"
         click.echo(f"{problem.severity}: {printable(str(problem))}{since}")
+        if problem.advice is not None:
+            click.echo(f"  {printable(problem.advice)}")
     if report.groups:
         click.echo()
         print_table(

@@ -55,8 +55,8 @@ def _open(gateway: Gateway, name: str) -> Channel:
         return gateway.channel(name)
     except ChannelNotFound as error:
         raise click.ClickException(
-            f"there is no channel {name!r}; list the channels: sluiceway channels list; "
-            f"create it: sluiceway channels create {name} --schema FILE"
+            f"there is no channel {name!r}; list the channels: `sluiceway channels list`; "
+            f"create it: `sluiceway channels create {name} --schema FILE`"
         ) from error
 
 

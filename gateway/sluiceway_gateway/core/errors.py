@@ -260,7 +260,10 @@ class Forbidden(SluicewayGatewayError, code="forbidden", title="Not allowed"):
     """The token's scopes do not cover the request."""
 
     status = 403
-    advice = "use a token with the scope that `detail` names"
+    advice = (
+        "use a token with the scope that `detail` names; `sluiceway token create --scope SCOPE "
+        "LABEL` creates one"
+    )
 
 
 class NotFound(SluicewayGatewayError, code="not_found", title="Not found"):
@@ -273,7 +276,10 @@ class NotFound(SluicewayGatewayError, code="not_found", title="Not found"):
 class ChannelNotFound(NotFound, code="channel_not_found", title="No such channel"):
     """No channel has this name, or this uid any more."""
 
-    advice = "check the name; create the channel"
+    advice = (
+        "check the name: `sluiceway channels list`; or create the channel: `sluiceway channels "
+        "create NAME --schema FILE`"
+    )
 
 
 class MethodNotAllowed(SluicewayGatewayError, code="method_not_allowed", title="Wrong method"):
@@ -314,13 +320,18 @@ class UidMismatch(Conflict, code="uid_mismatch", title="Another channel has this
 class PartitionsShrink(Conflict, code="partitions_shrink", title="Partitions cannot shrink"):
     """Partitions cannot be removed, as their records would be lost."""
 
-    advice = "request at least the current number of partitions"
+    advice = (
+        "request at least the current number of partitions, which `sluiceway channels list` shows"
+    )
 
 
 class ChannelPinned(Conflict, code="channel_pinned", title="The channel's partitions are pinned"):
     """The channel's number of partitions is pinned."""
 
-    advice = "leave the partitions as they are, or set `pinned` to false"
+    advice = (
+        "leave the partitions as they are, or let them change: `sluiceway channels update NAME "
+        "--not-pinned`"
+    )
 
 
 class ImmutableField(Conflict, code="immutable_field", title="The field cannot be changed"):
@@ -332,13 +343,19 @@ class ImmutableField(Conflict, code="immutable_field", title="The field cannot b
 class SchemaIncompatible(Conflict, code="schema_incompatible", title="The schema is incompatible"):
     """The schema is incompatible with the channel's versions; one violation for each rule."""
 
-    advice = "change the fields that `errors` names, or `compatibility`"
+    advice = (
+        "change the fields that `errors` names, or the rule: `sluiceway channels update NAME "
+        "--compatibility none`"
+    )
 
 
 class TooManySchemas(Conflict, code="too_many_schemas", title="The channel keeps too many schemas"):
     """The channel has the largest number of schema versions."""
 
-    advice = "use an earlier schema, or create another channel"
+    advice = (
+        "use an earlier schema, which `sluiceway channels schemas NAME` lists, or create another "
+        "channel"
+    )
 
 
 class ChannelAdopted(Conflict, code="channel_adopted", title="The channel's topic is adopted"):
@@ -366,7 +383,7 @@ class ChannelNotReady(
 ):
     """The channel has no usable topic yet."""
 
-    advice = "wait; the channel's conditions have the reason"
+    advice = "wait; the channel's conditions have the reason: `sluiceway channels show NAME`"
 
 
 class ClientOutdated(Conflict, code="client_outdated", title="The client is too old"):
@@ -378,13 +395,19 @@ class ClientOutdated(Conflict, code="client_outdated", title="The client is too 
 class EndpointsLive(Conflict, code="endpoints_live", title="The channel is in use", retriable=True):
     """Writers or readers of the channel are alive."""
 
-    advice = "wait for them, close the channel, or use `force`"
+    advice = (
+        "wait for them, close the channel (`sluiceway channels close NAME`), or use `force` "
+        "(`sluiceway channels delete NAME --force`)"
+    )
 
 
 class UnreadData(Conflict, code="unread_data", title="Records were not read", retriable=True):
     """Groups have not read all of the channel's records."""
 
-    advice = "read it, reset the group, keep the topic, or use `force`"
+    advice = (
+        "read it, skip it (`sluiceway channels reset NAME GROUP --to latest`), keep the topic "
+        "(`sluiceway channels delete NAME --keep-topic`), or use `force`"
+    )
 
 
 class TopicNotFound(Conflict, code="topic_not_found", title="No such topic"):
@@ -430,7 +453,10 @@ class EndpointNotFound(NotFound, code="endpoint_not_found", title="No such endpo
 class GroupNotFound(NotFound, code="group_not_found", title="No such group"):
     """No reader has ever attached to this channel in this group."""
 
-    advice = "check the name; a group begins with its first reader"
+    advice = (
+        "check the name: `sluiceway channels status NAME` lists the groups; one begins with its "
+        "first reader"
+    )
 
 
 class Fenced(Conflict, code="fenced", title="The endpoint's place was taken"):
@@ -454,7 +480,10 @@ class EndpointIdReused(Conflict, code="endpoint_id_reused", title="The id is in 
 class GroupSize(Conflict, code="group_size", title="The group has another size"):
     """The group has another size, and live members."""
 
-    advice = "attach with the size of the live members, or resize the group"
+    advice = (
+        "attach with the size of the live members, or resize the group: `sluiceway channels "
+        "resize NAME GROUP SIZE`"
+    )
 
 
 class GroupMode(Conflict, code="group_mode", title="The group has another mode"):
@@ -468,13 +497,18 @@ class PatienceOutOfBounds(
 ):
     """An endpoint requested a heartbeat that its channel does not allow."""
 
-    advice = "request less, or raise `spec.heartbeat`"
+    advice = (
+        "request less, or raise the channel's: `sluiceway channels update NAME --patience SECONDS`"
+    )
 
 
 class GroupLargerThanPinned(Conflict, code="group_larger_than_pinned", title="Too large a group"):
     """The group has more members than the channel may have partitions."""
 
-    advice = "make the group smaller, or unpin the channel"
+    advice = (
+        "make the group smaller, or unpin the channel: `sluiceway channels update NAME "
+        "--not-pinned`"
+    )
 
 
 class MembersOpen(
@@ -482,7 +516,7 @@ class MembersOpen(
 ):
     """Other members of the group are alive."""
 
-    advice = "wait until the other members have closed"
+    advice = "wait until the other members have closed; `sluiceway channels status NAME` lists them"
 
 
 class NoGroup(Conflict, code="no_group", title="Only readers of a group commit"):
@@ -506,13 +540,18 @@ class StaleGeneration(Conflict, code="stale_generation", title="The group's gene
 class TopicChanged(Conflict, code="topic_changed", title="The positions are of another topic"):
     """The positions are of another topic."""
 
-    advice = "reset the group to positions of the current topic"
+    advice = (
+        "reset the group to positions of the current topic: `sluiceway channels reset NAME GROUP "
+        "--to earliest`"
+    )
 
 
 class GoesBack(Conflict, code="goes_back", title="A commit does not go back"):
     """Commits only go forward; a reset goes back."""
 
-    advice = "to read again on purpose, reset the group"
+    advice = (
+        "to read again on purpose, reset the group: `sluiceway channels reset NAME GROUP --to TIME`"
+    )
 
 
 class PositionMoved(Conflict, code="position_moved", title="The position was moved meanwhile"):
@@ -530,7 +569,10 @@ class BatchKeyTaken(Conflict, code="batch_key_taken", title="The batch's key is 
 class BatchOpen(Conflict, code="batch_open", title="The batch is open elsewhere", retriable=True):
     """Another live instance has the batch open, until it ends or its lease does."""
 
-    advice = "wait until the batch ends, or stop the job that has it open"
+    advice = (
+        "wait until the batch ends, stop the job that has it open, or abort the batch: `sluiceway "
+        "channels abort NAME KEY`"
+    )
 
 
 class BatchAborted(Conflict, code="batch_aborted", title="The batch was aborted"):
@@ -574,7 +616,10 @@ class ManifestConflict(Conflict, code="manifest_conflict", title="Offsets of ano
 class BeyondWatermark(Conflict, code="beyond_watermark", title="Not in Kafka yet", retriable=True):
     """The manifest ends above a partition's watermark; a new leader's may trail for a moment."""
 
-    advice = "repeat the commit; if the error persists, abort the batch"
+    advice = (
+        "repeat the commit; if the error persists, abort the batch: `sluiceway channels abort NAME "
+        "KEY`"
+    )
 
 
 class UnknownPartition(Conflict, code="unknown_partition", title="Not a partition of the batch"):
@@ -604,7 +649,7 @@ class LedgerRestored(Conflict, code="ledger_restored", title="The commit is not 
 class RepairChanged(Conflict, code="repair_changed", title="Other records are lost"):
     """The repair would give up other records than the request names."""
 
-    advice = "read the repair's plan again, and decide again"
+    advice = "read the repair's plan again, and decide again: `sluiceway channels repair NAME`"
 
 
 class NoLedger(Conflict, code="no_ledger", title="The channel has no ledger"):
@@ -616,13 +661,15 @@ class NoLedger(Conflict, code="no_ledger", title="The channel has no ledger"):
 class BatchNotFound(NotFound, code="batch_not_found", title="No such batch"):
     """The channel has no batch with this id."""
 
-    advice = "open the batch's key again"
+    advice = "open the batch's key again; `sluiceway channels commits NAME` lists open batches"
 
 
 class SnapshotNotFound(NotFound, code="snapshot_not_found", title="No such snapshot"):
     """The channel has no commit with this number."""
 
-    advice = "use a number or a time that `detail` names"
+    advice = (
+        "use a number or a time that `detail` names; `sluiceway channels commits NAME` lists them"
+    )
 
 
 class EmbeddedError(Exception):

@@ -129,13 +129,13 @@ def _start_broker(directory: Path, port: int | None, console: Console) -> KafkaS
 
 
 def _welcome(console: Console, address: str, servers: str, directory: Path) -> None:
-    export = "" if address == "http://127.0.0.1:8900" else f"  export SLUICEWAY_URL={address}\n"
+    export = "" if address == "http://127.0.0.1:8900" else f"\n  export SLUICEWAY_URL={address}"
     console.print(
         f"[bold green]Sluiceway is up.[/] Ctrl-C stops it; the data are kept.\n"
         f"  gateway  {address}  (dashboard; API reference: {address}/docs)\n"
         f"  Kafka    {servers}\n"
         f"  data     {directory}\n"
-        f"Try in another terminal:\n{export}"
+        f"Try in another terminal:{export}\n"
         "  sluiceway channels list\n"
         "  sluiceway tail NAME --from-beginning",
         soft_wrap=True,

@@ -30,7 +30,11 @@ _REFUSED: Mapping[Cause, tuple[Reason, str]] = {
         Reason.INVALID_REPLICATION,
         "delete the channel and request fewer replicas, or add brokers",
     ),
-    Cause.INVALID_CONFIG: (Reason.CONFIG_REJECTED, "change spec.config or spec.retention"),
+    Cause.INVALID_CONFIG: (
+        Reason.CONFIG_REJECTED,
+        "change spec.config or spec.retention, as with `sluiceway channels update NAME --config "
+        "KEY=VALUE`",
+    ),
     Cause.DENIED: (
         Reason.KAFKA_REFUSED,
         "let the gateway's Kafka user create, alter, describe and delete this topic",
@@ -170,18 +174,18 @@ def _topic_lost(
         return ReconcileResult(channel=channel, next_check_s=SOON_S, refusals=1)
     name, recorded = channel.topic.name, channel.topic.id
     again = "adopt a topic again" if channel.adopted else "create it again"
+    remedy = f"delete the channel (`sluiceway channels delete {channel.name}`) and {again}"
     if match is TopicMatch.VANISHED or observed is None:
         reason = Reason.TOPIC_MISSING
         message = (
             f"The topic {name} (id {recorded}) was deleted outside Sluiceway; its records are "
-            f"gone. The gateway does not recreate it: delete the channel and {again}."
+            f"gone. The gateway does not recreate it: {remedy}."
         )
     else:
         reason = Reason.TOPIC_RECREATED
         message = (
             f"The topic {name} was recreated outside Sluiceway: its id is {observed.id}, the "
-            f"channel's is {recorded}. The gateway does not change it: delete the channel and "
-            f"{again}."
+            f"channel's is {recorded}. The gateway does not change it: {remedy}."
         )
     for type_ in ("Ready", "Synced"):
         channel = channel.with_condition(type_, "False", reason, message, now)
@@ -245,7 +249,8 @@ def _synced(
         return Reason.PARTITIONS_EXCEED_SPEC, (
             f"The topic has {observed.partitions} partitions instead of "
             f"{channel.spec.partitions}. Partitions cannot be removed: set spec.partitions to "
-            f"{observed.partitions}."
+            f"{observed.partitions} (`sluiceway channels update {channel.name} --partitions "
+            f"{observed.partitions}`)."
         )
     before = channel.condition("Synced")
     if at_rest and before and (before.status, before.reason) == ("True", Reason.DRIFT_REVERTED):

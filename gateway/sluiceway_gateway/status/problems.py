@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from operator import attrgetter
+from shlex import quote
 from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field
@@ -287,6 +288,56 @@ def current_problems(
     ]
     problems.sort(key=attrgetter("order"))
     return tuple(problems)
+
+
+_STATUS = "`sluiceway channels status {channel}`"
+_DISMISS = "`sluiceway channels dismiss {channel} --endpoint {endpoint}`"
+_WRITER_ENDED = f"Start it again, or dismiss it, so that readers take it as finished: {_DISMISS}"
+_READER_ENDED = f"Start it again, or dismiss it: {_DISMISS}"
+ADVICE = {
+    "channel_failed": "The condition Ready says what happened to its topic: `sluiceway channels "
+    "show {channel}`. If its records are given up, delete the channel: `sluiceway channels delete "
+    "{channel}`",
+    "channel_not_synced": "Correct what Kafka refuses, such as a setting: `sluiceway channels "
+    "update {channel} --config KEY=VALUE`. The condition Synced has the details: `sluiceway "
+    "channels show {channel}`",
+    "partitions_unavailable": "See whether the brokers are up and the gateway reaches them: "
+    "`sluiceway channels status {channel} --watch` shows when they are back",
+    "channel_halted": "`sluiceway channels repair {channel}` shows what is lost, and asks before "
+    "it gives that up",
+    "writer_lost": _WRITER_ENDED,
+    "writer_failed": _WRITER_ENDED,
+    "reader_lost": _READER_ENDED,
+    "reader_failed": _READER_ENDED,
+    "reader_stalled": "Look at its program: it is busy with one record, hangs, or cannot reach "
+    f"Kafka. Its members: {_STATUS}",
+    "reader_stopped": f"Start a reader of the group. The end of the last one: {_STATUS}",
+    "batch_holds_readers": "It ends with its job, or with its lease. If the job is gone, abort the "
+    "batch: `sluiceway channels abort {channel} {batch}`",
+    "not_converging": "Make each member faster, or add members, one per partition at most; in a "
+    "group of a fixed size with `sluiceway channels resize {channel} {group} SIZE`",
+    "position_out_of_range": "A reader that starts there fails. Find out what was lost, then reset "
+    "the group: `sluiceway channels reset {channel} {group} --to earliest`",
+    "partitions_unread": f"Start the missing members; those that are there: {_STATUS}. Members of "
+    "older clients read added partitions after a restart",
+    "suspect": "It is lost if no heartbeat arrives in time: `sluiceway channels status {channel} "
+    "--watch` shows it",
+}
+#: Readers without a group have no size, and no positions that a command sets.
+_WITHOUT_GROUP = f"Make its program faster; its readers: {_STATUS}"
+
+
+def advice_of(channel: str, problem: CurrentProblem) -> str:
+    """Return what to do about a problem of a channel, with commands in backticks."""
+    template = ADVICE[problem.code]
+    if problem.group is None and "{group}" in template:
+        template = _WITHOUT_GROUP
+    return template.format(
+        channel=channel,
+        group=quote(problem.group or ""),
+        endpoint=problem.endpoint,
+        batch=quote(problem.batch or ""),
+    )
 
 
 def _of_channel(channel: Channel) -> Iterable[CurrentProblem]:

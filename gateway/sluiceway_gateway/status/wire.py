@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
@@ -16,7 +17,7 @@ from sluiceway_gateway.endpoints.model import ANONYMOUS, Endpoint, Mode, Role
 from sluiceway_gateway.endpoints.wire import EndpointBody, ModeWord, endpoint_json
 from sluiceway_gateway.schemas.model import Format
 from sluiceway_gateway.status.lag import GroupLag, lag_seconds, rounded
-from sluiceway_gateway.status.problems import MAX_PROBLEMS, CurrentProblem
+from sluiceway_gateway.status.problems import MAX_PROBLEMS, CurrentProblem, advice_of
 from sluiceway_gateway.status.reader_progress import ProgressState, offset_at, track_key, worst
 from sluiceway_gateway.status.sample_store import StoredSample
 from sluiceway_gateway.status.store import (
@@ -59,7 +60,10 @@ def status_rest(status: StatusReport, fragments: JsonCache) -> bytes:
         ),
         "ledger": fragments.of(("ledger", channel.uid), (last,), lambda: _ledger_json(last)),
         "write_rate": text_of(None if last is None else rounded(last.write_rate)),
-        **{name: text_of(value) for name, value in _problems_json(status.problems).items()},
+        **{
+            name: text_of(value)
+            for name, value in _problems_json(channel.name, status.problems).items()
+        },
     }
     return (",".join(f'"{name}":{text}' for name, text in parts.items()) + "}").encode()
 
@@ -100,12 +104,15 @@ def summary_json(summary: ChannelSummary) -> dict[str, Any]:
         "read_rate": rounded(summary.read_rate),
         "trend": lag and rounded(lag.trend),
         "last_heartbeat_at": summary.last_heartbeat_at and time_json(summary.last_heartbeat_at),
-        **_problems_json(summary.problems),
+        **_problems_json(summary.version.channel.name, summary.problems),
     }
 
 
-def _problems_json(problems: Sequence[CurrentProblem]) -> dict[str, Any]:
-    listed = [fields_json(problem) for problem in problems[:MAX_PROBLEMS]]
+def _problems_json(channel: str, problems: Sequence[CurrentProblem]) -> dict[str, Any]:
+    listed = [
+        fields_json(problem) | {"advice": advice_of(channel, problem)}
+        for problem in problems[:MAX_PROBLEMS]
+    ]
     return {"problems": listed, "more_problems": len(problems) > len(listed)}
 
 
@@ -373,6 +380,13 @@ class StatusGroup(BaseModel):
     partitions: list[StatusGroupPartition]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ListedProblem(CurrentProblem):
+    """A current problem of a channel, and what to do about it."""
+
+    advice: Annotated[str, Field(description="What to do, with commands in backticks")]
+
+
 _PROBLEMS = Field(
     description="Current problems: live ones before failures, errors first, by the messages that "
     f"they hold up; at most {MAX_PROBLEMS}"
@@ -391,7 +405,7 @@ class StatusBody(BaseModel):
     partitions: list[StatusPartition]
     ledger: StatusLedger | None = Field(description="null for at_least_once")
     write_rate: float | None = Field(description="Messages per second over the last seconds")
-    problems: list[CurrentProblem] = _PROBLEMS
+    problems: list[ListedProblem] = _PROBLEMS
     more_problems: bool = _MORE_PROBLEMS
 
 
@@ -410,7 +424,7 @@ class StatusLine(BaseModel):
     read_rate: float | None = Field(description="Of all groups, in messages per second")
     trend: float | None = Field(description="Growth of the largest lag in messages per second")
     last_heartbeat_at: datetime | None = Field(description=f"Of any endpoint. {_HEARTBEAT}")
-    problems: list[CurrentProblem] = _PROBLEMS
+    problems: list[ListedProblem] = _PROBLEMS
     more_problems: bool = _MORE_PROBLEMS
 
 

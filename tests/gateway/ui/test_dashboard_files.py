@@ -6,11 +6,9 @@ import re
 from base64 import b64encode
 from pathlib import Path
 
-import click
 import pytest
 
 from gateways import Rig, code
-from sluiceway_gateway.cli.entry import sluiceway
 from sluiceway_gateway.ui import routes
 
 DIRECTORY = Path(routes.__file__).parent / "static"
@@ -58,19 +56,6 @@ def test_libraries_of_charts_and_graphs_are_loaded_when_they_are_shown() -> None
     assert re.findall(r'from "\./vendor/', text) == []
     dynamic = set(re.findall(r'import\("\./vendor/([^/]+)/', text))
     assert dynamic == {"dagre", "uplot"}
-
-
-def test_commands_that_the_page_names_exist() -> None:
-    text = "".join(module.read_text() for module in MODULES)
-    named = re.findall(r"<code>sluiceway ([^<]+)</code>", text)
-    assert len(named) > 2
-    for command in named:
-        found: click.Command | None = sluiceway
-        for word in command.split():
-            if not isinstance(found, click.Group):
-                break
-            found = found.get_command(click.Context(found), word)
-        assert found is not None, command
 
 
 def test_own_modules_never_parse_text_as_html_or_code() -> None:

@@ -11,7 +11,7 @@ import { count, drainTime, duration, isUnknown, rate, Text, trend, whole } from 
 import { Graph } from "./graph.js";
 import { follow } from "./live.js";
 import { Messages } from "./messages.js";
-import { Advice, ProblemSentence } from "./problems.js";
+import { Problem } from "./problems.js";
 import { Readers } from "./readers.js";
 import { hasFollowed, href, route } from "./router.js";
 import { Schemas } from "./schemas.js";
@@ -87,7 +87,7 @@ function Summary({ name, status, gone }) {
       ${!gone && html`<span class="actions">${channelActions(name, status).map(({ title, onClick, disabled }) => html`<button key=${title} onClick=${onClick} disabled=${disabled}>${title}</button>`)}</span>`}
     </div>
     ${problems.length > 0 && html`<ul class="problems">
-      ${problems.map((fact) => html`<li class=${fact.severity}><span class="shape" aria-hidden="true">${fact.severity === "error" ? "■" : "▲"}</span><span class="sr">${fact.severity}: </span><${ProblemSentence} fact=${fact} /><${Advice} name=${name} fact=${fact} /></li>`)}
+      ${problems.map((fact) => html`<${Problem} key=${`${fact.code}/${fact.endpoint ?? fact.batch ?? fact.group}/${fact.index}`} name=${name} fact=${fact} />`)}
       ${status.more_problems && html`<li><span class="hint">There are more: the first ${whole(problems.length)} are listed.</span></li>`}
     </ul>`}
     <dl class="figures">

@@ -2,7 +2,7 @@
 
 import { channels, followChannels, loaded } from "./channels.js";
 import { ageOf, ago, count, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
-import { allProblems, isEnded, ProblemSentence } from "./problems.js";
+import { allProblems, isEnded, Problem } from "./problems.js";
 import { href, route, setQuery } from "./router.js";
 import { lineState, State } from "./states.js";
 import { VirtualTable } from "./table.js";
@@ -41,13 +41,7 @@ function Problems() {
     </h2>
     ${all.length > 0 &&
     html`<ul>
-      ${shown.map(
-        ({ fact, channel }) => html`<li class=${fact.severity} key=${`${channel}/${fact.code}/${fact.endpoint ?? fact.batch ?? fact.group}/${fact.index}`}>
-          <span class="shape" aria-hidden="true">${fact.severity === "error" ? "■" : "▲"}</span>
-          <span class="sr">${fact.severity}: </span>
-          <${ProblemSentence} fact=${fact} channel=${channel} />
-        </li>`,
-      )}
+      ${shown.map(({ fact, channel }) => html`<${Problem} key=${`${channel}/${fact.code}/${fact.endpoint ?? fact.batch ?? fact.group}/${fact.index}`} name=${channel} fact=${fact} linked />`)}
     </ul>`}
     ${all.length > SHOWN_PROBLEMS &&
     html`<button onClick=${() => setOpen(!open)} aria-expanded=${open}>
