@@ -49,6 +49,7 @@ from sluiceway_gateway.lifecycle.service import Lifecycle
 from sluiceway_gateway.loops import Loops
 from sluiceway_gateway.messages import routes as messages_routes
 from sluiceway_gateway.messages.reading import MessageReads
+from sluiceway_gateway.messages.search import MessageSearches
 from sluiceway_gateway.messages.threads import BoundedThreads
 from sluiceway_gateway.messages.writing import MessageWrites
 from sluiceway_gateway.offsets import routes as offsets_routes
@@ -91,7 +92,9 @@ class Services:
     ledger_reads: LedgerReads
     message_reads: MessageReads
     message_writes: MessageWrites
+    message_searches: MessageSearches
     message_threads: BoundedThreads
+    search_threads: BoundedThreads
     registry: Registry
     repairs: Repairs
     statuses: Statuses
@@ -190,6 +193,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         on_pass=on_pass,
         clock=clock,
     )
+    message_reads = MessageReads(database, kafka)
     offsets = Offsets(database, tokens, ownership=ownership, on_pass=on_pass, clock=clock)
     offset_imports = OffsetImports(
         database, kafka, ownership=ownership, stable_of=ledger_store.stable_of, clock=clock
@@ -214,9 +218,12 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         acknowledgements=Acknowledgements(database, changes),
         ledgers=ledgers,
         ledger_reads=LedgerReads(database),
-        message_reads=MessageReads(database, kafka),
+        message_reads=message_reads,
+        message_searches=MessageSearches(database, kafka, message_reads),
         message_writes=MessageWrites(database, kafka, channels, ledgers, clock=clock),
         message_threads=BoundedThreads("for messages", running=4, waiting=16),
+        # A search may take an hour, so none waits for others.
+        search_threads=BoundedThreads("for searches", running=8, waiting=0),
         registry=Registry(database),
         repairs=Repairs(database, kafka, clock=clock),
         statuses=statuses,

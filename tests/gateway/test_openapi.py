@@ -34,8 +34,8 @@ HERE = Path(__file__).parent
 TOKEN_KEY = "0123456789abcdef" * 2
 # Limits of fields are checked before Kafka is needed, so without Kafka random requests suffice.
 PHASES = {"up": "coverage,fuzzing", "down": "fuzzing"}
-# Event streams do not end; test_status_events.py tests them.
-ENDLESS = "/events$"
+# Event streams and searches that follow do not end: test_status_events.py, test_searching.py.
+ENDLESS = "/(events|search)$"
 STATEFUL_S = 40
 # JSON schemas cannot express the grammars of Avro, selectors and cursors. openapi_hooks.py checks
 # server errors.

@@ -1,5 +1,6 @@
 """Requests about channels, and status watchers."""
 
+import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from sluiceway.api.models import (
 )
 from sluiceway.api.parsing import JsonPath, Page, to_json
 from sluiceway.api.status import ChannelSummary, StatusPage, StatusReport
-from sluiceway.api.transport import Transport
+from sluiceway.api.transport import Params, Transport
 from sluiceway.errors import Conflict
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
 Access = Literal["read", "write"]
 
 _LIMIT = 100
+#: A search reports about once a second, but not while Kafka is silent.
+_SILENCE_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +187,11 @@ class Control:
         params = {"since": None if since is None else since.isoformat()}
         path = f"{channel_path(name)}/messages/offsets"
         return self._transport.fetch(TopicOffsets, "GET", path, params=params)
+
+    def search(self, name: str, params: Params) -> Iterator[Mapping[str, Any]]:
+        """Yield the JSON lines of a search of a channel's messages, with these parameters."""
+        path = f"{channel_path(name)}/messages/search"
+        return map(json.loads, self._transport.lines(path, params=params, silence_s=_SILENCE_S))
 
     def cluster(self) -> Cluster:
         """Return the brokers of the Kafka cluster. Raises Forbidden unless administrator."""

@@ -216,6 +216,31 @@ class Transport:
             if cursor is None:
                 return
 
+    def lines(self, path: str, *, params: Params, silence_s: float) -> Iterator[str]:
+        """Yield the lines of a response as they come. Not repeated.
+
+        Raises GatewayError, GatewayUnavailable also after `silence_s` without a line.
+        """
+        params = {name: value for name, value in params.items() if value is not None}
+        timeout = httpx.Timeout(self._timeout_s, read=silence_s)
+        token = self._token.current
+        auth = None if token is None else token.authorize
+        try:
+            with (
+                self._using_connections(),
+                self._http.stream("GET", path, params=params, auth=auth, timeout=timeout) as stream,
+            ):
+                if not stream.is_success:
+                    stream.read()
+                    raise problem(stream, via=self._via)
+                yield from stream.iter_lines()
+        except httpx.TransportError as error:
+            clear_tracebacks(error)
+            raise GatewayUnavailable(
+                f"the gateway at {self.url} broke off its response{self._via}: "
+                f"{error or type(error).__name__}. Send the request again"
+            ) from error
+
     def parse(self, kind: type[T], response: httpx.Response, **local: object) -> T:
         """Return a response as a `kind`, with its ETag. Raises IncompatibleGateway."""
         try:

@@ -26,6 +26,7 @@ from sluiceway_gateway.cli.entry import (
     waiting_for,
     yes_option,
 )
+from sluiceway_gateway.cli.search import search
 from sluiceway_gateway.cli.status import (
     dismiss,
     open_channel,
@@ -116,7 +117,7 @@ def show(name: str, url: str | None) -> None:
 
 
 channels.add_command(gateway_option(status))
-for _command in (dismiss, reset, resize, abort, repair, transfer):
+for _command in (search, dismiss, reset, resize, abort, repair, transfer):
     channels.add_command(_command)
 
 

@@ -23,6 +23,8 @@ READ_S = 4.0
 """Time after which a response is returned with the messages read so far."""
 MAX_RECORDS = 100
 """Maximum shown records of a message."""
+MAX_PATTERN = 200
+"""Maximum characters of an expression that is searched."""
 _ROUND_MESSAGES = 2_000
 """Maximum messages of a round, in all partitions together."""
 _GAP = 1_000
@@ -177,13 +179,15 @@ def merged(by_partition: Mapping[int, Sequence[ReadMessage]], *, newest: bool) -
 class ReadProgress:
     """The reading of one request: rounds, each of a window of every partition that has more.
 
-    `at` is, by partition, where the next round begins, or ends if `newest`.
+    `at` is, by partition, where the next round begins, or ends if `newest`. With `round_messages`,
+    a round has at most about so many messages, however few of them are selected.
     """
 
     views: Mapping[int, PartitionView]
     at: dict[int, int]
     newest: bool
     limit: int
+    round_messages: int | None = None
     by_partition: defaultdict[int, deque[ReadMessage]] = field(
         default_factory=lambda: defaultdict(deque)
     )
@@ -203,6 +207,8 @@ class ReadProgress:
             return {}
         wanted = self.limit - self.count
         size = max(1, min(wanted, _ROUND_MESSAGES // max(1, len(self.at)))) * self._grown
+        if self.round_messages is not None:
+            size = max(1, self.round_messages // max(1, len(self.at)))
         windows = {
             partition: window(self.views[partition], at, min(size, _MAX_WINDOW), newest=self.newest)
             for partition, at in self.at.items()
@@ -252,6 +258,16 @@ class ReadProgress:
         # Windows grow if most offsets have no message to show, as in compacted topics.
         self._grown = min(_MAX_WINDOW, self._grown * 4) if selected.count < len(windows) else 1
 
+    def take(self) -> list[ReadMessage]:
+        """Return the messages of the last rounds, and forget them and their size."""
+        messages = self.messages()
+        self.limit -= len(messages)
+        self.by_partition.clear()
+        self.size_bytes = 0
+        if self.ended == "bytes":
+            self.ended = None
+        return messages
+
     def messages(self) -> list[ReadMessage]:
         """Return all messages so far, in the order in which they are shown."""
         return merged(self.by_partition, newest=self.newest)
@@ -263,6 +279,20 @@ class ReadProgress:
             for partition, view in self.views.items()
         )
         return StartPoint(newest_first=self.newest, bounds=dict(self.at)) if more else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """What a message must contain; without `text` and `regex`, anything.
+
+    Both are looked for in the key, the values of headers and the records, or only in `field`: a
+    path of names in the records, `@key`, or `@header.` with a name.
+    """
+
+    text: str | None = None
+    """Regardless of case."""
+    regex: str | None = None
+    field: str | None = None
 
 
 _TEXT_SHARE = 4

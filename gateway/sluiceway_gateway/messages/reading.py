@@ -112,11 +112,11 @@ class MessageReads:
             versions = schemas_store.versions(tx, channel.uid)
         require_usable(channel, writes=False)
         partitions = require_same_topic(self._kafka, channel)
-        chosen = _chosen(start, partitions)
-        bounds = self._bounds(channel, chosen)
+        chosen = chosen_partitions(start, partitions)
+        bounds = self.bounds(channel, chosen)
         at, left_out = self._start(channel, start, bounds)
         newest = start.newest_first
-        views = self._views(channel, bounds, at, newest=newest, uncommitted=uncommitted)
+        views = self.views(channel, bounds, at, newest=newest, uncommitted=uncommitted)
         deadline_s = time.monotonic() + self._read_s
         progress = ReadProgress(views=views, at=at, newest=newest, limit=limit)
         with window_reader(self._kafka.client, channel.topic.name) as reader:
@@ -130,7 +130,7 @@ class MessageReads:
             partitions=tuple(views.values()),
             left_out=left_out,
             unavailable=tuple(partition for partition in chosen if partition not in bounds),
-            messages=self._shown(channel, versions, progress.messages(), uncommitted=uncommitted),
+            messages=self.shown(channel, versions, progress.messages(), uncommitted=uncommitted),
             following=_following(start, progress, bounds),
             ended=progress.ended,
         )
@@ -145,8 +145,8 @@ class MessageReads:
             ledger = ledger_store.find(tx, channel.uid)
         require_usable(channel, writes=False)
         partitions = range(require_same_topic(self._kafka, channel))
-        bounds = self._bounds(channel, partitions)
-        at = {} if since is None else self._offsets_at(channel, bounds, since)
+        bounds = self.bounds(channel, partitions)
+        at = {} if since is None else self.offsets_at(channel, bounds, since)
         if since is not None:
             bounds = {partition: bounds[partition] for partition in at}
         exact = channel.spec.delivery is Delivery.EXACTLY_ONCE
@@ -172,7 +172,7 @@ class MessageReads:
             unavailable=tuple(sorted(set(partitions) - bounds.keys())),
         )
 
-    def _offsets_at(
+    def offsets_at(
         self, channel: Channel, partitions: Iterable[int], since: datetime
     ) -> dict[int, int]:
         """Return by partition the offset of the first message of a time or later, or -1."""
@@ -180,7 +180,11 @@ class MessageReads:
         time_ms = max(0, round(since.timestamp() * 1000))
         return self._kafka.offsets_at(channel.topic.name, partitions, time_ms)
 
-    def _bounds(self, channel: Channel, partitions: Sequence[int]) -> dict[int, Watermarks]:
+    def bounds(self, channel: Channel, partitions: Sequence[int]) -> dict[int, Watermarks]:
+        """Return the watermarks of the partitions whose leaders answer.
+
+        Raises KafkaUnavailable if none does.
+        """
         watermarks = self._kafka.watermarks(channel.topic.name, partitions)
         bounds = {partition: marks for partition, marks in watermarks.items() if marks is not None}
         if not bounds:
@@ -208,7 +212,7 @@ class MessageReads:
             _require_offset(start.partition, start.offset, bounds[start.partition])
             return {start.partition: start.offset}, 0
         if start.since is not None:
-            offsets = self._offsets_at(channel, bounds, start.since)
+            offsets = self.offsets_at(channel, bounds, start.since)
             at = {partition: offset for partition, offset in offsets.items() if offset >= 0}
         elif start.newest_first:
             at = {partition: marks.end_offset for partition, marks in bounds.items()}
@@ -225,7 +229,7 @@ class MessageReads:
         }
         return starts, len(filled) - len(filled[:MAX_READ_PARTITIONS])
 
-    def _views(
+    def views(
         self,
         channel: Channel,
         bounds: Mapping[int, Watermarks],
@@ -234,6 +238,7 @@ class MessageReads:
         newest: bool,
         uncommitted: bool,
     ) -> dict[int, PartitionView]:
+        """Return the visible parts of the partitions: from `at` on or, if `newest`, below it."""
         exact = channel.spec.delivery is Delivery.EXACTLY_ONCE
         parts = {
             partition: Interval(bounds[partition].begin_offset, bounds[partition].end_offset)
@@ -249,7 +254,7 @@ class MessageReads:
                 stable = {} if ledger is None else ledger.stable
                 if not uncommitted:
                     parts = {
-                        partition: Interval(part.first, stable.get(partition, 0))
+                        partition: Interval(part.first, min(part.end, stable.get(partition, 0)))
                         for partition, part in parts.items()
                     }
                     ahead = {
@@ -273,7 +278,7 @@ class MessageReads:
             for partition, part in parts.items()
         }
 
-    def _shown(
+    def shown(
         self,
         channel: Channel,
         versions: Sequence[SchemaVersion],
@@ -281,6 +286,7 @@ class MessageReads:
         *,
         uncommitted: bool,
     ) -> tuple[ShownMessage, ...]:
+        """Return messages with their records, and with `uncommitted` whether they are committed."""
         # Imported on use: the libraries take memory that most gateways do not need.
         from sluiceway_gateway.messages.records import MessageDecoder
 
@@ -334,7 +340,7 @@ def require_same_topic(kafka: KafkaAdmin, channel: Channel) -> int:
     return len(topic.partitions)
 
 
-def _chosen(start: StartPoint, partitions: int) -> Sequence[int]:
+def chosen_partitions(start: StartPoint, partitions: int) -> Sequence[int]:
     """Return the partitions of a start point, by default all. Raises InvalidRequest."""
     if start.bounds is not None:
         named = sorted(start.bounds)

@@ -5,6 +5,7 @@ imports it.
 """
 
 import itertools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,25 @@ class MessageDecoder:
             records += to_records(shown, out_of_range_as_text=True)
         count = sum(batch.num_rows for batch in decoded.batches)
         return MessageContent(schema=version, records=json_value(records), record_count=count)
+
+    def records(self, values: Sequence[bytes | None]) -> list[list[Any] | None]:
+        """Return all records of each value as JSON values; None for one that is not decoded."""
+        by_id: defaultdict[int | None, list[int]] = defaultdict(list)
+        for index, value in enumerate(values):
+            by_id[self._schema_id(value)].append(index)
+        decoded_records: list[list[Any] | None] = [None] * len(values)
+        for id_, indices in by_id.items():
+            decoded = self._decoder(id_).decode([values[index] for index in indices])
+            corrupt = {message.index for message in decoded.corrupt}
+            rows = itertools.chain.from_iterable(
+                json_value(to_records(batch, out_of_range_as_text=True))
+                for batch in decoded.batches
+            )
+            counts = itertools.repeat(1) if decoded.counts is None else decoded.counts
+            for place, (index, count) in enumerate(zip(indices, counts, strict=False)):
+                if place not in corrupt:
+                    decoded_records[index] = list(itertools.islice(rows, count))
+        return decoded_records
 
     def _schema_id(self, value: bytes | None) -> int | None:
         match self._format:

@@ -1,31 +1,52 @@
 """Routes of messages: read a few of a channel's, and write a few by hand."""
 
-from typing import Annotated
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from sluiceway_gateway.api.auth import Reader, Viewer, Writer
-from sluiceway_gateway.api.deps import Service
+from sluiceway_gateway.api.auth import Reader, Viewer, Writer, authenticate_again
+from sluiceway_gateway.api.deps import ChangesDep, Service
 from sluiceway_gateway.api.json import json_response
 from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute
+from sluiceway_gateway.core.errors import Unauthenticated
+from sluiceway_gateway.messages.model import Condition
 from sluiceway_gateway.messages.reading import MessageReads
+from sluiceway_gateway.messages.search import MessageSearches, SearchEnd, SearchEvents
 from sluiceway_gateway.messages.threads import BoundedThreads
 from sluiceway_gateway.messages.wire import (
     Cursor,
+    Follow,
     Limit,
+    Matches,
     MessagesBody,
     Offset,
     OffsetsSince,
     PartitionNumber,
+    SearchCursor,
+    SearchField,
+    SearchLine,
+    SearchRegex,
+    SearchSince,
+    SearchText,
+    SearchUntil,
     Since,
     Start,
     TopicOffsetsBody,
     Uncommitted,
     WrittenBody,
+    end_line,
+    match_line,
     offsets_json,
     page_json,
+    progress_line,
+    search_request,
     start_point,
     written_json,
 )
@@ -37,6 +58,8 @@ router = APIRouter(
 
 MessageReadsDep = Annotated[MessageReads, Depends(Service("message_reads"))]
 MessageThreadsDep = Annotated[BoundedThreads, Depends(Service("message_threads"))]
+MessageSearchesDep = Annotated[MessageSearches, Depends(Service("message_searches"))]
+SearchThreadsDep = Annotated[BoundedThreads, Depends(Service("search_threads"))]
 MessageWritesDep = Annotated[MessageWrites, Depends(Service("message_writes"))]
 
 
@@ -97,6 +120,113 @@ async def list_offsets(
     return await message_threads.run(
         lambda: json_response(offsets_json(message_reads.offsets(name, since=since)))
     )
+
+
+class _Lines(StreamingResponse):
+    """Lines of JSON, whose source is closed with the connection."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, lines: AsyncGenerator[bytes], **options: Any) -> None:
+        super().__init__(lines, **options)
+        self._lines = lines
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the lines until they end, or the client is gone."""
+        async with aclosing(self._lines):
+            await super().__call__(scope, receive, send)
+
+
+@router.get(
+    "/search",
+    summary="Search messages",
+    response_class=_Lines,
+    response_model=SearchLine,
+    response_description="Lines of JSON: the progress about once a second, matches, the end",
+    responses=problems(404, 409),
+)
+async def search_messages(
+    name: Name,
+    request: Request,
+    _reader: Reader,
+    message_searches: MessageSearchesDep,
+    search_threads: SearchThreadsDep,
+    changes: ChangesDep,
+    text: SearchText = None,
+    regex: SearchRegex = None,
+    field: SearchField = None,
+    partition: PartitionNumber = None,
+    since: SearchSince = None,
+    until: SearchUntil = None,
+    start: Start = "latest",
+    cursor: SearchCursor = None,
+    limit: Matches = 50,
+    follow: Follow = False,
+    uncommitted: Uncommitted = False,
+) -> Response:
+    """Search messages from the newest one back, or from the oldest on; changes no positions.
+
+    Sends matches as they are found, and ends after 1,000,000 messages, 1 GiB or a minute:
+    `next_cursor` of the end continues. Disconnect to cancel it. The first 65,536 characters of a
+    message are searched. On exactly-once channels searches committed messages.
+    """
+    search = search_request(
+        Condition(text=text, regex=regex, field=field),
+        partition=partition,
+        since=since,
+        until=until,
+        start=start,
+        cursor=cursor,
+        limit=limit,
+        follow=follow,
+        uncommitted=uncommitted,
+    )
+    # Records must not stay in caches, and proxies must not buffer matches.
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    if request.state.method == "HEAD":
+        # There is no body to wait for.
+        return Response(headers=headers, media_type=_Lines.media_type)
+
+    def run(send: Callable[[bytes], None], stopped: Callable[[], bool]) -> None:
+        events = SearchEvents(
+            on_match=lambda channel, shown: send(match_line(channel, shown)),
+            on_progress=lambda progress: send(progress_line(progress)),
+            on_end=lambda end: send(end_line(end)),
+            stopped=lambda: changes.is_closed or stopped(),
+        )
+        message_searches.run(name, search, events)
+
+    lines = _while_authenticated(request, search_threads.stream(run))
+    # Errors before the first line are responses of their own.
+    first = await anext(lines)
+    return _Lines(_chained(first, lines), headers=headers)
+
+
+_AUTHENTICATED_S = 10.0
+
+
+async def _while_authenticated(
+    request: Request, lines: AsyncGenerator[bytes]
+) -> AsyncGenerator[bytes]:
+    """Yield the lines, and end with a last one once the token is not valid any more."""
+    due_s = time.monotonic() + _AUTHENTICATED_S
+    async with aclosing(lines):
+        async for line in lines:
+            if time.monotonic() >= due_s:
+                try:
+                    await authenticate_again(request)
+                except Unauthenticated as error:
+                    yield end_line(SearchEnd(reason="stopped", error=error))
+                    return
+                due_s = time.monotonic() + _AUTHENTICATED_S
+            yield line
+
+
+async def _chained(first: bytes, lines: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    async with aclosing(lines):
+        yield first
+        async for line in lines:
+            yield line
 
 
 @router.post(

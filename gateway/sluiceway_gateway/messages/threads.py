@@ -1,13 +1,25 @@
 """Threads for slow requests."""
 
-from collections.abc import Callable
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from typing import TypeVar
 
-from anyio import CapacityLimiter, to_thread
+from anyio import (
+    BrokenResourceError,
+    CapacityLimiter,
+    ClosedResourceError,
+    create_memory_object_stream,
+    from_thread,
+    to_thread,
+)
 
 from sluiceway_gateway.core.errors import TooManyWaiters
 
 _T = TypeVar("_T")
+#: What a stream sends ahead of its recipient.
+_UNREAD_LINES = 16
 
 
 class BoundedThreads:
@@ -19,6 +31,11 @@ class BoundedThreads:
         self._limiter = CapacityLimiter(running)
         self._most = running + waiting
         self._present = 0
+
+    @property
+    def present(self) -> int:
+        """The number of calls that run or wait."""
+        return self._present
 
     async def run(self, call: Callable[[], _T]) -> _T:
         """Return what the call returns, on the event loop. Raises TooManyWaiters.
@@ -35,3 +52,36 @@ class BoundedThreads:
             return await to_thread.run_sync(call, limiter=self._limiter)
         finally:
             self._present -= 1
+
+    async def stream(
+        self, call: Callable[[Callable[[bytes], None], Callable[[], bool]], None]
+    ) -> AsyncGenerator[bytes]:
+        """Yield what the call sends, until it returns, and raise its error. Raises TooManyWaiters.
+
+        `call` gets a function that sends, and waits for a slow recipient, and one that returns
+        whether the generator was closed. After that, what it sends is dropped.
+        """
+        sender, receiver = create_memory_object_stream[bytes](_UNREAD_LINES)
+        closed = threading.Event()
+
+        def send(line: bytes) -> None:
+            with suppress(BrokenResourceError, ClosedResourceError):
+                from_thread.run(sender.send, line)
+
+        task = asyncio.ensure_future(self.run(lambda: call(send, closed.is_set)))
+        task.add_done_callback(lambda _: sender.close())
+        try:
+            async for line in receiver:
+                yield line
+            await task
+        finally:
+            # The thread ends by itself, soon.
+            closed.set()
+            receiver.close()
+            task.add_done_callback(_ignore)
+
+
+def _ignore(task: asyncio.Task[None]) -> None:
+    """Look at the error of a call that nobody waits for, which asyncio would log."""
+    if not task.cancelled():
+        task.exception()

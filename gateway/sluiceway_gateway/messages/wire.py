@@ -2,24 +2,36 @@
 
 import base64
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
 from pydantic import BaseModel, Field
+from pydantic_core import to_json
 
 from sluiceway_gateway.api.json import body_of, time_json
 from sluiceway_gateway.api.models import INT64_MAX, Time
 from sluiceway_gateway.api.params import decoded_cursor, encoded_cursor
+from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.core.names import MAX_PARTITIONS
 from sluiceway_gateway.messages.model import (
     MAX_MESSAGES,
+    MAX_PATTERN,
     MAX_READ_PARTITIONS,
+    Condition,
     StartPoint,
     shortened,
 )
 from sluiceway_gateway.messages.reading import MessagePage, ShownMessage, TopicOffsets
+from sluiceway_gateway.messages.search import (
+    MAX_MATCHES,
+    EndReason,
+    SearchEnd,
+    SearchProgress,
+    SearchRequest,
+)
 from sluiceway_gateway.messages.writing import WrittenMessage, WrittenMessages
 from sluiceway_gateway.schemas.model import Format
 
@@ -43,6 +55,43 @@ Offset = Annotated[
 ]
 Since = Annotated[
     Time | None, Query(description="Oldest first, from the first message not older than this on")
+]
+SearchText = Annotated[
+    str | None,
+    Query(min_length=1, max_length=1000, description="The message contains it, regardless of case"),
+]
+SearchRegex = Annotated[
+    str | None,
+    Query(
+        min_length=1,
+        max_length=MAX_PATTERN,
+        description="The message contains a match, in RE2's syntax; (?i) ignores case, ^ and $ are "
+        "the ends of a value",
+    ),
+]
+SearchField = Annotated[
+    str | None,
+    Query(
+        min_length=1,
+        max_length=500,
+        description="Only in this field of the records, such as `carrier` or `address.city`, in "
+        "the key (`@key`), or in a header (`@header.NAME`)",
+    ),
+]
+SearchSince = Annotated[
+    Time | None, Query(description="From the first message with this timestamp or a later one on")
+]
+SearchUntil = Annotated[
+    Time | None, Query(description="Up to the first message with this timestamp or a later one")
+]
+SearchCursor = Annotated[
+    str | None,
+    Query(max_length=8_000, description="next_cursor of a search with the same other parameters"),
+]
+Matches = Annotated[int, Query(ge=1, le=MAX_MATCHES, description="End after so many matches")]
+Follow = Annotated[
+    bool,
+    Query(description="Go on with new messages, from the end, `since` or a cursor on, for an hour"),
 ]
 OffsetsSince = Annotated[Time | None, Query(description="The time; default: the end")]
 Start = Annotated[
@@ -115,6 +164,20 @@ def start_point(
             "query:cursor", "not a cursor of messages; use next_cursor of the previous response"
         )
     return point
+
+
+def search_request(
+    condition: Condition, *, start: str, partition: int | None, cursor: str | None, **options: Any
+) -> SearchRequest:
+    """Return the search of a request's parameters; raises InvalidRequest."""
+    follow, until = options["follow"], options["until"]
+    if follow and (until is not None or start == "earliest"):
+        name = "start" if until is None else "until"
+        raise InvalidRequest.at(f"query:{name}", "not together with follow; give one of them")
+    point = start_point(partition=partition, offset=None, since=None, start=start, cursor=cursor)
+    if follow:
+        point = replace(point, newest_first=False)
+    return SearchRequest(condition=condition, start=point, **options)
 
 
 class BytesBody(BaseModel):
@@ -213,6 +276,39 @@ class TopicOffsetsBody(BaseModel):
     partitions_unavailable: list[int] = Field(description="Their leaders did not answer")
 
 
+class SearchProgressBody(BaseModel):
+    """What a search has read."""
+
+    scanned: int = Field(description="Messages")
+    scanned_bytes: int
+    passed: int = Field(description="Offsets, of `total`")
+    total: int
+
+
+class SearchEndBody(BaseModel):
+    """The end of a search."""
+
+    reason: EndReason = Field(
+        description="`end`: all was searched; `limit`: so many matches; `messages`, `bytes`, "
+        "`time`: so much was searched; `error`; `stopped`: the gateway stops, or the token is not "
+        "valid any more"
+    )
+    message: str | None = Field(description="The reason of `error` and `stopped`")
+    partitions_left_out: int = Field(
+        description="With messages, but not searched: there are too many; give `partition`"
+    )
+    partitions_unavailable: list[int] = Field(description="Their leaders did not answer")
+    next_cursor: str | None = Field(description="Continues the search; null if nothing is left")
+
+
+class SearchLine(BaseModel):
+    """A line of a search: one of these. The last one is `end`."""
+
+    message: MessageBody | None = None
+    progress: SearchProgressBody | None = None
+    end: SearchEndBody | None = None
+
+
 class WrittenBatchBody(BaseModel):
     """The committed batch."""
 
@@ -247,6 +343,35 @@ def page_json(page: MessagePage) -> dict[str, Any]:
         else {"reason": page.ended, "message": _ENDED[page.ended]},
         "next_cursor": None if page.following is None else cursor_of(page.following),
     }
+
+
+def match_line(channel: Channel, shown: ShownMessage) -> bytes:
+    """Return the line of a match."""
+    return _line("message", _message_json(shown, channel.spec.format, _MESSAGE_CHARACTERS))
+
+
+def progress_line(progress: SearchProgress) -> bytes:
+    """Return the line of a search's progress."""
+    return _line("progress", body_of(SearchProgressBody, progress))
+
+
+def end_line(end: SearchEnd) -> bytes:
+    """Return the line of a search's end."""
+    return _line(
+        "end",
+        body_of(
+            SearchEndBody,
+            end,
+            message=None if end.error is None else str(end.error),
+            partitions_left_out=end.left_out,
+            partitions_unavailable=end.unavailable,
+            next_cursor=None if end.following is None else cursor_of(end.following),
+        ),
+    )
+
+
+def _line(kind: str, body: dict[str, Any]) -> bytes:
+    return to_json({kind: body}) + b"\n"
 
 
 def offsets_json(offsets: TopicOffsets) -> dict[str, Any]:

@@ -147,6 +147,7 @@ PERMISSIONS = {
         GET /v1/channels/{name}/groups/{group}/offsets/import
         POST /v1/channels/{name}/groups/{group}/offsets/import
         GET /v1/channels/{name}/messages
+        GET /v1/channels/{name}/messages/search
         """,
     Permission(Action.READ, channel="name", authorized_in_transaction=True): (
         "PUT /v1/channels/{name}/groups/{group}/offsets"

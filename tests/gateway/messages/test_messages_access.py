@@ -1,6 +1,8 @@
 """Permissions to read and write messages, and responses without Kafka."""
 
+import json
 import threading
+from contextlib import ExitStack
 from unittest.mock import Mock
 
 import httpx
@@ -8,9 +10,12 @@ import pytest
 
 from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.messages import routes
+from sluiceway_gateway.messages.search import SearchEvents, SearchProgress
 from waiting import until
 
 PATH = "/v1/channels/flights/messages"
+SEARCH = f"{PATH}/search"
 BODY = {"records": [{"a": 1}]}
 
 
@@ -30,13 +35,15 @@ def test_reading_needs_read_and_writing_needs_write(rig: Rig) -> None:
     }.items():
         found = responses(rig, rig.token(scope))
         assert tuple(each.status_code == 403 for each in found) == forbidden, scope
+        searched = rig.http.get(SEARCH, headers=rig.token(scope))
+        assert (searched.status_code == 403) == forbidden[0], scope
     assert [each.status_code for each in responses(rig, {})] == [401, 401]
 
 
 def test_without_kafka_both_are_unavailable_and_say_so(rig: Rig) -> None:
     rig.put("flights").raise_for_status()
     rig.observe("flights", Phase.READY)
-    for response in responses(rig, {}):
+    for response in (*responses(rig, {}), rig.http.get(SEARCH)):
         assert (response.status_code, code(response)) == (503, "kafka_unavailable")
         assert "does not answer" in response.json()["detail"]
         assert response.headers["Retry-After"]
@@ -46,6 +53,29 @@ def test_a_channel_without_a_topic_is_not_ready(rig: Rig) -> None:
     assert [code(each) for each in responses(rig, {})] == ["channel_not_found"] * 2
     rig.put("flights").raise_for_status()
     assert [code(each) for each in responses(rig, {})] == ["channel_not_ready"] * 2
+    assert code(rig.http.get(SEARCH)) == "channel_not_ready"
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"regex": "(a"}, "query:regex: not an expression of RE2"),
+        ({"field": "b", "text": "1"}, "query:field: no version of the schema has a field 'b'"),
+        ({"field": "a"}, "query:field: without text or regex"),
+        ({"follow": "true", "until": "2026-01-01T00:00:00Z"}, "query:until: not together with"),
+        ({"follow": "true", "start": "earliest"}, "query:start: not together with follow"),
+        ({"cursor": "x"}, "query:cursor: not a cursor"),
+        ({"text": ""}, "query:text"),
+    ],
+)
+def test_a_search_that_is_impossible_is_refused(
+    rig: Rig, params: dict[str, str], words: str
+) -> None:
+    rig.put("flights").raise_for_status()
+    rig.observe("flights", Phase.READY)
+    response = rig.http.get(SEARCH, params=params)
+    assert (response.status_code, code(response)) == (422, "invalid_request")
+    assert words in response.json()["detail"]
 
 
 @pytest.mark.long
@@ -81,3 +111,47 @@ def test_concurrent_and_waiting_reads_are_limited(rig: Rig) -> None:
     for each in threads:
         each.join(60)
     assert sorted(statuses) == [500] * 20 + [503] * refused
+
+
+def test_searches_beyond_eight_are_refused_and_end_with_their_clients(rig: Rig) -> None:
+    stops: list[threading.Event] = []
+
+    def search(_name: str, _request: object, events: SearchEvents) -> None:
+        ended = threading.Event()
+        stops.append(ended)
+        events.on_progress(SearchProgress(scanned=0, scanned_bytes=0, passed=0, total=0))
+        until(events.stopped)
+        ended.set()
+
+    rig.replace(message_searches=Mock(run=search))
+    with ExitStack() as clients:
+        responses = [clients.enter_context(rig.http.stream("GET", SEARCH)) for _ in range(8)]
+        # A response is closed with its iterator.
+        readers = [response.iter_lines() for response in responses]
+        assert [next(lines)[:12] for lines in readers] == ['{"progress":'] * 8
+        assert code(rig.http.get(SEARCH)) == "too_many_waiters"
+    for ended in stops:
+        assert ended.wait(60)
+    with rig.http.stream("GET", SEARCH) as response:
+        assert response.headers["Content-Type"] == "application/x-ndjson"
+        assert response.headers["Cache-Control"] == "no-store"
+    assert rig.http.head(SEARCH).status_code == 200
+
+
+def test_a_search_ends_once_its_token_is_revoked(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def search(_name: str, _request: object, events: SearchEvents) -> None:
+        while not events.stopped():
+            events.on_progress(SearchProgress(scanned=0, scanned_bytes=0, passed=0, total=0))
+
+    monkeypatch.setattr(routes, "_AUTHENTICATED_S", 0.0)
+    rig.put("flights").raise_for_status()
+    rig.replace(message_searches=Mock(run=search))
+    headers = rig.token("read")
+    with rig.http.stream("GET", SEARCH, headers=headers) as response:
+        lines = response.iter_lines()
+        assert next(lines).startswith('{"progress":')
+        rig.tokens.revoke(headers["Authorization"].split("_")[1])
+        *_, last = lines
+    end = json.loads(last)["end"]
+    assert (end["reason"], end["next_cursor"]) == ("stopped", None)
+    assert "token" in end["message"]

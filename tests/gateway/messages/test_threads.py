@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -22,3 +23,44 @@ def test_calls_beyond_those_that_run_and_wait_are_refused() -> None:
         assert await threads.run(lambda: "room again") == "room again"
 
     asyncio.run(calls())
+
+
+Send, Stopped = Callable[[bytes], None], Callable[[], bool]
+
+
+def test_a_stream_yields_what_its_call_sends_and_then_its_error() -> None:
+    def call(send: Send, _stopped: Stopped) -> None:
+        for number in range(100):
+            send(b"%d" % number)
+        raise ValueError("a failure")
+
+    async def read() -> None:
+        lines = BoundedThreads("for tests", running=1, waiting=0).stream(call)
+        for number in range(100):
+            assert await anext(lines) == b"%d" % number
+        with pytest.raises(ValueError, match="a failure"):
+            await anext(lines)
+
+    asyncio.run(read())
+
+
+def test_a_stream_that_is_closed_stops_its_call_which_waits_for_the_recipient() -> None:
+    stopped, sent = threading.Event(), []
+
+    def call(send: Send, is_stopped: Stopped) -> None:
+        while not is_stopped():
+            send(b"a line")
+            sent.append(1)
+        stopped.set()
+
+    async def read() -> None:
+        threads = BoundedThreads("for tests", running=1, waiting=0)
+        lines = threads.stream(call)
+        assert await anext(lines) == b"a line"
+        with pytest.raises(TooManyWaiters):
+            await anext(threads.stream(call))
+        await lines.aclose()
+        assert await asyncio.to_thread(stopped.wait, 60)
+        assert len(sent) < 100
+
+    asyncio.run(read())

@@ -59,12 +59,14 @@ class WindowReader:
         windows: Mapping[int, Interval],
         deadline_s: float,
         on_message: Callable[[ReadMessage], None],
+        *,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> dict[int, int]:
         """Call `on_message` with the messages of the windows, in order by partition.
 
         Returns, by partition, the offset up to which it was read: the window's end unless the
-        monotonic clock reached `deadline_s`. Raises KafkaUnavailable if by then this reader has
-        never read anything.
+        monotonic clock reached `deadline_s`, or `stopped`, which is asked every 100 ms at least.
+        Raises KafkaUnavailable if until the deadline this reader has never read anything.
         """
         consumer, name = self._consumer, self._topic
         read = {partition: interval.first for partition, interval in windows.items()}
@@ -73,7 +75,7 @@ class WindowReader:
         )
         open_ = set(windows)
         with child_span("kafka Fetch", {"messaging.system": "kafka"}):
-            while open_ and (left_s := deadline_s - time.monotonic()) > 0:
+            while open_ and not stopped() and (left_s := deadline_s - time.monotonic()) > 0:
                 # First one message, then the available ones: `consume` waits for the whole number.
                 polled = consumer.consume(1, min(_POLL_S, left_s))
                 if polled:
@@ -95,7 +97,7 @@ class WindowReader:
                         open_.remove(partition)
                         read[partition] = windows[partition].end
                         consumer.incremental_unassign([TopicPartition(name, partition)])
-        if open_ and not self._answered:
+        if open_ and not self._answered and not stopped():
             if self._failure is not None:
                 raise self._client.failure(self._failure, name, "READ")
             raise self._client.unavailable("no message arrived in time")
