@@ -79,7 +79,16 @@ def cause_of(error: BaseException) -> str:
     kind = type(error)
     unqualified = kind.__module__ == "builtins" or kind.__module__.partition(".")[0] == "sluiceway"
     name = kind.__qualname__ if unqualified else f"{kind.__module__}.{kind.__qualname__}"
-    summary = error.summary if isinstance(error, SluicewayError) else None
+    summary: str | None = None
+    match error:
+        case SluicewayError():
+            summary = error.summary
+        case SystemExit(code=str()):
+            summary = "the program has exited with an error message, which its log has"
+        case SystemExit(code=code):
+            summary = f"the program has exited with the code {code or 0}"
+        case KeyboardInterrupt():
+            summary = "the program was interrupted"
     return name if summary is None else f"{name}: {summary}"
 
 
@@ -101,6 +110,11 @@ def clear_tracebacks(error: BaseException) -> None:
 
 class OptionError(SluicewayError, ValueError, code="invalid_option"):
     """An invalid argument, option or setting; the message says what is valid."""
+
+    @property
+    def summary(self) -> str:
+        """What is wrong; the message may quote values, such as a record."""
+        return super().summary or "an argument is invalid; the program's log says which"
 
 
 class CommitBeyondRead(OptionError, code="commit_beyond_read", public=True):

@@ -168,7 +168,9 @@ def test_the_cause_of_objects_without_records_is_the_type() -> None:
     for records in (SECRET, NUMBER, SECRET.encode(), b"x"):
         with pytest.raises(OptionError) as raised:
             to_batches(records, Schema.of(SCHEMA))
-        assert cause_of(raised.value) == "OptionError"
+        assert cause_of(raised.value) == (
+            "OptionError: an argument is invalid; the program's log says which"
+        )
 
 
 def test_the_cause_of_foreign_exceptions_is_the_qualified_type() -> None:
@@ -176,10 +178,18 @@ def test_the_cause_of_foreign_exceptions_is_the_qualified_type() -> None:
         pass
 
     assert cause_of(ValueError(SECRET)) == "ValueError"
-    assert cause_of(KeyboardInterrupt(SECRET)) == "KeyboardInterrupt"
     assert cause_of(json.JSONDecodeError(SECRET, SECRET, 0)) == "json.decoder.JSONDecodeError"
     assert cause_of(ExceptionGroup(SECRET, [ValueError(SECRET)])) == "ExceptionGroup"
     assert cause_of(Own(SECRET)).endswith(".Own")
+
+
+def test_the_cause_of_the_end_of_a_program_is_its_exit_code() -> None:
+    assert cause_of(SystemExit(75)) == "SystemExit: the program has exited with the code 75"
+    assert cause_of(SystemExit()) == "SystemExit: the program has exited with the code 0"
+    assert cause_of(SystemExit(SECRET)) == (
+        "SystemExit: the program has exited with an error message, which its log has"
+    )
+    assert cause_of(KeyboardInterrupt(SECRET)) == "KeyboardInterrupt: the program was interrupted"
 
 
 def test_the_cause_of_kafka_and_gateway_errors_is_the_message() -> None:

@@ -17,7 +17,7 @@ from broker_calls import broker_at, encode, produce_values
 from faults import at_call
 from sluiceway import Channel, Gateway, Heartbeat, OutputPort
 from sluiceway.confluent import Producer
-from sluiceway.errors import DeliveryFailed, WriterFailed
+from sluiceway.errors import DeliveryFailed, WriterFailed, cause_of
 from sluiceway.kafka.producer import IdempotentProducer
 from topics import DEFINITION, readings
 from waiting import until
@@ -75,7 +75,7 @@ def test_any_other_exit_is_a_failure(
     channel = make()
     with pytest.raises(SystemExit):
         write_and_exit(kind, gateway_url, channel, code)
-    assert ends(channel) == [("error", "SystemExit")]
+    assert ends(channel) == [("error", cause_of(SystemExit(code)))]
 
 
 def test_a_successful_exit_commits_the_records_of_an_exactly_once_channel(
@@ -105,7 +105,7 @@ def test_an_exit_within_a_batch_aborts_it_and_is_a_failure(
 
     with pytest.raises(SystemExit):
         run()
-    assert ends(channel) == [("error", "SystemExit")]
+    assert ends(channel) == [("error", cause_of(SystemExit(0)))]
     with channel.reader() as following:
         assert following.read(3, timeout=None) == readings(3)
         with pytest.raises(WriterFailed):

@@ -276,7 +276,7 @@ def test_a_dead_writer_is_lost_and_its_records_are_read(
         (alive,) = (each for each in channel.endpoints() if each.role == "writer")
         job.kill()
         lose(channel, alive.id)
-        with pytest.raises(WriterLost, match="no heartbeat"):
+        with pytest.raises(WriterLost, match="heartbeats have stopped"):
             reader.read(1, timeout=60)
     (writer,) = (each for each in channel.endpoints() if each.role == "writer")
     assert (writer.state, writer.health) == ("started", "lost")

@@ -9,7 +9,7 @@ from sluiceway.api.parsing import LOCAL, JsonNode, JsonPath, parse
 from sluiceway.errors import OptionError, SchemaMismatch
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.schema import Schema
-from sluiceway.schema.compatibility import incompatibilities
+from sluiceway.schema.compatibility import incompatibilities, reasons_by_version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,10 +251,10 @@ def require_readable(channel: str, schema: Schema, versions: Iterable[SchemaVers
     }
     if schema in parsed.values():
         return
+    reasons = {version: incompatibilities(schema, written) for version, written in parsed.items()}
     broken = [
-        f"records of version {version} cannot be read with it: {reason}"
-        for version, written in parsed.items()
-        for reason in incompatibilities(schema, written)
+        f"records of {versions} cannot be read with it: {reason}"
+        for versions, reason in reasons_by_version(reasons)
     ]
     if broken:
         raise SchemaMismatch(

@@ -377,11 +377,17 @@ def problem(response: httpx.Response, *, via: str = "") -> GatewayError:
         if isinstance(entry, dict)
     ]
     detail = str(content.get("detail") or content.get("title") or code)
-    additional = [error for error in errors if error["message"] not in detail]
-    fields = "".join(f"; {error['pointer']}: {error['message']}" for error in additional)
+    by_pointer: dict[str, list[str]] = {}
+    for error in errors:
+        if error["message"] not in detail:
+            by_pointer.setdefault(error["pointer"], []).append(error["message"].rstrip("."))
+    fields = "; ".join(f"{at}: {'; '.join(messages)}" for at, messages in by_pointer.items())
+    if fields:
+        # The detail may end as a sentence.
+        detail = f"{detail} {fields}" if detail.endswith(".") else f"{detail}; {fields}"
     advice = _how_to_create(response) if kind is ChannelNotFound else ""
     return kind(
-        f"{detail}{fields}{advice}",
+        f"{detail}{advice}",
         status=status,
         code=code,
         retriable=content.get("retriable") is True,

@@ -69,9 +69,11 @@ class StatusProblem:
 
     @property
     def _place(self) -> str:
-        group = "without a group" if self.group is None else self.group
+        if self.group is None:
+            name = "without a group" if self.endpoint is None else self.endpoint[:8]
+            return f"{self.role} {name}"
         index = "" if self.index is None else f"[{self.index}]"
-        return f"{self.role} {group}{index}"
+        return f"{self.role} {self.group}{index}"
 
 
 _PROBLEMS = {

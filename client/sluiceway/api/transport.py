@@ -19,6 +19,7 @@ import httpx
 from sluiceway import __version__
 from sluiceway.api.arguments import check_seconds, checked_url
 from sluiceway.api.auth import Token, TokenSource
+from sluiceway.api.kafka_probe import speaks_kafka
 from sluiceway.api.parsing import JsonNode, Page, parse, problem, to_json
 from sluiceway.api.tls import certificate_fault, speaks_tls, tls_error, trusted
 from sluiceway.concurrency import this_process
@@ -46,7 +47,7 @@ DEFAULT_URL = "http://127.0.0.1:8900"
 _FIRST_PAUSE_S = 0.1
 _MAX_PAUSE_S = 2.0
 _LEAST_S = 1.0
-_TLS_PROBE_S = 5.0
+_PROBE_S = 5.0
 # A job's own `random.seed` would align the jitter of its processes.
 _JITTER = random.SystemRandom()
 
@@ -164,8 +165,8 @@ class Transport:
                 cause = error
                 failure = GatewayUnavailable(
                     f"the gateway at {self.url} does not answer within {timeout_s:.3g} s"
-                    f"{self._via}: {error or type(error).__name__}. Check that it is running, and "
-                    f"the URL (url=, --url or SLUICEWAY_URL){up}"
+                    f"{self._via}: {str(error).rstrip('.') or type(error).__name__}. Check that "
+                    f"it is running, and the URL (url=, --url or SLUICEWAY_URL){up}"
                 )
             else:
                 if response.is_success or response.status_code == 304:
@@ -330,8 +331,14 @@ class Transport:
                 and url.scheme == "http"
                 and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError)
             ):
-                if speaks_tls(url.host, url.port or 80, _TLS_PROBE_S):
+                port = url.port or 80
+                if speaks_tls(url.host, port, _PROBE_S):
                     fault = "it uses TLS; use https:// instead of http://"
+                elif speaks_kafka(url.host, port, _PROBE_S):
+                    fault = (
+                        "a Kafka broker answers there. Give the gateway's URL (url=, --url or "
+                        f"SLUICEWAY_URL), by default {DEFAULT_URL}; it names Kafka's address"
+                    )
         if fault is not None:
             raise GatewayAccessFailed(
                 f"no connection to the gateway at {self.url}{self._via}: {fault}"

@@ -40,6 +40,8 @@ _MAX_REQUEST_BYTES = 500_000
 """About half of a gateway's default request limit."""
 _INITIAL_INTERVAL_S = 2.0
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.05, 60.0
+_LOGGED_FAILURES = 2
+"""Heartbeats in a row that fail before it is logged: one fails at each restart of a gateway."""
 _SESSIONS: dict[tuple[Process, Hashable, float], "HeartbeatSession"] = {}
 
 
@@ -99,8 +101,9 @@ class HeartbeatSession:
     those that ended in an outage: its heartbeats look for them, and start `detach_due` in the
     background. A finalizer could not: an interrupt would end it halfway, and Python ignores that.
 
-    An unreachable gateway is logged, and becomes the session's `outage` after `grace_s`. Its thread
-    does nothing else, as late heartbeats cost an endpoint its place.
+    A gateway that is unreachable for more than one heartbeat is logged, and becomes the session's
+    `outage` after `grace_s`. Its thread does nothing else, as late heartbeats cost an endpoint its
+    place.
     """
 
     def __init__(
@@ -130,6 +133,7 @@ class HeartbeatSession:
         self._initial_interval_s = self._interval_s = initial_interval_s
         self._sequence = 0
         self._outage_since_s: float | None = None
+        self._failures = 0
         self.interruption: GatewayError | None = None
         """The error of the last heartbeat; None if it was accepted."""
 
@@ -382,6 +386,7 @@ class HeartbeatSession:
             self._calls = None
             self._interval_s = self._initial_interval_s
             self._outage_since_s = self.interruption = None
+            self._failures = 0
             self._wake.set()
 
     def _begin_outage(self, error: GatewayError) -> None:
@@ -390,17 +395,21 @@ class HeartbeatSession:
         self.interruption = error
         if self._outage_since_s is None:
             self._outage_since_s = self._monotonic()
-            LOGGER.warning(
-                "heartbeats fail: %s. Reading and writing continue; commits and reports resume "
-                "when the gateway answers again",
-                str(error).rstrip("."),
-            )
+        self._failures += 1
+        level = logging.WARNING if self._failures == _LOGGED_FAILURES else logging.DEBUG
+        LOGGER.log(
+            level,
+            "heartbeats fail: %s. Reading and writing continue; commits and reports resume when "
+            "the gateway answers again",
+            str(error).rstrip("."),
+        )
 
     def _end_outage(self) -> None:
-        if self._outage_since_s is not None:
+        if self._outage_since_s is not None and self._failures >= _LOGGED_FAILURES:
             duration_s = self._monotonic() - self._outage_since_s
             LOGGER.warning("the gateway accepts heartbeats again, after %.1f s", duration_s)
         self._outage_since_s = self.interruption = None
+        self._failures = 0
 
 
 def _detach_at_exit() -> None:

@@ -392,69 +392,70 @@ class WhenFinished(StopCondition):
             endpoint for endpoint in self._reader.counterparts or () if endpoint.role == "writer"
         ]
         counted = self._counted()
-        unfinished = ", ".join(writer.place for writer in counted if writer.state != "closed")
-        failed = _named(
-            [
-                writer
-                for writer in writers
-                if writer.wrote_nothing or self._policy.is_settled(writer)
-            ]
-        )
+        missing = len(counted) < self._writers
+        unfinished = [writer for writer in counted if writer.state != "closed"]
+        ignored = [
+            writer for writer in writers if writer.wrote_nothing or self._policy.is_settled(writer)
+        ]
         read = _named([writer for writer in writers if self._policy.was_read(writer)])
-        return (
-            f"{self._reader.name} has read everything and waits for writers: {len(counted)} of "
-            f"{self._writers} writers have attached, not finished: {unfinished or 'none'}. "
-            + (
-                f"Ignored, because they failed and left nothing undone: {failed}. "
-                if failed
-                else ""
+        reasons = []
+        if missing:
+            reasons.append(f"{len(counted)} of {self._writers} writers have attached")
+        if unfinished:
+            have = "has" if len(unfinished) == 1 else "have"
+            reasons.append(f"{_named(unfinished)} {have} not finished")
+        if not reasons:
+            reasons.append("a failed writer may still get a successor")
+        notes = []
+        if ignored:
+            notes.append(f"Ignored, because they failed and left nothing undone: {_named(ignored)}")
+        if read:
+            notes.append(already_read(read))
+        if missing:
+            notes.append(
+                "Writers without an endpoint (Spark before sluiceway.spark.register, programs "
+                "without this client) do not count: read their records with until='now'"
             )
-            + (f"{already_read(read)} " if read else "")
-            + "Writers without an endpoint (Spark without a registered driver, programs without "
-            "the client) are unknown: read their records with until='now'"
-        )
+        waiting = f"{self._reader.name} has read everything so far, and waits"
+        return ". ".join([f"{waiting}: {', and '.join(reasons)}", *notes])
 
 
 def already_read(writers: str) -> str:
     """Explain why a reader does not count these writers, which have ended."""
     return (
-        f"Not counted, because they ended before, and this reader's place has read them to their "
-        f"end or starts after them: {writers}. To read without further writers, give writers=0; to "
-        "read their records again, reset the group."
+        f"Not counted, because this reader's place has read them to their end, or starts after "
+        f"them: {writers}. Give writers=0 to wait for no others, or reset the group to read their "
+        "records again"
     )
 
 
 def _error(unaccounted: Sequence[Endpoint], channel: str, *, complete: bool) -> CounterpartError:
     failed = [writer for writer in unaccounted if writer.state == "error"]
     kind, writers = (WriterFailed, failed) if failed else (WriterLost, list(unaccounted))
-    how = "failed" if failed else "is lost (no heartbeat for the channel's heartbeat timeout)"
-    grouped = [writer for writer in writers if writer.group is not None]
-    pronoun = "it" if len(writers) == 1 else "them"
-    remedies = []
-    if grouped and not complete:
-        remedies.append("restart it in its place (the same group and index), and continue to read")
-    remedies.append(f"read with on_lost_writer='go_on' to end without {pronoun}")
-    ids = ", ".join(repr(writer.id) for writer in writers[:_MAX_NAMED])
-    if len(writers) == 1:
+    one = len(writers) == 1
+    if failed:
+        what = "failed"
+    else:
+        what = "is lost: its heartbeats" if one else "are lost: their heartbeats"
+        what = f"{what} have stopped"
+    grouped = any(writer.group is not None for writer in writers)
+    advice = "If no records are missing"
+    if complete:
+        advice = f"As the channel closes, no successor can attach. {advice}"
+    elif grouped:
+        advice = "Start it again with the same group and index, and read on. Or, if none is missing"
+    else:
+        advice = f"Without a group, nothing takes {'its' if one else 'their'} place. {advice}"
+    if one:
         command = f"`sluiceway channels dismiss {channel} --endpoint {writers[0].id}`"
     elif failed:
         command = f"`sluiceway channels dismiss {channel} --failed`"
     else:
         command = f"`sluiceway channels dismiss {channel} --lost`"
-    remedies.append(
-        f"if the channel has all expected records, mark {pronoun} as finished: "
-        f"channel.dismiss({ids}{', …' if len(writers) > _MAX_NAMED else ''}), or "
-        f"{command}"
-    )
-    reason = ""
-    if complete:
-        reason = "The channel closes, so no successor can attach. "
-    elif len(grouped) < len(writers):
-        reason = "A writer without a group cannot have a successor. "
-    advice = "; or ".join(remedies)
     return kind(
-        f"not every writer of the channel {channel!r} has finished: {_named(writers)} {how}. All "
-        f"known records were returned. {reason}{advice[0].upper()}{advice[1:]}",
+        f"in the channel {channel!r} {_named(writers)} {what}. What {'it' if one else 'they'} "
+        f"reported is read. {advice}, end without {'it' if one else 'them'}: run "
+        f"{command}, or read with on_lost_writer='go_on'",
         endpoints=tuple(writer.id for writer in writers),
     )
 

@@ -69,6 +69,8 @@ def missing_endpoints(
         return []
     vacant = _vacant(attached)
     details = [_description(endpoint) for endpoint in late] + vacant
+    if len(reached) >= wanted:
+        return [f"the end of {role}s ({', '.join(map(_description, late))})"]
     never = wanted - len(attached)
     if never > 0 and len(vacant) < never:
         details.append(f"{never} never attached")

@@ -6,28 +6,25 @@ and reports little more than a timeout for a port with another protocol.
 
 import socket
 import ssl
-import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
+from sluiceway.api.kafka_probe import RESPONSE, is_kafka, probe
 from sluiceway.api.tls import certificate_fault, speaks_tls
 from sluiceway.errors import KafkaAccessFailed
 
 _MAX_SERVERS = 3
+_METADATA_S = 1.0
+_CONNECT_S = 2.0
 # A busy broker may take more than a second for one handshake.
 _PROBE_S = 6.0
 #: The most connections of one probe, one after the other.
 _MAX_CONNECTIONS = 2
-# Every broker answers this request, at least with an error: SaslHandshake, version 1, with an empty
-# mechanism and a correlation id.
-_CORRELATION_ID = 0x534C5557
-_REQUEST = struct.pack(">ihhihh", 12, 17, 1, _CORRELATION_ID, -1, 0)
-_RESPONSE = struct.Struct(">iih")
 _UNKNOWN_MECHANISM = 33
 _CERTIFICATES = ("ssl.certificate.pem", "ssl.certificate.location", "ssl.keystore.location")
 
@@ -73,6 +70,23 @@ def diagnosis(properties: Mapping[str, object], *, timeout_s: float = _PROBE_S) 
     return None
 
 
+def unreachable_broker(client: Any, topic: str) -> str | None:
+    """Return an address that Kafka names to its clients but this host does not reach, and why.
+
+    `client` is an admin client, whose bootstrap server names the addresses. None without a finding.
+    """
+    try:
+        brokers = client.list_topics(topic, timeout=_METADATA_S).brokers.values()
+    except KafkaException:
+        return None
+    for broker in list(brokers)[:_MAX_SERVERS]:
+        try:
+            socket.create_connection((broker.host, broker.port), _CONNECT_S).close()
+        except OSError as error:
+            return f"{broker.host}:{broker.port} ({error.strerror or error})"
+    return None
+
+
 def _addresses(servers: str) -> list[tuple[str, int]]:
     addresses = []
     for server in servers.split(",")[:_MAX_SERVERS]:
@@ -106,7 +120,7 @@ class _BrokerProbe:
 
     def _in_plaintext(self) -> Finding | None:
         response = self._plaintext_response()
-        tls = not _is_kafka(response) and speaks_tls(*self._address, self._timeout_s)
+        tls = not is_kafka(response) and speaks_tls(*self._address, self._timeout_s)
         if tls:
             fitting = "SASL_SSL" if self._uses_sasl else "SSL, or to SASL_SSL with a password"
             return _protocol(f"{self._where} uses TLS, but {self._setting}; set it to {fitting}")
@@ -122,7 +136,7 @@ class _BrokerProbe:
                     plain, server_hostname=self._address[0]
                 ) as secured,
             ):
-                return self._interpret(_response(secured))
+                return self._interpret(probe(secured))
         except ssl.SSLCertVerificationError as error:
             message = certificate_fault(error, self._where, "ssl.ca.pem or ssl.ca.location")
             return Finding(problem=AccessProblem.CERTIFICATE, message=message)
@@ -131,7 +145,7 @@ class _BrokerProbe:
 
     def _tls_failure(self, error: OSError) -> Finding | None:
         """Return the reason of a TLS failure: no TLS at the broker, or a missing certificate."""
-        if _is_kafka(self._plaintext_response()):
+        if is_kafka(self._plaintext_response()):
             return _protocol(
                 f"{self._where} does not use TLS, but {self._setting}; use the port for TLS, or "
                 f"set it to {self._protocol_name(tls=False)}"
@@ -158,9 +172,9 @@ class _BrokerProbe:
 
     def _interpret(self, response: bytes) -> Finding | None:
         """Return the finding from a broker's response; None without a response."""
-        if response and not _is_kafka(response):
+        if response and not is_kafka(response):
             return _protocol(f"the server at {self._where} is not Kafka; correct the address")
-        if response and _RESPONSE.unpack(response)[2] == _UNKNOWN_MECHANISM and not self._uses_sasl:
+        if response and RESPONSE.unpack(response)[2] == _UNKNOWN_MECHANISM and not self._uses_sasl:
             return _protocol(
                 f"{self._where} requires a user and a password, but {self._setting}; set it to "
                 f"SASL_{self._protocol_name(tls=self._uses_tls)}, with sasl.mechanism, "
@@ -178,7 +192,7 @@ class _BrokerProbe:
         """Return the response without TLS; b"" if there is none, None after the timeout."""
         try:
             with self._connected() as plain:
-                return _response(plain)
+                return probe(plain)
         except TimeoutError:
             return None
         except OSError:
@@ -201,24 +215,6 @@ def _context(properties: Mapping[str, object]) -> ssl.SSLContext:
     if str(properties.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
         context.check_hostname = False
     return context
-
-
-def _response(connection: socket.socket) -> bytes:
-    """Send the request and return the first bytes of the response that arrive."""
-    connection.sendall(_REQUEST)
-    response = b""
-    while len(response) < _RESPONSE.size:
-        more = connection.recv(_RESPONSE.size - len(response))
-        if not more:
-            break
-        response += more
-    return response
-
-
-def _is_kafka(response: bytes | None) -> bool:
-    if response is None or len(response) != _RESPONSE.size:
-        return False
-    return bool(_RESPONSE.unpack(response)[1] == _CORRELATION_ID)
 
 
 _REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
@@ -247,6 +243,11 @@ class ConnectionErrors:
             self._down = True
         else:
             self._last = error
+
+    @property
+    def all_down(self) -> bool:
+        """Whether no broker has a connection, not even a bootstrap server."""
+        return self._down
 
     def clear(self) -> None:
         """Forget earlier errors: a broker has answered."""
@@ -282,4 +283,4 @@ class ConnectionErrors:
         )
 
 
-__all__ = ["AccessProblem", "ConnectionErrors", "Finding", "diagnosis"]
+__all__ = ["AccessProblem", "ConnectionErrors", "Finding", "diagnosis", "unreachable_broker"]

@@ -26,7 +26,7 @@ from sluiceway.api.transport import Backoff
 from sluiceway.concurrency import Process, this_process
 from sluiceway.errors import KafkaUnavailable, TopicGone
 from sluiceway.kafka.config import MaskedProperties, admin_config
-from sluiceway.kafka.diagnosis import ConnectionErrors
+from sluiceway.kafka.diagnosis import ConnectionErrors, unreachable_broker
 from sluiceway.kafka.errors import (
     create_client,
     is_gone,
@@ -390,8 +390,10 @@ class TopicIdentity:
                 if not is_gone(error.args[0]) or not backoff.wait():
                     if is_unavailable(error.args[0]):
                         admin.errors.raise_refused(_DOING, name, final=True)
+                        self._raise_unreachable(admin)
                     raise translate_error(error.args[0], doing=_DOING, topic=name) from error
             except TimeoutError as error:
+                self._raise_unreachable(admin)
                 raise KafkaUnavailable(
                     f"Kafka did not describe the topic {name} within {timeout_s:g} s; "
                     "try again when the brokers are back"
@@ -399,6 +401,18 @@ class TopicIdentity:
             else:
                 admin.errors.clear()
                 return topic
+
+    def _raise_unreachable(self, admin: _AdminConnection) -> None:
+        """Raise KafkaUnavailable if Kafka names an address that this host does not reach."""
+        if admin.errors.all_down:
+            return
+        name = self._connection.topic_name
+        if (broker := unreachable_broker(admin.client, name)) is not None:
+            raise KafkaUnavailable(
+                f"Kafka answers, but names a broker that cannot be reached from here: {broker} "
+                f"({_DOING} {name}). Choose another listener with Gateway(listener=…) or "
+                "SLUICEWAY_LISTENER, or correct the brokers' advertised.listeners"
+            )
 
     def _result(self, admin: _AdminConnection, future: "Future[Any]", timeout_s: float) -> Any:
         """Wait for a result, or raise KafkaAccessFailed for refused connections."""

@@ -16,7 +16,7 @@ can read it. So a new branch does not change the type of other branches' values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from sluiceway.schema import types as t
@@ -142,6 +142,24 @@ def incompatibilities(reader: Schema, writer: Schema) -> tuple[str, ...]:
     Without a reason, only bytes that are read as a string may still fail, if they are not UTF-8.
     """
     return tuple(_broken(reader.record, writer.record, ""))
+
+
+def reasons_by_version(reasons: Mapping[int, Iterable[str]]) -> list[tuple[str, str]]:
+    """Return each reason once, before it the versions that it holds for: "versions 1 to 3"."""
+    numbers: dict[str, list[int]] = {}
+    for version, texts in reasons.items():
+        for text in texts:
+            numbers.setdefault(text, []).append(version)
+    return [(_versions(sorted(versions)), text) for text, versions in numbers.items()]
+
+
+def _versions(numbers: list[int]) -> str:
+    first, *rest = numbers
+    if not rest:
+        return f"version {first}"
+    if len(rest) > 1 and rest[-1] - first == len(rest):
+        return f"versions {first} to {rest[-1]}"
+    return f"versions {', '.join(map(str, numbers[:-1]))} and {rest[-1]}"
 
 
 def _broken(reader: t.Type, writer: t.Type, path: str) -> list[str]:

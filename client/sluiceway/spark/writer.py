@@ -294,9 +294,10 @@ class ChannelDataWriter(Shipped, DataSourceArrowWriter):
         Without a batch, records of successful tasks stay in the channel.
         """
         written = sum(message is not None for message in messages)
+        progress = f"after {written} of its {len(messages)} tasks" if written else "before a task"
         cause = (
-            f"the Spark job failed or was cancelled; {written} of its {len(messages)} tasks had "
-            "written"
+            f"the Spark job failed or was cancelled {progress} had written; the driver's log has "
+            "the cause"
         )
         with traced("abort", self._task_writer.channel, self._trace):
             if self._batch is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sluiceway.errors import SchemaError
 from sluiceway.schema import Schema
-from sluiceway.schema.compatibility import incompatibilities
+from sluiceway.schema.compatibility import incompatibilities, reasons_by_version
 from sluiceway.schema.schema import bytes_schema, holds_messages
 from sluiceway.schema.types import find_union
 from sluiceway_gateway.core.db.engine import WriteTransaction
@@ -164,8 +164,8 @@ def _require_compatible(
         broken = [*broken[:_MAX_VIOLATIONS], Violation(pointer=_POINTER, message=more)]
     raise SchemaIncompatible(
         f"The schema breaks the compatibility {rule} with versions that the channel keeps. Change "
-        "it as the errors say, set spec.compatibility to a rule that it meets, or make another "
-        "channel.",
+        "the fields that the errors name, set spec.compatibility to a rule that it meets, or "
+        "create another channel.",
         tuple(broken),
     )
 
@@ -174,19 +174,20 @@ def differences(
     schema: Schema, versions: Sequence[SchemaVersion], rule: Compatibility
 ) -> list[str]:
     """Return the violations of the rule by a schema, against these versions."""
+    earlier = {version.version: _parsed(version.definition) for version in versions}
     violations = []
-    for version in versions:
-        before = _parsed(version.definition)
-        if rule in (Compatibility.BACKWARD, Compatibility.FULL):
-            violations += [
-                f"records of version {version.version} cannot be read with it: {reason}"
-                for reason in incompatibilities(schema, before)
-            ]
-        if rule in (Compatibility.FORWARD, Compatibility.FULL):
-            violations += [
-                f"its records cannot be read with version {version.version}: {reason}"
-                for reason in incompatibilities(before, schema)
-            ]
+    if rule in (Compatibility.BACKWARD, Compatibility.FULL):
+        reasons = {number: incompatibilities(schema, kept) for number, kept in earlier.items()}
+        violations += [
+            f"records of {numbers} cannot be read with it: {reason}"
+            for numbers, reason in reasons_by_version(reasons)
+        ]
+    if rule in (Compatibility.FORWARD, Compatibility.FULL):
+        reasons = {number: incompatibilities(kept, schema) for number, kept in earlier.items()}
+        violations += [
+            f"its records cannot be read with {numbers}: {reason}"
+            for numbers, reason in reasons_by_version(reasons)
+        ]
     return violations
 
 

@@ -463,7 +463,8 @@ def _located(endpoint: Endpoint | EndpointState, code: str, severity: Severity) 
         since=endpoint.changed_at,
         role=endpoint.place.role,
         group=endpoint.place.group or None,
-        index=endpoint.place.index,
+        # The place of one without a group has a number of its own, which tells nobody anything.
+        index=endpoint.place.index if endpoint.place.group else None,
         endpoint=endpoint.id,
         reason=endpoint.cause,
     )

@@ -163,8 +163,8 @@ def problem(code: str, **facts: Any) -> dict[str, Any]:
             "the open batch 'monday' of 'nightly' holds readers back, 1 message committed after it",
         ),
         (
-            problem("reader_lost", role="reader"),
-            "reader without a group is lost, its heartbeats do not arrive",
+            problem("reader_lost", role="reader", index=3, endpoint=f"91f603d5{0:024x}"),
+            "reader 91f603d5 is lost, its heartbeats do not arrive",
         ),
         (
             problem("channel_not_synced", reason="Kafka refuses: no. To do: add brokers."),

@@ -175,6 +175,11 @@ def test_the_fields_of_an_invalid_request_are_in_the_message(script: Script) -> 
     with pytest.raises(InvalidRequest) as raised:
         script.control().channel("flights")
     assert str(raised.value) == "Malformed: /spec/partitions: 0 is too few."
+    several = [{"pointer": "/spec/schema", "message": f"{name} is missing."} for name in "ab"]
+    script.response(409, {"code": "schema_incompatible", "detail": "No.", "errors": several})
+    with pytest.raises(Conflict) as refused:
+        script.control().channel("flights")
+    assert str(refused.value) == "No. /spec/schema: a is missing; b is missing"
 
 
 @pytest.mark.parametrize(

@@ -238,6 +238,27 @@ def test_a_gateway_outage_is_logged_once_and_raises_after_the_grace_period(
     assert len(member.results) == 1
 
 
+def test_a_single_failed_heartbeat_is_not_logged(
+    session: HeartbeatSession,
+    calls: EndpointCalls,
+    script: Script,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    member = RecordingEndpoint(1)
+    session.register(member)
+    caplog.set_level(logging.INFO, "sluiceway")
+    for _ in range(2):
+        for _ in range(60):
+            script.problem(503, "database_unavailable", retriable=True)
+        session.send(calls)
+        script.responses.clear()
+        assert session.interruption is not None
+        script.response(200, {"next_ms": 700, "endpoints": [word(member)]})
+        session.send(calls)
+        assert session.interruption is None
+    assert caplog.records == []
+
+
 def test_an_abandoned_endpoint_sends_no_heartbeats(
     session: HeartbeatSession, calls: EndpointCalls, script: Script
 ) -> None:

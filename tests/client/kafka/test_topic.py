@@ -8,10 +8,11 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from sluiceway.errors import KafkaUnavailable, TopicGone
@@ -88,6 +89,24 @@ def test_equal_properties_share_one_admin_client(
     assert len(clients) == 2
     for identity in (first, second, other):
         identity.verify(timeout_s=30)
+
+
+def test_an_address_of_kafka_that_cannot_be_reached_is_named(
+    topics: Topics,
+    clients: list[Client],
+    own_properties: Mapping[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def time_out(_describe: Describe) -> Any:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    identity = TopicIdentity(topics.connect(), own_properties)
+    brokers = {1: SimpleNamespace(host="kafka.invalid", port=29092)}
+    metadata = SimpleNamespace(brokers=brokers)
+    monkeypatch.setattr(clients[0], "list_topics", lambda *_, **__: metadata)
+    clients[0].instead.append(time_out)
+    with pytest.raises(KafkaUnavailable, match=r"kafka\.invalid:29092 .*SLUICEWAY_LISTENER"):
+        identity.verify(timeout_s=2)
 
 
 def test_a_topic_check_serves_all_callers_that_accept_its_age(topics: Topics) -> None:

@@ -3,7 +3,11 @@
 import pytest
 
 from sluiceway.schema import Schema
-from sluiceway.schema.compatibility import incompatibilities, possible_renames
+from sluiceway.schema.compatibility import (
+    incompatibilities,
+    possible_renames,
+    reasons_by_version,
+)
 
 
 def schema(**fields: object) -> Schema:
@@ -285,3 +289,12 @@ def test_a_new_field_with_a_default_in_place_of_one_of_its_type_may_be_renamed()
 )
 def test_other_new_fields_are_no_renamed_ones(field: dict) -> None:
     assert _renames([field], [{"name": "a", "type": ["null", "int"], "default": None}]) == ()
+
+
+def test_a_reason_is_named_once_with_its_versions() -> None:
+    reasons = {1: ["a"], 2: ["a", "b"], 3: ["a"], 4: ["c"], 5: ["b"], 7: ["b"]}
+    assert reasons_by_version(reasons) == [
+        ("versions 1 to 3", "a"),
+        ("versions 2, 5 and 7", "b"),
+        ("version 4", "c"),
+    ]

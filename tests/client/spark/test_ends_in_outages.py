@@ -18,7 +18,11 @@ from waiting import until
 OFTEN = Heartbeat(interval_ms=200, timeout_ms=60_000)
 SELDOM = Heartbeat(interval_ms=60_000, timeout_ms=180_000)
 COMMITTED = ("closed", None)
-ABORTED = ("error", "the Spark job failed or was cancelled; 1 of its 1 tasks had written")
+ABORTED = (
+    "error",
+    "the Spark job failed or was cancelled after 1 of its 1 tasks had written; the driver's log "
+    "has the cause",
+)
 
 
 @pytest.fixture

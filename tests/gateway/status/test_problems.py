@@ -51,8 +51,9 @@ def endpoint(
     role: Role = Role.READER,
     state: State = State.STARTED,
     health: Health = Health.HEALTHY,
+    group: str = "g",
 ) -> EndpointState:
-    place = Place(role=role, group="g", index=index)
+    place = Place(role=role, group=group, index=index)
     return EndpointState(
         id=f"e{index}", place=place, state=state, health=health, changed_at=NOW, cause=None
     )
@@ -131,7 +132,9 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
             endpoint(0, health=Health.SUSPECT),
             endpoint(1, health=Health.LOST),
         ],
-        failures=Failures(latest=endpoint(2, role=Role.WRITER, state=State.ERROR), count=3),
+        failures=Failures(
+            latest=endpoint(2, role=Role.WRITER, state=State.ERROR, group=""), count=3
+        ),
     )
     assert [(each.code, each.severity.value) for each in found] == [
         ("channel_failed", "error"),
@@ -148,6 +151,7 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
         ("writer_failed", "warning"),
     ]
     assert (found[-1].failures, found[-1].endpoint, found[0].failures) == (3, "e2", None)
+    assert (found[-1].group, found[-1].index) == (None, None)
     by_code = {each.code: each for each in found}
     batch = by_code["batch_holds_readers"]
     assert (batch.batch, batch.owner, batch.held_messages, batch.since) == ("b3", "job", 3, NOW)

@@ -5,9 +5,10 @@ import { href } from "./router.js";
 import { html, useState } from "./view.js";
 
 const wait = (count, what = "") => `${whole(count)} ${count === 1 ? "message" : "messages"}${what} ${count === 1 ? "waits" : "wait"}`;
-// "The writer loader (0) is".
-function subject(role, { group, index }, verb = "is") {
-  return html`The ${role} ${group ? html`<${Text} value=${group} />` : "without a group"}${isUnknown(index) ? "" : ` (${index})`} ${verb}`;
+// "The writer loader (0) is", without a group "The writer 91f603d5 is".
+function subject(role, { group, index, endpoint }, verb = "is") {
+  const name = group || (isUnknown(endpoint) ? "without a group" : endpoint.slice(0, 8));
+  return html`The ${role} <${Text} value=${name} />${!group || isUnknown(index) ? "" : ` (${index})`} ${verb}`;
 }
 
 // Of writers and readers that failed, or were lost without a group, within the last day, only the last one is listed.
