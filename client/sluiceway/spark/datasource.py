@@ -189,11 +189,10 @@ class ChannelDataSource(Shipped, DataSource):
         if key is None and self.job is not None and self.job.remote:
             raise OptionError(
                 f"this write to the exactly-once channel {options.channel!r} needs a batch key: "
-                '.option("batchKey", "2013-01-01"). In Spark Connect, a write in foreachBatch, '
-                "which Spark may run again after a failure, cannot be recognized. Use a key that "
-                "is the same in every run of this write, in foreachBatch one with the number of "
-                "the micro-batch and a prefix that changes with the checkpointLocation; a second "
-                "write with the same key writes nothing"
+                '.option("batchKey", "2013-01-01"), the same in every run of this write, because '
+                "a second write with it writes nothing. Spark Connect does not tell whether a "
+                "write is in foreachBatch: there, use the number of the micro-batch, with a prefix "
+                "that changes with the checkpointLocation"
             )
         request = request_of_job(
             connection,

@@ -103,6 +103,7 @@ def test_an_address_of_kafka_that_cannot_be_reached_is_named(
     identity = TopicIdentity(topics.connect(), own_properties)
     brokers = {1: SimpleNamespace(host="kafka.invalid", port=29092)}
     metadata = SimpleNamespace(brokers=brokers)
+    # The brokers of this machine can all be reached.
     monkeypatch.setattr(clients[0], "list_topics", lambda *_, **__: metadata)
     clients[0].instead.append(time_out)
     with pytest.raises(KafkaUnavailable, match=r"kafka\.invalid:29092 .*SLUICEWAY_LISTENER"):
