@@ -1,10 +1,11 @@
 """Offset bounds of a read: start positions and end offsets."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
+from sluiceway.api.arguments import whole_number
 from sluiceway.api.endpoints import Position
 from sluiceway.errors import OffsetOutOfRange, OptionError
 from sluiceway.kafka.consumer import PartitionStream, Watermarks
@@ -27,20 +28,19 @@ def chosen_partitions(partitions: Sequence[int] | None, count: int) -> tuple[int
     """Return the partitions to read, in order; all of `count` by default. Raises OptionError."""
     if partitions is None:
         return tuple(range(count))
-    try:
-        chosen = tuple(sorted(set(partitions)))
-    except TypeError as error:
-        raise OptionError(
-            f"partitions is {partitions!r}; it takes their numbers, such as [0, 1]"
-        ) from error
-    for partition in chosen:
-        if type(partition) is not int or not 0 <= partition < count:
+    if isinstance(partitions, str) or not isinstance(partitions, Iterable):
+        raise OptionError(f"partitions is {partitions!r}; it takes their numbers, such as [0, 1]")
+    chosen = set()
+    for partition in partitions:
+        number = whole_number(partition, 0, count)
+        if number is None:
             raise OptionError(
                 f"partitions names {partition!r}; the channel has the partitions 0 to {count - 1}"
             )
+        chosen.add(number)
     if not chosen:
         raise OptionError("partitions is empty; omit it to read all of them")
-    return chosen
+    return tuple(sorted(chosen))
 
 
 def start_positions(
@@ -100,10 +100,11 @@ def positions_at(wanted: Positions, marks: Mapping[int, Watermarks]) -> dict[int
     Raises OptionError for partitions that are not read, and OffsetOutOfRange.
     """
     positions = {}
-    for partition, wanted_position in wanted.items():
-        if partition not in marks:
+    for key, wanted_position in wanted.items():
+        partition = whole_number(key)
+        if partition is None or partition not in marks:
             raise OptionError(
-                f"partition {partition!r} is not assigned to this reader, which has "
+                f"partition {key!r} is not assigned to this reader, which has "
                 f"{', '.join(map(str, sorted(marks)))}"
             )
         mark = marks[partition]

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import pyarrow as pa
 
 from sluiceway import offsets
-from sluiceway.api.arguments import check_seconds
+from sluiceway.api.arguments import check_seconds, whole_number
 from sluiceway.api.endpoints import Position, PositionAdvance
 from sluiceway.api.models import Connection
 from sluiceway.codecs.decoder import decoder_for
@@ -261,14 +261,15 @@ class ChannelReader(ChannelEndpoint):
         self, records: list[dict[str, Any]], max_records: int, deadline_s: float, least: int
     ) -> bool:
         """Add fetched records to those of a `read`; False if it may wait for more."""
-        if type(max_records) is not int or max_records < 1:
+        limit = whole_number(max_records, 1)
+        if limit is None:
             raise OptionError(f"max_records is {max_records!r}; it takes a number from 1")
-        while len(records) < max_records:
+        while len(records) < limit:
             try:
                 if not self._fetch(deadline_s, holding=bool(records)):
                     # The records at hand are returned before a rebalance, which may commit them.
                     return self.finished or (bool(records) and self.rebalance_due)
-                records += self._fetcher.take(max_records - len(records))
+                records += self._fetcher.take(limit - len(records))
                 if len(records) >= least:
                     deadline_s = -math.inf
             except SluicewayError as error:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
 
-from sluiceway.api.arguments import check_seconds
+from sluiceway.api.arguments import check_seconds, whole_number
 from sluiceway.api.ledger import LedgerCalls
 from sluiceway.api.models import Connection
 from sluiceway.concurrency import FairLock, this_process
@@ -121,7 +121,8 @@ class ChannelWriter(ChannelEndpoint):
         """
         import_pandas()
         config = MaskedProperties(config or {})
-        if type(batch_records) is not int or batch_records < 1:
+        rows = whole_number(batch_records, 1)
+        if rows is None:
             raise OptionError(f"batch_records is {batch_records!r}; it takes a number from 1")
         for name, value in (("delivery_timeout_s", delivery_timeout_s), ("timeout_s", timeout_s)):
             check_seconds(name, value, 1)
@@ -151,7 +152,7 @@ class ChannelWriter(ChannelEndpoint):
             key_partitioner=connection.partitioner,
         )
         self._accumulator = RecordAccumulator.of(
-            connection, self.schema, self._partitioning, batch_records=batch_records
+            connection, self.schema, self._partitioning, batch_records=rows
         )
         # A caller's function runs within the record's own `write`, and may refuse the record.
         self._row_by_row = not callable(key) and partitioner is None

@@ -1,14 +1,13 @@
 """Arguments of callers, checked: the URL, seconds, and names as parts of URL paths."""
 
+import operator
 import re
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
-
-import httpx
 
 from sluiceway.errors import InvalidRequest, OptionError
 
-__all__ = ["channel_path", "check_seconds", "checked_url", "group_path"]
+__all__ = ["channel_path", "check_seconds", "checked_url", "group_path", "whole_number"]
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _GROUP = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,249}")
@@ -18,6 +17,9 @@ _MAX_PORT: Final = 65_535
 
 def checked_url(url: str) -> str:
     """Return the gateway's URL, without `/v1` at its end. Raises OptionError."""
+    # The gateway checks names and numbers without it.
+    import httpx
+
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, TypeError) as error:
@@ -38,6 +40,15 @@ def check_seconds(name: str, seconds: object, least: float = 0) -> None:
     """Raise OptionError unless an argument is a number of seconds, at most a day."""
     if not isinstance(seconds, int | float) or not least <= seconds <= 86_400:
         raise OptionError(f"{name} is {seconds!r}; it takes seconds from {least:g} to 86400")
+
+
+def whole_number(value: Any, least: int = 0, below: float = float("inf")) -> int | None:
+    """Return a whole number as an int, also one of NumPy; None for others, and out of range."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+    return number if number is not None and least <= number < below else None
 
 
 def channel_path(name: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from sluiceway.api.arguments import channel_path, group_path
+from sluiceway.api.arguments import channel_path, group_path, whole_number
 from sluiceway.api.groups import CommitProgress, Membership
 from sluiceway.api.models import Connection
 from sluiceway.api.parsing import LOCAL, JsonPath, Page, to_json
@@ -63,9 +63,12 @@ class Position:
         for name in ("offset", "records"):
             value = getattr(self, name)
             if type(value) is not int or value < 0:
-                raise OptionError(
-                    f"{name} of a position is {value!r}; it must be a whole number from 0"
-                )
+                number = whole_number(value)
+                if number is None:
+                    raise OptionError(
+                        f"{name} of a position is {value!r}; it must be a whole number from 0"
+                    )
+                object.__setattr__(self, name, number)
 
     def replaces(self, stored: "Position | None") -> bool:
         """Return whether this position or its metadata differs from the stored one."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from sluiceway.api.arguments import group_path
+from sluiceway.api.arguments import group_path, whole_number
 from sluiceway.errors import OptionError
 
 __all__ = ["CommitProgress", "Membership", "Mode", "PartitionShortfall", "membership"]
@@ -60,13 +60,15 @@ def membership(
         raise OptionError(f"mode is {mode!r}; it must be 'shared' or 'broadcast'")
     if index is None and size is None:
         index, size = 0, 1
-    if type(index) is not int or type(size) is not int or not 0 <= index < size:
+    length = whole_number(size, 1)
+    place = None if length is None else whole_number(index, 0, length)
+    if place is None:
         raise OptionError(
             f"index is {index!r} and size is {size!r}: give both or neither; indexes run from 0 "
             "to size - 1"
         )
     group_path("any", group)
-    return Membership(group=group, index=index, size=size, mode=mode)
+    return Membership(group=group, index=place, size=length, mode=mode)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
+from sluiceway.api.arguments import whole_number
 from sluiceway.api.parsing import LOCAL, JsonNode, JsonPath, parse
 from sluiceway.errors import OptionError, SchemaMismatch
 from sluiceway.kafka.config import MaskedProperties
@@ -141,6 +142,10 @@ class ChannelSpec:
             value = getattr(self, name)
             if not isinstance(value, kind | None):
                 raise OptionError(f"{name} is {value!r}; it takes a {kind.__name__}")
+        for name in ("partitions", "replication", "max_partitions"):
+            # The gateway refuses what is no number.
+            if (number := whole_number(getattr(self, name))) is not None:
+                object.__setattr__(self, name, number)
         idle = self.idle
         if not isinstance(idle, timedelta | None):
             raise OptionError(

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
+from sluiceway.api.arguments import whole_number
 from sluiceway.api.endpoints import AttachResult, EndpointCalls, Position, PositionAdvance
 from sluiceway.api.groups import Membership
 from sluiceway.concurrency import FairLock
@@ -274,10 +275,11 @@ class OffsetCommitter:
 
     def _checked(self, positions: Mapping[int, Position | int]) -> dict[int, Position]:
         checked = {}
-        for partition, requested in positions.items():
-            if partition not in self._consumed:
+        for key, requested in positions.items():
+            partition = whole_number(key)
+            if partition is None or partition not in self._consumed:
                 raise OptionError(
-                    f"partition {partition!r} is not assigned to this reader, which has "
+                    f"partition {key!r} is not assigned to this reader, which has "
                     f"{', '.join(map(str, sorted(self._consumed)))}"
                 )
             position = Position.of(requested)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sluiceway.api.arguments import whole_number
 from sluiceway.api.endpoints import AttachResult, Endpoint
 from sluiceway.endpoint.attached import AttachedEndpoint
 from sluiceway.errors import (
@@ -264,7 +265,8 @@ class WhenFinished(StopCondition):
         open_timeout_s: float | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        if type(writers) is not int or writers < 0:
+        number = whole_number(writers)
+        if number is None:
             raise OptionError(f"writers is {writers!r}; it takes a number from 0")
         self._policy = LostWriterPolicy(
             on_lost_writer,
@@ -277,7 +279,7 @@ class WhenFinished(StopCondition):
         self._final_ends = final_ends
         self._committed = committed
         self._owns = owns
-        self._writers = writers
+        self._writers = number
         self._evaluated: tuple[Sequence[Endpoint] | None, bool] = (None, False)
         self._outcome: WritersOutcome | None = None
         self._raised: CounterpartError | None = None

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
+from sluiceway.api.arguments import whole_number
 from sluiceway.errors import IncompatibleGateway, OptionError
 from sluiceway.kafka.messages import Numbers
 from sluiceway.records import to_records
@@ -303,8 +304,8 @@ class _ByKeyFunction(_ByKey):
                 keys.append(key)
             elif type(key) is str:
                 keys.append(key.encode())
-            elif type(key) is int and -(2**63) <= key < 2**63:
-                keys.append(struct.pack(">q", key))
+            elif (number := whole_number(key, -(2**63), 2**63)) is not None:
+                keys.append(struct.pack(">q", number))
             else:
                 raise OptionError(
                     f"the key function returned {key!r} for record {index}; a key is a str, bytes, "
@@ -323,10 +324,11 @@ class _ByPartitioner(Partitioning):
     def assign(self, batch: pa.RecordBatch, first: int) -> KeysAndPartitions:
         chosen: list[int | None] = []
         for index, record in enumerate(to_records(batch), first):
-            partition = self._function(record, self.partitions)
-            if type(partition) is not int or not 0 <= partition < self.partitions:
+            result = self._function(record, self.partitions)
+            partition = whole_number(result, 0, self.partitions)
+            if partition is None:
                 raise OptionError(
-                    f"the partitioner returned {partition!r} for record {index}; it must return a "
+                    f"the partitioner returned {result!r} for record {index}; it must return a "
                     f"partition from 0 to {self.partitions - 1}. No record of this write was sent"
                 )
             chosen.append(partition)
@@ -351,11 +353,12 @@ def partitioning(
     if len(chosen) > 1:
         raise OptionError(f"{' and '.join(chosen)} exclude each other: give one of them")
     if partition is not None:
-        if type(partition) is not int or not 0 <= partition < partitions:
+        number = whole_number(partition, 0, partitions)
+        if number is None:
             raise OptionError(
                 f"partition is {partition!r}; the channel has the partitions 0 to {partitions - 1}"
             )
-        return _Fixed(partitions, partition)
+        return _Fixed(partitions, number)
     if partitioner is not None:
         if not callable(partitioner):
             raise OptionError(f"partitioner is {partitioner!r}; it takes a function")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
+from sluiceway.api.arguments import whole_number
 from sluiceway.api.endpoints import Position
 from sluiceway.api.ledger import Committed, Interval, KnownCommit, LedgerCalls
 from sluiceway.api.models import Connection
@@ -201,11 +202,14 @@ class Snapshot(_FixedVisibility):
                     f"snapshot is {snapshot.isoformat()} without a time zone; give one, such as "
                     "timezone.utc"
                 )
-        elif snapshot is not None and (type(snapshot) is not int or snapshot < 0):
-            raise OptionError(
-                f"snapshot is {snapshot!r}; it takes the number of a commit or a datetime with a "
-                "time zone. `sluiceway channels commits NAME` lists the commits"
-            )
+        elif snapshot is not None:
+            number = whole_number(snapshot)
+            if number is None:
+                raise OptionError(
+                    f"snapshot is {snapshot!r}; it takes the number of a commit or a datetime with "
+                    "a time zone. `sluiceway channels commits NAME` lists the commits"
+                )
+            snapshot = number
         response = self._request(calls, connection.partitions, snapshot)
         self._stable = response.stable
         self._of_present = snapshot is None
