@@ -48,7 +48,7 @@ from contextlib import (
 )
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
@@ -62,10 +62,16 @@ from sluiceway.errors import OptionError
 from sluiceway.gateway import Gateway as SyncGateway
 from sluiceway.ledger.write_batch import WriteBatch
 from sluiceway.reader import ChannelReader
+from sluiceway.reader import R as Record
+from sluiceway.records.frames import require_library, to_pandas, to_polars
 from sluiceway.runtime.threads import start
 from sluiceway.schema import Schema
 from sluiceway.transaction import Transaction as SyncTransaction
 from sluiceway.writer import ChannelWriter
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
 
 __all__ = ["Channel", "Gateway", "Reader", "Transaction", "Writer"]
 
@@ -414,18 +420,19 @@ class Writer(_Endpoint[ChannelWriter]):
         return self._sync.accepted_records
 
 
-class Reader(_Endpoint[ChannelReader]):
+class Reader(_Endpoint[ChannelReader[Record]], Generic[Record]):
     """A ChannelReader whose calls are awaited; opened by `Channel.reader()`.
 
-    `async for` yields each record as a dict, `batches()` pyarrow.RecordBatches; `read()` returns a
-    list. Each record goes to one of the tasks that share a reader: one waits for records, the
-    others for their turn, and any of them may commit, seek and close meanwhile.
+    `async for` yields each record as a dict, or as an instance of the class `as_`; `read()` returns
+    a list of them, `batches()` yields pyarrow.RecordBatches, and `to_arrow()` returns the rest.
+    Each record goes to one of the tasks that share a reader: one waits for records, the others for
+    their turn, and any of them may commit, seek and close meanwhile.
     """
 
     _waiting = 0
     """The number of readers in this process that wait for records."""
 
-    def __init__(self, wrapped: ChannelReader) -> None:
+    def __init__(self, wrapped: ChannelReader[Record]) -> None:
         super().__init__(wrapped)
         self._reading = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -464,13 +471,13 @@ class Reader(_Endpoint[ChannelReader]):
         """The number of messages skipped so far, counted again after a seek."""
         return self._sync.corrupt_messages
 
-    async def read(self, max_records: int, timeout: float | None = 1.0) -> list[dict[str, Any]]:
+    async def read(self, max_records: int, timeout: float | None = 1.0) -> list[Record]:
         """Return up to `max_records` records, fewer if no more arrived within `timeout` seconds.
 
         See `ChannelReader.read`. A cancelled call takes none.
         """
         deadline_s = math.inf if timeout is None else self._loop.time() + timeout
-        records: list[dict[str, Any]] = []
+        records: list[Record] = []
         async with self._one_read():
             with self._sync.span("receive", kind="receive") as span:
                 await self._poll(
@@ -480,12 +487,12 @@ class Reader(_Endpoint[ChannelReader]):
                 span.set("sluiceway.records", len(records))
                 return records
 
-    async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
+    async def __aiter__(self) -> AsyncIterator[Record]:
         """Yield the records one by one; each counts as returned when it is yielded."""
         take = functools.partial(self._sync.take_at_hand, self._sync.records_at_hand)
         while True:
             async with self._one_read():
-                records: Iterator[dict[str, Any]] | None = await self._poll(take, math.inf)
+                records: Iterator[Record] | None = await self._poll(take, math.inf)
             if records is None:
                 return
             for record in records:
@@ -504,6 +511,39 @@ class Reader(_Endpoint[ChannelReader]):
             if batch is None:
                 return
             yield batch
+
+    async def to_arrow(self) -> pa.Table:
+        """Return all records up to the end as a table; see `ChannelReader.to_arrow`.
+
+        A cancelled call takes none.
+        """
+        return await self._to_end(lambda table: table)
+
+    async def to_pandas(self) -> "pd.DataFrame":
+        """Return all records up to the end as a dataframe; see `ChannelReader.to_pandas`."""
+        require_library("pandas", "to_pandas")
+        return await self._to_end(to_pandas)
+
+    async def to_polars(self) -> "pl.DataFrame":
+        """Return all records up to the end as a dataframe; see `ChannelReader.to_polars`."""
+        require_library("polars", "to_polars")
+        return await self._to_end(to_polars)
+
+    async def _to_end(self, convert: Callable[[pa.Table], T]) -> T:
+        self._sync.require_end()
+        batches: list[pa.RecordBatch] = []
+        async with self._one_read():
+            with self._sync.span("receive", kind="receive") as span:
+                await self._poll(lambda: self._sync.take_to_end(batches) or None, math.inf)
+                table = pa.Table.from_batches(batches, self._sync.schema.arrow)
+                span.set("sluiceway.records", table.num_rows)
+                try:
+                    converted = await self._run(functools.partial(convert, table))
+                except BaseException:
+                    await _without_fail(self._run(self._sync.put_back))
+                    raise
+                self._sync.end_call()
+                return converted
 
     @asynccontextmanager
     async def _one_read(self) -> AsyncIterator[None]:
@@ -569,7 +609,7 @@ class Transaction(_Block[SyncTransaction]):
     See `sluiceway.transaction.Transaction`; opened by `Gateway.transaction`.
     """
 
-    def __init__(self, reader: Reader, writer: Writer) -> None:
+    def __init__(self, reader: Reader[Any], writer: Writer) -> None:
         block = SyncTransaction(reader._sync, writer._sync)  # noqa: SLF001 - of this module
         super().__init__(block, reader._turns | writer._turns)  # noqa: SLF001
 
@@ -761,7 +801,7 @@ class Gateway(_Wrapper[SyncGateway]):
         """
         return _items(self._sync.watch(every_s=every_s))
 
-    def transaction(self, reader: Reader, writer: Writer) -> Transaction:
+    def transaction(self, reader: Reader[Any], writer: Writer) -> Transaction:
         """Return a block that commits its output together with the positions of its input.
 
             async with gateway.transaction(reader, writer):

@@ -41,7 +41,7 @@ from sluiceway.group_reader import DynamicGroupReader, OnPartitions
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.partitioner import Key, Partitioner
 from sluiceway.ledger.visibility import visibility_of
-from sluiceway.reader import ChannelReader
+from sluiceway.reader import ChannelReader, R
 from sluiceway.schema import Schema
 from sluiceway.schema.compatibility import possible_renames
 from sluiceway.writer import ChannelWriter
@@ -467,8 +467,9 @@ class Channel:
         on_revoke: OnPartitions | None = None,
         share_connection: bool = False,
         snapshot: int | datetime | None = None,
+        as_: type[R] | None = None,
         config: Mapping[str, object] | None = None,
-    ) -> ChannelReader:
+    ) -> ChannelReader[R]:
         """Open a reader; see ChannelReader for the other arguments.
 
         With a group, the reader has the place `index` of `size` in it (by default 0 of 1), starts
@@ -481,7 +482,8 @@ class Channel:
 
         `patience_s` is its own heartbeat timeout, as for a writer; after it, the other members of
         a dynamic group get its partitions. `snapshot` reads an exactly-once channel as of one
-        commit, given by its number (see `commits`) or a time.
+        commit, given by its number (see `commits`) or a time. With `as_`, records are instances of
+        a class instead of dicts.
         """
         member = membership(group, index, size, mode, dynamic=dynamic)
         config = MaskedProperties(config or {})
@@ -490,9 +492,11 @@ class Channel:
                 f"the topic of the channel {self.name!r} existed before it, so its writers are "
                 "unknown: give until='now' or until=None (never)"
             )
-        open_as: Callable[..., ChannelReader] = ChannelReader
+        kind: type[ChannelReader[R]] = ChannelReader
+        callbacks: dict[str, Any] = {}
         if member is not None and member.dynamic:
-            open_as = partial(DynamicGroupReader, on_assign=on_assign, on_revoke=on_revoke)
+            kind = DynamicGroupReader
+            callbacks = {"on_assign": on_assign, "on_revoke": on_revoke}
         elif on_assign is not None or on_revoke is not None:
             raise OptionError("on_assign and on_revoke need a dynamic group: give dynamic=True")
         if member is not None and partitions is not None:
@@ -522,7 +526,7 @@ class Channel:
                 connection = connect()
             if self._schema is not None:
                 connection = connection.for_reading(self._schema)
-            return open_as(
+            return kind(
                 connection,
                 until=until,
                 start=start,
@@ -537,6 +541,8 @@ class Channel:
                 open_timeout_s=open_timeout_s,
                 share_connection=share_connection,
                 visibility=visibility,
+                as_=as_,
+                **callbacks,
             )
         except BaseException as error:
             if handle is not None:

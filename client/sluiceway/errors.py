@@ -2,7 +2,8 @@
 
     SluicewayError
     ├── CheckpointMismatch, EndpointClosed, SluicewayTimeout, CorruptMessage,
-    │   ValueOutOfRange, PortError, CommitUnknown, ReplayMismatch, IncompleteBatch
+    │   ValidationFailed, ValueOutOfRange, PortError, CommitUnknown, ReplayMismatch,
+    │   IncompleteBatch
     ├── OptionError
     │   └── CommitBeyondRead
     ├── CounterpartError
@@ -332,6 +333,44 @@ class CorruptMessage(SluicewayError, code="corrupt_message"):
         )
 
 
+class ValidationFailed(SluicewayError, code="validation_failed"):
+    """A record is not valid for the class of a reader's `as_`; the position stays before it.
+
+    It is the record number `record`, from 0, of the message at `offset` of `partition`. `field` is
+    a dotted path, empty if the class does not tell. `following` is the Position after the record:
+    `reader.seek({error.partition: error.following})` skips it. `__cause__` is the class's own
+    exception.
+    """
+
+    def __init__(
+        self,
+        *,
+        channel: str,
+        partition: int,
+        offset: int,
+        record: int,
+        field: str,
+        reason: str,
+        class_name: str,
+        following: Any,
+    ) -> None:
+        where = f"channel {channel!r}, partition {partition}, offset {offset}"
+        where += f", record {record}" if record else ""
+        what = f"the field {field!r}" if field else "it"
+        super().__init__(
+            f"{where}: {what} is not valid for {class_name}: {reason}. The position stays before "
+            f"it; to skip it, call reader.seek({{{partition}: error.following}})"
+        )
+        self.channel, self.partition, self.offset, self.record = channel, partition, offset, record
+        self.field, self.reason, self.following = field, reason, following
+        self._summary = f"{where}: {what} is not valid for {class_name}"
+
+    @property
+    def summary(self) -> str:
+        """The place and the field; the reason may quote the value."""
+        return self._summary
+
+
 class ValueOutOfRange(SluicewayError, code="value_out_of_range", public=True):
     """Python cannot represent a value; `batches()` returns it as an Arrow value."""
 
@@ -439,5 +478,6 @@ __all__ = [
     *("KafkaUnavailable", "OffsetOutOfRange", "OptionError", "PortError", "RecordError"),
     *("RecordTooLarge", "RecordsLost", "ReplayMismatch", "SchemaError", "SchemaMismatch"),
     *("SluicewayError", "SluicewayTimeout", "StaleGeneration", "TopicGone", "Unauthenticated"),
-    *("UnsupportedType", "ValueOutOfRange", "WriterFailed", "WriterLost", "cause_of"),
+    *("UnsupportedType", "ValidationFailed", "ValueOutOfRange", "WriterFailed", "WriterLost"),
+    "cause_of",
 ]

@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from sluiceway.api.arguments import check_seconds
 from sluiceway.api.auth import Token
@@ -90,14 +91,15 @@ class Gateway(ClosesOnExit):
     ) -> Channel:
         """Open a channel, creating it if it does not exist, and wait until it is ready.
 
-        `schema` is a dataclass, a pyarrow.Schema, Avro JSON or a Schema. If it is one of an
-        existing channel's versions, writers and readers use that version. Otherwise it must be
-        able to read records of all versions, or SchemaMismatch is raised; it serves readers only,
-        until `Channel.update` registers it. If an existing channel differs in another argument, a
-        warning is issued, and nothing is changed. A new channel needs a schema or
+        `schema` is whatever `Schema.of` takes: a dataclass, a pydantic model, a msgspec.Struct, an
+        attrs class, a NamedTuple, a TypedDict, an Arrow schema, Avro JSON or a Schema. If it is one
+        of an existing channel's versions, writers and readers use that version. Otherwise it must
+        be able to read records of all versions, or SchemaMismatch is raised; it serves readers
+        only, until `Channel.update` registers it. If an existing channel differs in another
+        argument, a warning is issued, and nothing is changed. A new channel needs a schema or
         `format="bytes"`, or ChannelNotFound is raised. Its defaults are 1 partition, format avro,
-        not pinned, compatibility backward, the broker's replication and retention, a heartbeat of
-        2 s, and not `mirrored`: positions of groups are not written to Kafka's own group offsets.
+        not pinned, compatibility backward, the broker's replication and retention, a heartbeat of 2
+        s, and not `mirrored`: positions of groups are not written to Kafka's own group offsets.
 
         `delivery` is `at_least_once`, the default, or `exactly_once`: records become visible by
         commits only, each record once. It cannot be changed.
@@ -176,7 +178,7 @@ class Gateway(ClosesOnExit):
         """
         return watch_summaries(self._control, every_s=every_s, sleep=time.sleep)
 
-    def transaction(self, reader: ChannelReader, writer: ChannelWriter) -> Transaction:
+    def transaction(self, reader: ChannelReader[Any], writer: ChannelWriter) -> Transaction:
         """Return a block that commits its output together with the positions of its input.
 
             with gateway.transaction(reader, writer):

@@ -12,8 +12,8 @@ from sluiceway.api.models import Connection
 from sluiceway.endpoint.assignment import PartitionAssignment, StopAtAssignmentEnd
 from sluiceway.endpoint.attached import AttachedEndpoint
 from sluiceway.endpoint.stop_condition import StopCondition
-from sluiceway.errors import StaleGeneration
-from sluiceway.reader import ChannelReader
+from sluiceway.errors import OptionError, StaleGeneration
+from sluiceway.reader import ChannelReader, R
 from sluiceway.runtime.steps import Steps, run_steps
 
 __all__ = ["DynamicGroupReader", "OnPartitions"]
@@ -25,7 +25,7 @@ OnPartitions = Callable[[tuple[int, ...]], object]
 _WAIT_S = 0.25
 
 
-class DynamicGroupReader(ChannelReader):
+class DynamicGroupReader(ChannelReader[R]):
     """A reader with a changing assignment; opened by `Channel.reader(dynamic=True)`.
 
     Rebalances happen between records: the reader releases revoked partitions and takes newly
@@ -63,7 +63,7 @@ class DynamicGroupReader(ChannelReader):
         # The gateway's assignment has them.
         self._follows_growth = False
 
-    def records_at_hand(self) -> Iterator[dict[str, Any]]:
+    def records_at_hand(self) -> Iterator[R]:
         """Return an iterator over some fetched records, which ends before a rebalance."""
         return self._until_rebalance(super().records_at_hand())
 
@@ -87,6 +87,13 @@ class DynamicGroupReader(ChannelReader):
     def discover_partitions(self) -> tuple[int, ...]:
         """Return no partitions: added ones come with a rebalance."""
         return ()
+
+    def require_end(self) -> None:
+        """Raise OptionError: the records up to an end may go to other members."""
+        raise OptionError(
+            "the partitions of a dynamic group's member change while it reads, so there are no "
+            "records up to its end: loop over batches()"
+        )
 
     @property
     def rebalance_due(self) -> bool:
@@ -117,7 +124,7 @@ class DynamicGroupReader(ChannelReader):
         finally:
             super().close()
 
-    def _until_rebalance(self, records: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def _until_rebalance(self, records: Iterator[R]) -> Iterator[R]:
         for record in records:
             yield record
             if self._assignment.rebalance_due:

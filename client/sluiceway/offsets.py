@@ -1,7 +1,7 @@
 """Offset bounds of a read: start positions and end offsets."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -28,10 +28,14 @@ def chosen_partitions(partitions: Sequence[int] | None, count: int) -> tuple[int
     """Return the partitions to read, in order; all of `count` by default. Raises OptionError."""
     if partitions is None:
         return tuple(range(count))
-    if isinstance(partitions, str) or not isinstance(partitions, Iterable):
-        raise OptionError(f"partitions is {partitions!r}; it takes their numbers, such as [0, 1]")
+    try:
+        wanted = list(partitions)
+    except TypeError as error:
+        raise OptionError(
+            f"partitions is {partitions!r}; it takes their numbers, such as [0, 1]"
+        ) from error
     chosen = set()
-    for partition in partitions:
+    for partition in wanted:
         number = whole_number(partition, 0, count)
         if number is None:
             raise OptionError(

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn
 
 import pyarrow as pa
 
@@ -22,7 +22,7 @@ from sluiceway.endpoint.stop_condition import (
 )
 from sluiceway.endpoint.waiting import missing_endpoints
 from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTimeout
-from sluiceway.reader import ChannelReader
+from sluiceway.reader import ChannelReader, R
 from sluiceway.records import copies
 from sluiceway.writer import ChannelWriter, PreparedRecords
 
@@ -181,7 +181,7 @@ class OutputPort(ClosesOnExit):
         raise PortError(doing, errors=errors, channels=len(self._channels)) from first
 
 
-class InputPort(ClosesOnExit):
+class InputPort(ClosesOnExit, Generic[R]):
     """Reads a channel after its expected writers have attached or finished.
 
     Records of one writer keep their order within a partition; there is no order between writers.
@@ -197,6 +197,7 @@ class InputPort(ClosesOnExit):
         sequential: bool = False,
         open_timeout_s: float | None = None,
         on_lost_writer: OnLostWriter = "raise",
+        as_: type[R] | None = None,
         **options: Any,
     ) -> None:
         """Open and attach the reader, with the `options` of `Channel.reader`.
@@ -212,8 +213,8 @@ class InputPort(ClosesOnExit):
         self._every_s = channel.heartbeat.timeout_ms / 1000
         self._timeout_s = _checked_timeout(open_timeout_s)
         self._waited = False
-        self.reader: ChannelReader = channel.reader(
-            writers=writers, on_lost_writer=on_lost_writer, **options
+        self.reader: ChannelReader[R] = channel.reader(
+            writers=writers, on_lost_writer=on_lost_writer, as_=as_, **options
         )
         attached = self.reader.endpoint_id is not None
         self._policy = LostWriterPolicy(
@@ -230,12 +231,12 @@ class InputPort(ClosesOnExit):
             _await(self._channel, self._missing, deadline_s, every_s=self._every_s)
             self._waited = True
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[R]:
         """Yield the records one by one, as ChannelReader does."""
         self.wait()
         return iter(self.reader)
 
-    def read(self, max_records: int, timeout: float | None = 1.0) -> list[dict[str, Any]]:
+    def read(self, max_records: int, timeout: float | None = 1.0) -> list[R]:
         """Return up to `max_records` records; `timeout` starts after the wait for writers."""
         self.wait()
         return self.reader.read(max_records, timeout)

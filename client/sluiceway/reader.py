@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import pyarrow as pa
 
@@ -34,6 +34,8 @@ from sluiceway.ledger.committed_stream import open_stream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.ledger.write_batch import Block
 from sluiceway.records import import_pandas
+from sluiceway.records.frames import require_library, to_pandas, to_polars
+from sluiceway.records.instances import Instances
 from sluiceway.runtime.threads import Signal
 from sluiceway.schema import Schema
 from sluiceway.schema.types import find_union
@@ -43,6 +45,17 @@ __all__ = ["ChannelReader"]
 
 LOGGER = logging.getLogger("sluiceway.reader")
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    from typing_extensions import TypeVar
+
+    R = TypeVar("R", default=dict[str, Any])
+else:
+    from typing import TypeVar
+
+    R = TypeVar("R")
+"""The type of a reader's records."""
 T = TypeVar("T")
 
 _MAX_PARTITIONS = 2**31
@@ -52,15 +65,16 @@ _DESCRIPTION_MAX_AGE_S = 5.0
 _DESCRIPTION_TIMEOUT_S = 2.0
 
 
-class ChannelReader(ChannelEndpoint):
+class ChannelReader(ChannelEndpoint, Generic[R]):
     """Reads a channel's records; opened by `Channel.reader()`, or with a Connection alone.
 
-    Iteration yields each record as a dict, `batches()` pyarrow.RecordBatches; `read()` returns a
-    list. All three continue at the same position and may be mixed. The order within a partition is
-    kept; partitions are interleaved as they arrive. With `until="finished"`, reading ends when the
-    channel's writers have finished and all their records are read; with `until="now"`, at the end
-    offsets at the time the reader was opened; with `until=None`, never. Messages with older or
-    newer schemas are returned as records of the reader's schema.
+    Iteration yields each record as a dict, or as an instance of the class `as_`; `read()` returns a
+    list of them, `batches()` yields pyarrow.RecordBatches. All three continue at the same position
+    and may be mixed; `to_arrow()`, `to_pandas()` and `to_polars()` return all the rest. The order
+    within a partition is kept; partitions are interleaved as they arrive. With `until="finished"`,
+    reading ends when the channel's writers have finished and all their records are read; with
+    `until="now"`, at the end offsets at the time the reader was opened; with `until=None`, never.
+    Messages with older or newer schemas are returned as records of the reader's schema.
 
     When the channel grows, a reader without a fixed end reads the added partitions that are its own
     within ten seconds, from their first record.
@@ -99,6 +113,7 @@ class ChannelReader(ChannelEndpoint):
         open_timeout_s: float | None = None,
         share_connection: bool = False,
         visibility: Visibility | None = None,
+        as_: type[R] | None = None,
     ) -> None:
         """Open a reader.
 
@@ -109,7 +124,10 @@ class ChannelReader(ChannelEndpoint):
         responses of Kafka, `config` has further properties of a Kafka consumer. With
         `share_connection`, readers of a process share connections. `refresh` requests the
         connection again, for messages with a schema that was registered later. `visibility` is the
-        committed part of an exactly-once channel.
+        committed part of an exactly-once channel. `as_` is the class of records: a dataclass, a
+        pydantic model, a msgspec.Struct, an attrs class, a NamedTuple or a TypedDict. Its instances
+        are validated as its library does when it reads data; a record that is not valid raises
+        ValidationFailed, and the position stays before it.
 
         `handle` makes the reader an endpoint, with the partitions and committed positions of its
         group. With `until="finished"`, `writers` is the least number that has to attach, 0 to
@@ -119,7 +137,7 @@ class ChannelReader(ChannelEndpoint):
         `on_lost_writer` is the behaviour after a writer failed or was lost: "raise" WriterFailed or
         WriterLost once everything else is read and no successor has attached for the channel's
         heartbeat timeout; "wait" for a successor; "go_on" as if it had finished. Raises
-        OptionError, OffsetOutOfRange, TopicGone, KafkaUnavailable.
+        OptionError, SchemaMismatch, OffsetOutOfRange, TopicGone, KafkaUnavailable.
         """
         import_pandas()
         config = MaskedProperties(config or {})
@@ -140,6 +158,10 @@ class ChannelReader(ChannelEndpoint):
         super().__init__(handle)
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
+        instances = None
+        if as_ is not None:
+            instances = Instances(as_, self.schema, connection.channel_name)
+        self._has_end = until is not None
         grouped = False
         chosen = offsets.chosen_partitions(partitions, connection.partitions)
         has_all = partitions is None
@@ -196,6 +218,7 @@ class ChannelReader(ChannelEndpoint):
                 end_offsets=self._stop_condition,
                 skip_corrupt=on_corrupt == "skip",
                 timeout_s=timeout_s,
+                instances=instances,
             )
             self._committer.start_at(self._fetcher.position())
             if handle is not None:
@@ -204,19 +227,19 @@ class ChannelReader(ChannelEndpoint):
             self._stream.close()
             raise
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[R]:
         """Yield the records one by one; each counts as returned when it is yielded."""
         while (records := self._next(self.records_at_hand)) is not None:
             yield from records
 
-    def records_at_hand(self) -> Iterator[dict[str, Any]]:
+    def records_at_hand(self) -> Iterator[R]:
         """Return an iterator over some fetched records; each counts as returned when it is taken.
 
         It does not wait, and may be empty. For `aio`, as the next three.
         """
         return self._fetcher.records()
 
-    def read(self, max_records: int, timeout: float | None = 1.0) -> list[dict[str, Any]]:
+    def read(self, max_records: int, timeout: float | None = 1.0) -> list[R]:
         """Return up to `max_records` records, fewer if no more arrived within `timeout` seconds.
 
         None waits for all of them. The list is short or empty at the end (see `finished`), after
@@ -224,9 +247,7 @@ class ChannelReader(ChannelEndpoint):
         """
         return self.read_some(max_records, timeout, least=max_records)
 
-    def read_some(
-        self, max_records: int, timeout: float | None, *, least: int = 1
-    ) -> list[dict[str, Any]]:
+    def read_some(self, max_records: int, timeout: float | None, *, least: int = 1) -> list[R]:
         """Like `read`, but wait for `least` records only; for facades."""
         self._fetcher.begin_call()
         try:
@@ -239,9 +260,9 @@ class ChannelReader(ChannelEndpoint):
             raise
         return records
 
-    def _read(self, max_records: int, timeout: float | None, least: int) -> list[dict[str, Any]]:
+    def _read(self, max_records: int, timeout: float | None, least: int) -> list[R]:
         deadline_s = math.inf if timeout is None else time.monotonic() + timeout
-        records: list[dict[str, Any]] = []
+        records: list[R] = []
         self._require_open()
         with self._fetcher.turn.urgent(deadline_s):
             if self._fetcher.reading:
@@ -257,9 +278,7 @@ class ChannelReader(ChannelEndpoint):
                 self._fetcher.end_read()
         return records
 
-    def _extend(
-        self, records: list[dict[str, Any]], max_records: int, deadline_s: float, least: int
-    ) -> bool:
+    def _extend(self, records: list[R], max_records: int, deadline_s: float, least: int) -> bool:
         """Add fetched records to those of a `read`; False if it may wait for more."""
         limit = whole_number(max_records, 1)
         if limit is None:
@@ -296,7 +315,74 @@ class ChannelReader(ChannelEndpoint):
                 "read records instead, by iteration or with read()"
             )
 
-    def read_at_hand(self, records: list[dict[str, Any]], max_records: int) -> bool:
+    def to_arrow(self) -> pa.Table:
+        """Return all records up to the end as a table of `schema.arrow`, also if there are none.
+
+        They are in memory together: about as much as their messages take without compression, and
+        twice that for `to_pandas` and `to_polars`. An error takes nothing: the next call returns
+        the same records again. Raises SchemaMismatch for a schema with a union of several types,
+        OptionError with `until=None`, and in a dynamic group, whose partitions change.
+        """
+        return self._to_end(lambda table: table)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return all records up to the end as a dataframe; see `to_arrow`.
+
+        Integers and booleans of nullable fields have pandas' nullable types, because those of NumPy
+        would round large integers; nested values are lists and dicts. Raises OptionError without
+        pandas.
+        """
+        require_library("pandas", "to_pandas")
+        return self._to_end(to_pandas)
+
+    def to_polars(self) -> "pl.DataFrame":
+        """Return all records up to the end as a dataframe of polars; see `to_arrow`.
+
+        Raises OptionError without polars.
+        """
+        require_library("polars", "to_polars")
+        return self._to_end(to_polars)
+
+    def _to_end(self, convert: Callable[[pa.Table], T]) -> T:
+        """Read to the end, and return the result of `convert` for all records."""
+        self.require_end()
+        self._fetcher.begin_call()
+        batches: list[pa.RecordBatch] = []
+        try:
+            with self.span("receive", kind="receive") as span:
+                self.take_to_end(batches, math.inf)
+                table = pa.Table.from_batches(batches, self.schema.arrow)
+                span.set("sluiceway.records", table.num_rows)
+                converted = convert(table)
+            self._fetcher.end_read()
+        except BaseException:
+            self._fetcher.cancel_call()
+            raise
+        return converted
+
+    def require_end(self) -> None:
+        """Raise unless `to_arrow` and its like have an end, and a table for the schema."""
+        self.require_batches()
+        if not self._has_end:
+            raise OptionError(
+                "this reader has no end (until=None), so all of its records are never there: open "
+                "it with until='now', or loop over batches()"
+            )
+
+    def take_to_end(self, batches: list[pa.RecordBatch], deadline_s: float = -math.inf) -> bool:
+        """Add the batches up to the end, or those that arrive before the deadline; False then.
+
+        They count as returned after `end_call`. For `aio`, by default without waiting.
+        """
+        self._require_open()
+        with self._fetcher.turn:
+            self._record_cycle()
+            while self._fetch(deadline_s, holding=bool(batches)):
+                if (batch := self._fetcher.take_batch()) is not None:
+                    batches.append(batch)
+            return self.finished
+
+    def read_at_hand(self, records: list[R], max_records: int) -> bool:
         """Add records that have arrived to those of a `read`; False if it may wait for more.
 
         They count as returned after `end_call`; `put_back` takes them back.

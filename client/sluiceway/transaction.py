@@ -1,7 +1,7 @@
 """Transaction: output and input positions that are committed together."""
 
 import logging
-from typing import Self
+from typing import Any, Self
 
 from sluiceway.api.endpoints import PositionAdvance
 from sluiceway.concurrency import StatementExit
@@ -37,7 +37,7 @@ class Transaction:
     Not thread-safe: while the block runs, only the transaction may use the reader to commit.
     """
 
-    def __init__(self, reader: ChannelReader, writer: ChannelWriter) -> None:
+    def __init__(self, reader: ChannelReader[Any], writer: ChannelWriter) -> None:
         """Combine a reader with a group, and a writer of an exactly_once channel.
 
         Raises OptionError for others, and for different gateways.

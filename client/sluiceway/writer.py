@@ -186,8 +186,10 @@ class ChannelWriter(ChannelEndpoint):
     def write(self, records: Any) -> int:
         """Write one or many records and return their number.
 
-        Takes a dict or a dataclass instance, an iterable of these, a pyarrow.Table or
-        RecordBatch, or a pandas.DataFrame. An iterator may change a record and yield it again. All
+        Takes a dict or an instance of a record class (a dataclass, a pydantic model, a
+        msgspec.Struct, an attrs class, a NamedTuple), an iterable of these, a pandas.DataFrame, or
+        anything with `__arrow_c_stream__`: tables and batches of pyarrow, frames of polars,
+        relations of DuckDB, … An iterator may change a record and yield it again. All
         records are validated and encoded before any is sent, so one write should fit in memory,
         and after RecordError, SchemaError and OptionError none of its records was sent. Raises
         DeliveryFailed when Kafka refused a message of this or an earlier write; the writer cannot

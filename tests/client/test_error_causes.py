@@ -106,7 +106,8 @@ UNFIT: dict[str, tuple[Any, str]] = {
     "no list": ({"list": SECRET}, "field 'list': it must be a list; it is str"),
     "no record": (
         {"list": [SECRET]},
-        "field 'list[]': it must be a dict or a dataclass; it is str",
+        "field 'list[]': it must be a dict, or an instance of a dataclass or another record class; "
+        "it is str",
     ),
     "unknown field": ({SECRET: 1}, "record 0: it has a field that is not in the schema"),
     "unknown inside": (
@@ -114,7 +115,7 @@ UNFIT: dict[str, tuple[Any, str]] = {
         "field 'list[]': it has a field that is not in the schema",
     ),
     "dataclass": (Strange(SECRET), "field 'id': it must be a 32-bit integer; it is str"),
-    "not a record": ([{"id": 1}, SECRET], "record 1: it must be a dict or a dataclass instance"),
+    "not a record": ([{"id": 1}, SECRET], "record 1: it must be a dict, or an instance"),
     "arrow": (pa.table({"id": pa.array([NUMBER])}), "field 'id': it cannot be converted to int32"),
     "arrow float": (
         pa.table({"size": pa.array([float(f"{NUMBER}e60")])}),

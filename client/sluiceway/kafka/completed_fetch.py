@@ -13,6 +13,7 @@ from sluiceway.api.endpoints import Position
 from sluiceway.codecs import Corrupt, Decoded
 from sluiceway.errors import OptionError
 from sluiceway.records import to_records
+from sluiceway.records.instances import Instances
 
 __all__ = ["CompletedFetch"]
 
@@ -30,6 +31,9 @@ class CompletedFetch:
     are. Otherwise the fetch stops before the first undecodable message, `failed`, and continues
     after it once a seek has skipped it.
 
+    `instances` makes the records instances of a class. Those of `records` then end before one that
+    is invalid, and the next call raises ValidationFailed.
+
     Only the iterator of `records` is thread-safe.
     """
 
@@ -40,7 +44,9 @@ class CompletedFetch:
         positions: Mapping[int, Position],
         *,
         skip: bool,
+        instances: Instances | None = None,
     ) -> None:
+        self._instances = instances
         skipped = [corrupt for corrupt in decoded.corrupt if skip and corrupt.skippable]
         self._skipped = [corrupt.index for corrupt in skipped]
         self._failures = deque(
@@ -55,10 +61,10 @@ class CompletedFetch:
         self._batches = deque(batch for batch in batches if batch.num_rows)
         # Converted rows of the first batch, which stays in the queue until all are converted.
         self._row = 0
-        self._records: Iterator[dict[str, Any]] = iter(())
+        self._records: Iterator[Any] = iter(())
         self._converted_rows: int = 0
         # Records taken back from iterators, but not into the queue yet.
-        self._reclaimed: list[dict[str, Any]] = []
+        self._reclaimed: list[Any] = []
         self._advanced_messages = 0
         self._advanced_rows = 0
         # The number of messages before `failed`, and their rows.
@@ -94,17 +100,43 @@ class CompletedFetch:
             return None
         return *self._place(self._limit), self._failures[0]
 
-    def records(self) -> Iterator[dict[str, Any]]:
+    def records(self) -> Iterator[Any]:
         """Return an iterator over some of the remaining records; each counts when it is taken."""
         if self._reclaimed:
             self.reclaim()
         while not operator.length_hint(self._records) and not self.exhausted:
             # If the conversion raises, these rows stay in the queue.
-            rows = self._next_rows(_MAX_ROWS)
-            self._records = iter(to_records(rows))
-            self._row += rows.num_rows
-            self._converted_rows += rows.num_rows
+            records = self._convert(self._next_rows(_MAX_ROWS))
+            self._records = iter(records)
+            self._row += len(records)
+            self._converted_rows += len(records)
         return self._records
+
+    def _convert(self, rows: pa.RecordBatch) -> list[Any]:
+        """Return rows as records up to an invalid one. If it is first, raises ValidationFailed."""
+        if self._instances is None:
+            return to_records(rows)
+        records, invalid = self._instances.of(rows)
+        if invalid is not None and not records:
+            raise self._instances.error(invalid, **self._place_of_row(self._converted_rows))
+        return records
+
+    def _place_of_row(self, row: int) -> dict[str, Any]:
+        """Return partition, offset and record of a row, and the position after it."""
+        index, first, counts = self._advanced_messages, self._advanced_rows, self._counts
+        if counts is None:
+            index, rows = row, 1
+        else:
+            while first + counts[index] <= row:
+                first += counts[index]
+                index += 1
+            rows = first + counts[index] - row
+        partition, offset = self._place(index)
+        done = 0 if counts is None else self._records_done.get(index, 0) + row - first
+        following = Position(offset=offset + 1)
+        if rows > 1:
+            following = Position(offset=offset, records=done + 1)
+        return {"partition": partition, "offset": offset, "record": done, "following": following}
 
     def batch(self) -> pa.RecordBatch:
         """Return the rest of the current batch, or the next one; not if `exhausted`."""

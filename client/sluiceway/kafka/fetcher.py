@@ -17,6 +17,7 @@ from sluiceway.concurrency import FairLock, this_process
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, SluicewayError
 from sluiceway.kafka.completed_fetch import CompletedFetch
 from sluiceway.kafka.consumer import FetchedMessages, IdleTimeout, PartitionStream
+from sluiceway.records.instances import Instances
 
 __all__ = ["EndOffsets", "Fetcher"]
 
@@ -39,6 +40,8 @@ class EndOffsets(Protocol):
 class Fetcher:
     """Fetches messages of the assigned partitions, and returns their records.
 
+    `instances` makes them instances of a class.
+
     A position moves only when records are returned, or when there are certainly none between the
     old and the new position.
 
@@ -58,6 +61,7 @@ class Fetcher:
         end_offsets: EndOffsets,
         skip_corrupt: bool,
         timeout_s: float,
+        instances: Instances | None = None,
     ) -> None:
         self.turn = FairLock()
         self._process = this_process()
@@ -66,6 +70,7 @@ class Fetcher:
         self._decoder = decoder
         self._stream = stream
         self._skip_corrupt = skip_corrupt
+        self._instances = instances
         self._end_offsets = end_offsets
         self._positions = dict(positions)
         self._known_ends = end_offsets.ends()
@@ -123,7 +128,7 @@ class Fetcher:
         """Whether the end offsets are known."""
         return self._ends is not None
 
-    def records(self) -> Iterator[dict[str, Any]]:
+    def records(self) -> Iterator[Any]:
         """Return an iterator over fetched records; each counts as returned when it is taken."""
         with self._state:
             return self._current.records()
@@ -133,7 +138,7 @@ class Fetcher:
         if self._taker == threading.get_ident():
             self._taker = None
 
-    def take(self, count: int) -> list[dict[str, Any]]:
+    def take(self, count: int) -> list[Any]:
         """Return up to `count` fetched records for a `read` that may wait for more.
 
         They count as returned once `end_read` is called.
@@ -162,7 +167,7 @@ class Fetcher:
         """Like `batch`; it counts as returned once `end_call` is called."""
         with self._state:
             batch = self.batch()
-            self.reading = batch is not None
+            self.reading = self.reading or batch is not None
             return batch
 
     def end_call(self) -> None:
@@ -417,6 +422,7 @@ class Fetcher:
                     decoded,
                     self._positions,
                     skip=self._skip_corrupt,
+                    instances=self._instances,
                 )
             except SluicewayError as error:
                 failure = error

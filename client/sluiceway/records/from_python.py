@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import is_dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from itertools import chain, pairwise
@@ -22,19 +20,21 @@ from sluiceway.records.validation import NULL, ArrayOverflow, ValueMismatch, in_
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type
+from sluiceway.schema.classes import RecordClass, record_class
 from sluiceway.schema.defaults import default_value
 
+_RECORD: Final = "a dict, or an instance of a dataclass or another record class"
 _ROWS: Final = 16_384
 """The rows of a batch, which fit into the processor's caches."""
 
 
 def row_batches(rows: Sequence[Any], schema: Schema) -> list[pa.RecordBatch]:
-    """Convert `rows`, mappings or dataclass instances, as `to_batches` does."""
+    """Convert `rows`, mappings or instances of record classes, as `to_batches` does."""
 
     def convert(begin: int, end: int) -> pa.RecordBatch:
         part = rows[begin:end]
         kinds = set(map(type, part))
-        _check_kinds(part, kinds, "", "a dict or a dataclass instance", _is_record)
+        _check_kinds(part, kinds, "", _RECORD, is_record)
         arrays = columns(part, kinds, schema.record, "")
         return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
 
@@ -69,6 +69,9 @@ def copied(value: Any) -> Any:
         return changed
     if issubclass(kind, Mapping):
         return {name: copied(item) for name, item in value.items()}
+    if (cls := record_class(kind)) is not None:
+        values = {name: getattr(value, name) for name in cls.attributes.values()}
+        return cls.with_values(value, {name: copied(item) for name, item in values.items()})
     if issubclass(kind, tuple):
         return tuple(map(copied, value))
     if issubclass(kind, list):
@@ -77,11 +80,6 @@ def copied(value: Any) -> Any:
         return copy.deepcopy(value)
     if issubclass(kind, bytearray | memoryview):
         return bytes(value)
-    if is_dataclass(kind):
-        changed = copy.copy(value)
-        for member in dataclasses.fields(kind):
-            object.__setattr__(changed, member.name, copied(getattr(value, member.name)))
-        return changed
     return value
 
 
@@ -91,15 +89,19 @@ _MISSING: Final = object()
 def field_values(
     rows: Sequence[Any], kinds: set[type], record: t.Record, path: str
 ) -> list[list[Any]]:
-    """Return the values of each field of `record` in `rows`, mappings or dataclass instances.
+    """Return the values of each field of `record` in `rows`.
+
+    These are mappings or instances of record classes.
 
     Missing fields have their defaults. Raises ValueMismatch for a missing field without a default,
     and for an unknown field.
     """
     if len(kinds) == 1 and not issubclass(kind := next(iter(kinds)), Mapping):
-        return _attributes(rows, kind, record, path)
+        return _attributes(rows, _class_of(kind), record, path)
     if not all(issubclass(kind, Mapping) for kind in kinds):
-        rows = [row if isinstance(row, Mapping) else _as_dict(row) for row in rows]
+        rows = [
+            row if isinstance(row, Mapping) else _class_of(type(row)).values(row) for row in rows
+        ]
     try:
         value_lists = [list(map(itemgetter(field.name), rows)) for field in record.fields]
     except KeyError:
@@ -124,24 +126,28 @@ def _with_default(rows: Sequence[Any], field: t.Field, path: str) -> list[Any]:
     return values
 
 
-def _attributes(rows: Sequence[Any], kind: type, record: t.Record, path: str) -> list[list[Any]]:
-    there = {member.name for member in dataclasses.fields(kind)}
+def _class_of(kind: type) -> RecordClass:
+    cls = record_class(kind)
+    assert cls is not None, kind  # noqa: S101 - `is_record` has told
+    return cls
+
+
+def _attributes(
+    rows: Sequence[Any], cls: RecordClass, record: t.Record, path: str
+) -> list[list[Any]]:
+    there = cls.attributes
     names = {field.name for field in record.fields}
-    for name in sorted(there - names):
+    for name in sorted(there.keys() - names):
         raise _unknown_field(0, name, record, path)
     value_lists = []
     for field in record.fields:
         if field.name in there:
-            value_lists.append(list(map(attrgetter(field.name), rows)))
+            value_lists.append(list(map(attrgetter(there[field.name]), rows)))
         elif field.default is None:
             raise _missing_field(0, t.join_path(path, field.name))
         else:
             value_lists.append([default_value(field)] * len(rows))
     return value_lists
-
-
-def _as_dict(row: Any) -> dict[str, Any]:
-    return {member.name: getattr(row, member.name) for member in dataclasses.fields(row)}
 
 
 def _missing_field(position: int, path: str) -> ValueMismatch:
@@ -198,7 +204,7 @@ def columns(rows: Sequence[Any], kinds: set[type], record: t.Record, path: str) 
 
 
 def _records(values: Sequence[Any], kinds: set[type], record: t.Record, path: str) -> pa.Array:
-    _check_kinds(values, kinds, path, "a dict or a dataclass", _is_record)
+    _check_kinds(values, kinds, path, _RECORD, is_record)
     members = list(arrow_type(record))
     places = [place for place, value in enumerate(values) if value is not None]
     if len(places) == len(values):
@@ -294,12 +300,22 @@ def _check_kinds(
     for kind in kinds:
         if not allowed(kind):
             position = next(i for i, value in enumerate(values) if type(value) is kind)
+            if allowed is is_record and _holds_many(kind):
+                name = kind.__name__
+                reason = f"it is a {name}, which holds many values: write tables one by one"
+                raise ValueMismatch(position, path, reason)
             raise ValueMismatch.of_value(position, path, wanted, values[position])
+
+
+def _holds_many(kind: type) -> bool:
+    """Return whether values of a type are tables or columns, such as pandas' and polars'."""
+    return hasattr(kind, "__arrow_c_stream__") or hasattr(kind, "__arrow_c_array__")
 
 
 def _is_mapping(kind: type) -> bool:
     return issubclass(kind, Mapping)
 
 
-def _is_record(kind: type) -> bool:
-    return issubclass(kind, Mapping) or is_dataclass(kind)
+def is_record(kind: type) -> bool:
+    """Return whether values of a type are records: mappings, or instances of a record class."""
+    return issubclass(kind, Mapping) or record_class(kind) is not None

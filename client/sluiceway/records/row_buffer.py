@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from sluiceway.records.from_python import column, copied
 from sluiceway.records.unions import candidates
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
+from sluiceway.schema.classes import record_class
 from sluiceway.schema.defaults import default_value
 
 __all__ = ["FULL", "RowBuffer", "Rows"]
@@ -103,7 +103,9 @@ class RowBuffer:
 
         The rows are copies: the caller may change its records afterwards.
         """
-        items = records if isinstance(records, (list, tuple)) else (records,)
+        # A NamedTuple is one record.
+        several = type(records) is tuple or isinstance(records, list)
+        items: Sequence[Any] = records if several else (records,)  # type: ignore[assignment]
         if len(items) > _MAX_SHORT_LIST:
             return None
         rows = Rows()
@@ -152,10 +154,10 @@ class RowBuffer:
     def _check_into(self, rows: Rows, record: Any) -> bool:
         """Append a record to `rows` if it is certain to convert; return whether it is."""
         if type(record) is not dict:
-            if not dataclasses.is_dataclass(record) or isinstance(record, type | Mapping):
+            cls = None if isinstance(record, Mapping) else record_class(type(record))
+            if cls is None:
                 return False
-            names = [member.name for member in dataclasses.fields(record)]
-            record = {name: getattr(record, name) for name in names}
+            record = cls.values(record)
         try:
             values = self._values_of(record)
         except KeyError:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal as Number
 from typing import Any, Final
@@ -16,7 +15,14 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from sluiceway.errors import OptionError, SchemaMismatch
-from sluiceway.records.from_python import column, copies, row_batches, row_of, scatter
+from sluiceway.records.from_python import (
+    column,
+    copies,
+    is_record,
+    row_batches,
+    row_of,
+    scatter,
+)
 from sluiceway.records.validation import (
     NULL,
     ArrayOverflow,
@@ -48,9 +54,10 @@ def import_pandas() -> None:
 def to_batches(records: object, schema: Schema) -> list[pa.RecordBatch]:
     """Convert `records` to batches of the schema `schema.arrow`, all of them or none.
 
-    `records` is a dict or a dataclass instance, an iterable of them, a pyarrow.Table, a
-    pyarrow.RecordBatch or a pandas.DataFrame, without its index. The order is kept. Missing fields
-    have their defaults. No records give an empty list.
+    `records` is a dict, an instance of a record class, an iterable of them, a pandas.DataFrame
+    without its index, or anything with Arrow's C stream or array interface: pyarrow's tables,
+    batches and readers, dataframes of polars, relations of DuckDB, … The order is kept. Missing
+    fields have their defaults. No records give an empty list.
 
     Raises InvalidRecord with the index of the record from 0, the path of the field and the reason:
     a value of another type or out of range, a null in a field that is not nullable, a missing or
@@ -63,16 +70,58 @@ def to_batches(records: object, schema: Schema) -> list[pa.RecordBatch]:
         return _table_batches(records.to_batches(), schema, like=records.schema)
     if _is_frame(records):
         return _frame_batches(records, schema)
-    if isinstance(records, Mapping) or (is_dataclass(records) and not isinstance(records, type)):
+    if is_record(type(records)):
         return row_batches([records], schema)
+    if hasattr(type(records), "__arrow_c_stream__"):
+        return _stream_batches(records, schema)
+    if hasattr(type(records), "__arrow_c_array__"):
+        return _table_batches([_records_of(pa.record_batch, records)], schema)
+    if hasattr(type(records), "columns") and hasattr(type(records), "dtypes"):
+        name = _full_name(records)
+        raise OptionError(f"a {name} is not written as it is: {_conversion(records)}")
     if isinstance(records, Iterable) and not isinstance(records, str | bytes | bytearray):
         return row_batches(
             records if isinstance(records, list | tuple) else copies(records), schema
         )
-    raise OptionError(
-        f"{describe(records)} is not a record: give a dict, a dataclass instance, an iterable of "
-        "them, a pyarrow table or batch, or a pandas dataframe"
-    )
+    raise OptionError(f"{describe(records)} is not a record: give {RECORDS}")
+
+
+RECORDS: Final = (
+    "a dict, an instance of a dataclass or another record class, an iterable of them, or a table "
+    "or dataframe"
+)
+
+
+def _full_name(value: object) -> str:
+    kind = type(value)
+    return f"{kind.__module__.partition('.')[0]} {kind.__name__}"
+
+
+def _conversion(frame: object) -> str:
+    """Advise about a frame without Arrow's interface, by the methods that it has."""
+    if type(frame).__module__.partition(".")[0] == "pyspark":
+        return 'write it in Spark, with df.write.format("channel").mode("append").save(NAME)'
+    methods = ("collect", "compute", "to_arrow", "to_pandas")
+    method = next((name for name in methods if hasattr(frame, name)), None)
+    return "convert it to Arrow or pandas" if method is None else f"write its .{method}()"
+
+
+def _records_of(import_: Callable[[Any], Any], records: object) -> Any:
+    """Return the Arrow data of a foreign object. Raises OptionError unless it is of records."""
+    try:
+        return import_(records)
+    except (pa.ArrowException, TypeError) as error:
+        raise OptionError(
+            f"a {_full_name(records)} has no records with named fields ({error}): give {RECORDS}"
+        ) from error
+
+
+def _stream_batches(records: object, schema: Schema) -> list[pa.RecordBatch]:
+    with _records_of(pa.RecordBatchReader.from_stream, records) as reader:
+        like: pa.Schema = reader.schema
+        # Names first: reading may take long.
+        _check_names(like.names, schema)
+        return _table_batches(list(reader), schema, like=like)
 
 
 def with_valid_offsets(array: pa.Array) -> pa.Array:
@@ -225,8 +274,14 @@ def _frame_batches(frame: Any, schema: Schema) -> list[pa.RecordBatch]:
     values of pandas (NaN, NaT, NA) are null. Raises as `to_batches` does.
     """
     names = [str(name) for name in frame.columns]
-    _check_names(names, schema)
     fields = {field.name: field for field in schema.record.fields}
+    for name in frame.index.names:
+        if name in fields and name not in names:
+            raise SchemaMismatch(
+                f"the field {name!r} is the index of the dataframe, which is not written: make it "
+                "a column, with frame.reset_index()"
+            )
+    _check_names(names, schema)
     arrays = [_array(frame.iloc[:, number], fields[name]) for number, name in enumerate(names)]
     table = pa.Table.from_arrays(arrays, names=names)
     return _table_batches(table.to_batches(), schema, like=table.schema)
@@ -301,7 +356,7 @@ def _cast(array: pa.Array, type_: t.Type, path: str) -> pa.Array:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+        array = _decoded(array)
     present = t.present(type_)
     target = arrow_type(present)
     if array.type.equals(target):
@@ -321,6 +376,15 @@ def _cast(array: pa.Array, type_: t.Type, path: str) -> pa.Array:
         return scatter(_nested(array.take(pa.array(valid)), present, path), places, len(array))
     except ValueMismatch as error:
         raise error.at_position(places[error.position]) from error
+
+
+def _decoded(array: pa.DictionaryArray) -> pa.Array:
+    kind = array.type.value_type
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        # Earlier versions of Arrow cannot take values from views, which polars exports.
+        plain = pa.string() if types.is_string_view(kind) else pa.binary()
+        array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(plain))
+    return array.dictionary_decode()
 
 
 def _leaves(array: pa.Array, leaf: t.Leaf, path: str) -> pa.Array:

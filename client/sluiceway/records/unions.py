@@ -1,16 +1,15 @@
 """Union branches: the branch for a Python value.
 
 A value takes the branch of its own type: an int in `["double", "long"]` is a long. Without one, it
-takes a branch that represents it exactly, such as a double for an int. A dataclass instance takes
-the record with its class's name, a dict the record with its fields. A tuple of a branch name and a
-value selects the branch.
+takes a branch that represents it exactly, such as a double for an int. An instance of a record
+class takes the record with its class's name, a dict the record with its fields. A tuple of a branch
+name and a value selects the branch.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import is_dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from sluiceway.records.validation import INTEGERS, ValueMismatch, accepts, describe, expected
 from sluiceway.schema import types as t
+from sluiceway.schema.classes import record_class
 
 __all__ = ["LISTS", "Assignment", "assign", "branch_mismatch", "candidates"]
 
@@ -34,7 +34,7 @@ def candidates(kind: type, union: t.Union) -> list[int]:
     """Return the numbers of the branches that may take values of the type `kind`, best first."""
     ranks = [(_rank(kind, branch), number) for number, branch in enumerate(union.branches)]
     numbers = [number for rank, number in sorted(ranked for ranked in ranks if ranked[0] >= 0)]
-    if is_dataclass(kind):
+    if not issubclass(kind, Mapping) and record_class(kind) is not None:
         own = [number for number in numbers if _class_name(union.branches[number]) == kind.__name__]
         return own or numbers
     return numbers
@@ -91,11 +91,11 @@ def _rank(kind: type, branch: t.Branch) -> int:
     """Return 0 if `branch` is the type of values of `kind`, more if they change, -1 if not."""
     match branch:
         case t.Array():
-            return 0 if issubclass(kind, LISTS) else -1
+            return 0 if issubclass(kind, LISTS) and record_class(kind) is None else -1
         case t.Map():
             return 0 if issubclass(kind, Mapping) else -1
         case t.Record():
-            return 0 if issubclass(kind, Mapping) or is_dataclass(kind) else -1
+            return 0 if issubclass(kind, Mapping) or record_class(kind) is not None else -1
         case leaf if not accepts(kind, leaf):
             return -1
         case t.Scalar(kind=t.Kind.DOUBLE):

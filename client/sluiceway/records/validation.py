@@ -168,7 +168,7 @@ def expected(type_: t.Type) -> str:
         case t.Union():
             return f"a value of one of the union's branches {t.branch_names(type_)}"
         case t.Record():
-            return "a dict or a dataclass"
+            return "a dict, or an instance of a record class"
 
 
 def _expected(kind: t.Kind) -> str:

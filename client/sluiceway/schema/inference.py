@@ -1,20 +1,26 @@
-"""Schemas from dataclasses and from Spark's StructType."""
+"""Schemas from record classes and from Spark's StructType."""
 
 from __future__ import annotations
 
-import dataclasses
 import decimal
 import re
 import types
-import typing
 from collections.abc import Hashable, Mapping
 from enum import Enum
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Any, Final, Literal, Union, get_args, get_origin
 from uuid import UUID
 
 from sluiceway.errors import InvalidSchema, UnsupportedType
 from sluiceway.schema import avro, defaults
 from sluiceway.schema import types as t
+from sluiceway.schema.classes import (
+    MISSING,
+    RECORD_CLASSES,
+    ClassField,
+    RecordClass,
+    record_class,
+    unwrapped,
+)
 
 _TYPES: Final[dict[object, t.Leaf]] = {
     **{kind.traits.python: t.Scalar(kind=kind) for kind in t.Kind if kind.traits.plain},
@@ -29,53 +35,51 @@ _DECIMAL: Final = re.compile(r"decimal\((\d{1,9})(?:, ?(\d{1,9}))?\)")
 _FIXED: Final = re.compile(r"fixed\((\d{1,9})\)")
 _ADVICE: Final = (
     "use bool, int, float, str, bytes, Decimal, date, time, datetime, UUID, an Enum, Literal, "
-    "X | None, list[X], dict[str, X] or another dataclass"
+    f"X | None, list[X], dict[str, X], or {RECORD_CLASSES}"
 )
 
 
-def from_class(cls: type) -> t.Record:
-    """Return the record for instances of the dataclass `cls`.
+def from_class(cls: RecordClass) -> t.Record:
+    """Return the record for instances of a class.
 
     An int is a long, a float a double, and times and timestamps have microseconds, unless
     `Annotated` gives Avro's name of another type: `Annotated[int, "int"]`,
     `Annotated[datetime, "local-timestamp-micros"]`. A Decimal needs its precision and scale,
     `Annotated[Decimal, "decimal(10, 2)"]`. Bytes and UUIDs may have a length,
     `Annotated[bytes, "fixed(20)"]`. The symbols of an Enum are its members' values if they are
-    text, else their names. A field's default becomes the Avro default if Avro can express it.
+    text, else their names. A field's default becomes the Avro default if Avro can express it. The
+    names of fields are those that the class's library gives them outside of Python, such as
+    pydantic's aliases. A key that a TypedDict need not have is nullable.
 
     Raises UnsupportedType or InvalidSchema with the path of the field.
     """
-    record = _DataclassParser().record(cls, "", 0)
+    record = _ClassParser().record(cls, "", 0)
     if not record.fields:
-        raise InvalidSchema(f"the dataclass {cls.__name__} has no fields; give it one")
+        raise InvalidSchema(f"the class {cls.cls.__name__} has no fields; give it one")
     return record
 
 
-class _DataclassParser:
+class _ClassParser:
     def __init__(self) -> None:
         self.classes: dict[str, type] = {}
         self.records: dict[str, t.Record | None] = {}  # None: being parsed
 
-    def record(self, cls: type, path: str, depth: int) -> t.Record:
-        name = self.name(cls, path)
+    def record(self, cls: RecordClass, path: str, depth: int) -> t.Record:
+        name = self.name(cls.cls, path)
         if name in self.records:
             if (existing := self.records[name]) is None:
                 hint = "records cannot hold themselves"
                 raise UnsupportedType(path=path, type_name=f"{name} (recursive)", hint=hint)
             return existing
         self.records[name] = None
-        try:
-            hints = typing.get_type_hints(cls, include_extras=True)
-        except (NameError, TypeError) as error:
-            raise InvalidSchema(f"the annotations of {name} cannot be read: {error}") from error
-        fields = []
-        for member in dataclasses.fields(cls):
-            where = t.checked_field(path, member.name, ())
-            type_ = self.type(hints[member.name], where, f"{name}.{member.name}", depth + 1)
-            fields.append(_field(member, type_, where))
+        fields: dict[str, t.Field] = {}
+        for member in cls.fields:
+            where = t.checked_field(path, member.name, fields)
+            type_ = self.type(member.hint, where, f"{name}.{member.name}", depth + 1)
+            fields[member.name] = _field(member, type_, where)
         if not fields and path:
-            raise t.invalid_schema(path, f"the dataclass {name} has no fields; give it one")
-        self.records[name] = record = t.Record(name=name, fields=tuple(fields))
+            raise t.invalid_schema(path, f"the class {name} has no fields; give it one")
+        self.records[name] = record = t.Record(name=name, fields=tuple(fields.values()))
         return record
 
     def name(self, cls: type, path: str) -> str:
@@ -88,12 +92,12 @@ class _DataclassParser:
 
     def type(self, hint: object, path: str, name: str, depth: int) -> t.Type:
         """Parse an annotation; `name` is for a type without its own name."""
-        hint, words = _unwrapped(hint)
+        hint, words = unwrapped(hint)
         if get_origin(hint) not in (Union, types.UnionType):
             return self.present(hint, words, path, name, depth)
         branches = tuple(
             self.present(inner, words + inner_words, path, name, depth + 1)
-            for inner, inner_words in map(_unwrapped, get_args(hint))
+            for inner, inner_words in map(unwrapped, get_args(hint))
             if inner is not type(None)
         )
         present = branches[0] if len(branches) == 1 else t.checked_union(branches, path)
@@ -115,21 +119,13 @@ class _DataclassParser:
                 return t.Map(values=self.type(item, f"{path}{{}}", f"{name}.value", depth + 1))
             case (origin, symbols) if origin is Literal:
                 return avro.enum(name, symbols, None, path)
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            return self.record(hint, path, depth)
+        if (nested := record_class(hint)) is not None:
+            return self.record(nested, path, depth)
         if isinstance(hint, type) and issubclass(hint, Enum):
             enum_symbols = tuple(defaults.symbol(member) for member in hint)
             return avro.enum(self.name(hint, path), enum_symbols, None, path)
         shown = hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
         raise UnsupportedType(path=path, type_name=shown, hint=_ADVICE)
-
-
-def _unwrapped(hint: object) -> tuple[object, tuple[str, ...]]:
-    """Split `Annotated` into the annotation and its words."""
-    if get_origin(hint) is not Annotated:
-        return hint, ()
-    inner, *extras = get_args(hint)
-    return inner, tuple(extra for extra in extras if isinstance(extra, str))
 
 
 def _annotated(hint: object, words: tuple[str, ...], path: str, name: str) -> t.Leaf:
@@ -156,11 +152,9 @@ def _annotated(hint: object, words: tuple[str, ...], path: str, name: str) -> t.
     )
 
 
-def _field(member: dataclasses.Field[Any], type_: t.Type, path: str) -> t.Field:
+def _field(member: ClassField, type_: t.Type, path: str) -> t.Field:
     value = member.default
-    if member.default_factory in (list, dict):
-        value = member.default_factory()
-    if value is dataclasses.MISSING or dataclasses.is_dataclass(value):
+    if value is MISSING:
         return t.Field(name=member.name, type=type_)
     if value is not None:
         type_ = _with_default_first(type_, value)

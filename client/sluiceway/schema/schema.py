@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -14,6 +15,7 @@ from sluiceway.errors import InvalidSchema
 from sluiceway.schema import avro
 from sluiceway.schema import types as t
 from sluiceway.schema.avro import parse
+from sluiceway.schema.classes import RECORD_CLASSES, record_class
 from sluiceway.schema.compatibility import differences
 from sluiceway.schema.inference import from_class, from_struct_type, is_struct_type
 
@@ -47,28 +49,40 @@ class Schema:
 
     @staticmethod
     def of(source: object) -> Schema:
-        """Return the schema of a dataclass, a pyarrow.Schema, a StructType, Avro JSON or a Schema.
+        """Return the schema of a record class, an Arrow schema, a StructType, or Avro JSON.
+
+        A record class is a dataclass, a pydantic model, a msgspec.Struct, an attrs class, a
+        NamedTuple or a TypedDict.
 
         Raises InvalidSchema or UnsupportedType with the path of the field.
         """
         if isinstance(source, Schema):
             return source
-        if isinstance(source, str | Mapping):
+        exports_arrow = hasattr(type(source), "__arrow_c_schema__")
+        if isinstance(source, str | Mapping) and not exports_arrow:
             return Schema.parse(source)
-        if isinstance(source, type) and dataclasses.is_dataclass(source):
-            return Schema(from_class(source))
+        if (cls := record_class(source)) is not None:
+            return Schema(from_class(cls))
         if is_struct_type(source):
             return Schema(from_struct_type(source))
 
         import pyarrow as pa
 
-        if isinstance(source, pa.Schema):
+        if isinstance(source, pa.Schema) or exports_arrow:
             from sluiceway.schema.arrow import from_arrow
 
-            return Schema(from_arrow(source))
+            # One of a single type or field is none of records.
+            with contextlib.suppress(pa.ArrowInvalid):
+                return Schema(from_arrow(pa.schema(source)))
+        name = type(source).__name__
+        if hasattr(source, "__arrow_c_stream__"):
+            raise InvalidSchema(
+                f"{name} has records, and is not a schema: give its Arrow schema, such as "
+                "pyarrow.RecordBatchReader.from_stream(frame).schema"
+            )
         raise InvalidSchema(
-            f"{type(source).__name__} is not a schema: give a dataclass, a "
-            "pyarrow.Schema, a StructType, or an Avro record schema as a dict or JSON text"
+            f"{name} is not a schema: give {RECORD_CLASSES}, an Arrow schema, a StructType, or an "
+            "Avro record schema as a dict or JSON text"
         )
 
     @property

@@ -29,8 +29,11 @@ Describe = Callable[..., Any]
 class Client(AdminClient):
     """An admin client that counts its descriptions; `instead` replaces the next ones.
 
-    `limits_s` has the time limits of its requests for offsets.
+    `limits_s` has the time limits of its requests for offsets. `metadata` replaces the brokers that
+    Kafka names.
     """
+
+    metadata: Any = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -42,6 +45,9 @@ class Client(AdminClient):
         self.limits_s.append(options["request_timeout"])
         assert self.descriptions, "librdkafka would look up the leaders"
         return super().list_offsets(*arguments, **options)
+
+    def list_topics(self, *arguments: Any, **options: Any) -> Any:
+        return self.metadata or super().list_topics(*arguments, **options)
 
     def describe_topics(self, *arguments: Any, **options: Any) -> Any:
         self.descriptions += 1
@@ -92,19 +98,14 @@ def test_equal_properties_share_one_admin_client(
 
 
 def test_an_address_of_kafka_that_cannot_be_reached_is_named(
-    topics: Topics,
-    clients: list[Client],
-    own_properties: Mapping[str, str],
-    monkeypatch: pytest.MonkeyPatch,
+    topics: Topics, clients: list[Client], own_properties: Mapping[str, str]
 ) -> None:
     def time_out(_describe: Describe) -> Any:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     identity = TopicIdentity(topics.connect(), own_properties)
     brokers = {1: SimpleNamespace(host="kafka.invalid", port=29092)}
-    metadata = SimpleNamespace(brokers=brokers)
-    # The brokers of this machine can all be reached.
-    monkeypatch.setattr(clients[0], "list_topics", lambda *_, **__: metadata)
+    clients[0].metadata = SimpleNamespace(brokers=brokers)
     clients[0].instead.append(time_out)
     with pytest.raises(KafkaUnavailable, match=r"kafka\.invalid:29092 .*SLUICEWAY_LISTENER"):
         identity.verify(timeout_s=2)
