@@ -23,7 +23,7 @@ from sluiceway.endpoint.stop_condition import (
 from sluiceway.endpoint.waiting import missing_endpoints
 from sluiceway.errors import OptionError, PortError, SluicewayError, SluicewayTimeout
 from sluiceway.reader import ChannelReader, R
-from sluiceway.records import copies
+from sluiceway.records import repeatable
 from sluiceway.writer import ChannelWriter, PreparedRecords
 
 __all__ = ["InputPort", "OutputPort"]
@@ -124,8 +124,8 @@ class OutputPort(ClosesOnExit):
         """
         if not self._waited:
             self.wait()
-        if len(self._prepare) > 1 and isinstance(records, Iterator):
-            records = copies(records)
+        if len(self._prepare) > 1:
+            records = repeatable(records)
         # No comprehension, because a port may write each record alone: it would be another call.
         prepared: list[PreparedRecords] = []
         for prepare in self._prepare:

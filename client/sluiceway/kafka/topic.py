@@ -409,9 +409,9 @@ class TopicIdentity:
         name = self._connection.topic_name
         if (broker := unreachable_broker(admin.client, name)) is not None:
             raise KafkaUnavailable(
-                f"Kafka answers, but names a broker that cannot be reached from here: {broker} "
-                f"({_DOING} {name}). Choose another listener with Gateway(listener=…) or "
-                "SLUICEWAY_LISTENER, or correct the brokers' advertised.listeners"
+                f"Kafka answers, but its broker at {broker} cannot be reached from here "
+                f"({_DOING} {name}). If it is running, choose another listener, with "
+                "Gateway(listener=…) or SLUICEWAY_LISTENER, or correct its advertised.listeners"
             )
 
     def _result(self, admin: _AdminConnection, future: "Future[Any]", timeout_s: float) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal as Number
 from typing import Any, Final
@@ -121,7 +121,27 @@ def _stream_batches(records: object, schema: Schema) -> list[pa.RecordBatch]:
         like: pa.Schema = reader.schema
         # Names first: reading may take long.
         _check_names(like.names, schema)
-        return _table_batches(list(reader), schema, like=like)
+        batches = _read_all(reader, records).to_batches()
+    return _table_batches(batches, schema, like=like)
+
+
+def _read_all(reader: pa.RecordBatchReader, records: object) -> pa.Table:
+    try:
+        return reader.read_all()
+    except (pa.ArrowException, OSError) as error:
+        raise OptionError(
+            f"the records of a {_full_name(records)} could not be read, and none was written: "
+            f"{error}"
+        ) from error
+
+
+def repeatable(records: Any) -> Any:
+    """Return records that can be converted more than once: of iterators and streams a copy."""
+    streams = hasattr(type(records), "__arrow_c_stream__") and not _is_frame(records)
+    if streams and not isinstance(records, pa.Table | pa.RecordBatch):
+        with _records_of(pa.RecordBatchReader.from_stream, records) as reader:
+            return _read_all(reader, records)
+    return copies(records) if isinstance(records, Iterator) else records
 
 
 def with_valid_offsets(array: pa.Array) -> pa.Array:

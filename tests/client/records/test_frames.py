@@ -1,5 +1,6 @@
 """Frames of other libraries, written by Arrow's C interface."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, time
 from decimal import Decimal
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from sluiceway.errors import InvalidRecord, OptionError, SchemaMismatch
-from sluiceway.records import to_batches, to_records
+from sluiceway.records import repeatable, to_batches, to_records
 from sluiceway.schema import Schema
 
 FARE = Schema.parse(
@@ -166,6 +167,29 @@ def test_what_is_no_frame_gets_a_sentence_that_says_what_to_write(
 ) -> None:
     with pytest.raises((OptionError, InvalidRecord), match=message):
         to_batches(records, NUMBER)
+
+
+def test_a_stream_that_fails_writes_nothing() -> None:
+    (batch,) = to_batches([{"number": 1}], NUMBER)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch
+        raise ValueError("out of disk")
+
+    stream = pa.RecordBatchReader.from_batches(batch.schema, batches())
+    with pytest.raises(OptionError, match=r"records of a pyarrow .* could not be read.*disk"):
+        to_batches(stream, NUMBER)
+    with pytest.raises(duckdb.Error, match="out of disk"):
+        to_batches(duckdb.sql("SELECT error('out of disk') AS number FROM range(1)"), NUMBER)
+
+
+def test_a_stream_for_several_channels_is_read_once() -> None:
+    (batch,) = to_batches([{"number": 1}], NUMBER)
+    stream = repeatable(pa.RecordBatchReader.from_batches(batch.schema, [batch]))
+    assert written(stream, NUMBER) == written(stream, NUMBER) == [{"number": 1, "origin": None}]
+    one_by_one = repeatable(iter([{"number": 1}]))
+    assert written(one_by_one, NUMBER) == written(one_by_one, NUMBER)
+    assert repeatable(batch) is batch
 
 
 def test_numpys_numbers_are_values_of_records() -> None:
