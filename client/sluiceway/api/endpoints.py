@@ -384,7 +384,10 @@ class EndpointEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskProgress:
-    """An attempt at one of the planned `parts` of an endpoint's work; None: an unknown number."""
+    """An attempt at one of the planned `parts` of an endpoint's work; None: an unknown number.
+
+    `cause` is that of a failed attempt, for gateways that take it.
+    """
 
     endpoint: str
     epoch: int
@@ -393,6 +396,7 @@ class TaskProgress:
     state: str
     counters: Mapping[str, float]
     parts: int | None
+    cause: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

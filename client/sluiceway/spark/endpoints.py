@@ -199,6 +199,8 @@ class JobEndpoint:
     epoch: int
     heartbeat_interval_ms: int
     took_over: bool
+    takes_causes: bool = False
+    """Whether the gateway takes the causes of failed tasks."""
 
     @classmethod
     def attach(
@@ -239,6 +241,7 @@ class JobEndpoint:
             epoch=attached.epoch,
             heartbeat_interval_ms=attached.heartbeat_interval_ms,
             took_over=attached.took_over,
+            takes_causes="task_cause" in attached.takes,
         )
 
     def close(self, *, records: int, tasks: int, ends: Callable[[], Mapping[int, int]]) -> None:
@@ -295,6 +298,7 @@ class TaskSlice:
 
 _MAX_TASKS: Final = 1000
 _PAUSE_AFTER_OUTAGE_S: Final = 60.0
+_DELIVERY_S: Final = 1.0
 _REPORTS: Final[dict[tuple[Process, str], "TaskReports"]] = {}
 
 
@@ -306,6 +310,10 @@ class TaskReport:
     state: Literal["running", "done", "failed"] = "running"
     records: int = 0
     bytes: int = 0
+    cause: str | None = None
+    """Of a failed attempt, if it is one of the client's errors."""
+    answered: threading.Event = field(default_factory=threading.Event)
+    """Set when the gateway has its end."""
 
     def counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pass the batches through and count them."""
@@ -324,14 +332,17 @@ class TaskReport:
             state=self.state,
             counters={"records": self.records, "bytes": self.bytes},
             parts=task.of,
+            cause=self.cause if task.endpoint.takes_causes else None,
         )
 
 
 @contextmanager
 def reporting(task: TaskSlice | None) -> Iterator[TaskReport]:
-    """Report a task with the heartbeats of its process; the task never waits for the gateway.
+    """Report a task with the heartbeats of its process; the task does not wait for the gateway.
 
-    Without a `task`, and if the gateway rejects reports, the report is only local.
+    Only a failed one waits, for a second at most: Spark ends the job right after it, and its cause
+    is a part of the job's. Without a `task`, and if the gateway rejects reports, the report is only
+    local.
     """
     report = TaskReport()
     if task is not None:
@@ -347,8 +358,13 @@ def reporting(task: TaskSlice | None) -> Iterator[TaskReport]:
         # Spark closes the iterator when it has enough rows.
         report.state = "done"
         raise
-    except BaseException:
+    except BaseException as error:
+        # Other errors are those of Spark's connection to this process, and tell nothing.
+        if isinstance(error, SluicewayError):
+            report.cause = cause_of(error)[:_MAX_CAUSE_CHARACTERS]
         report.state = "failed"
+        if report.cause is not None and task is not None and task.endpoint.takes_causes:
+            TaskReports.of(task.endpoint.gateway_url).deliver(report)
         raise
     else:
         report.state = "done"
@@ -383,6 +399,14 @@ class TaskReports:
             self.session.add_extension(self)
             self.session.require_interval(task.endpoint.heartbeat_interval_ms)
 
+    def deliver(self, report: TaskReport) -> None:
+        """Report the end of an attempt now, and wait for the response, or for a second."""
+        with self._lock:
+            is_reported = any(report is reported for _, reported in self._reports)
+        if is_reported:
+            self.session.wake()
+            report.answered.wait(_DELIVERY_S)
+
     def report(self) -> SessionReport | None:
         """Return the attempts whose end is not reported yet."""
         outage = self.session.outage
@@ -398,6 +422,8 @@ class TaskReports:
     def on_response(self, response: HeartbeatReply) -> None:
         """Remove attempts whose end is reported, or whose endpoint has ended."""
         ended = {id_ for id_, result in response.tasks.items() if result.status != "ok"}
+        for report in self._ended:
+            report.answered.set()
         with self._lock:
             self._reports = [
                 (task, report)

@@ -113,6 +113,12 @@ class TaskReport(RequestModel):
         default=None,
         description="Number of tasks of the endpoint; a reader is closed when so many are done",
     )
+    cause: str | None = Field(
+        default=None,
+        max_length=1000,
+        description="Of a failed attempt, without values of records; a part of the endpoint's "
+        "cause if that fails",
+    )
 
     def to_attempt(self) -> Attempt:
         """Return the attempt as it is stored."""
@@ -429,6 +435,10 @@ class _Heartbeat:
             sums = recounted(sums, before, representative(attempts))
         if endpoint.state is State.OPENED:
             endpoint = moved(endpoint, State.STARTED, now=self.now)
+        for report in reports:
+            if report.state is TaskState.FAILED and report.cause is not None:
+                cause = f"task {report.task}: {report.cause}"
+                endpoint = replace(endpoint, cause=cause)
         session_store.save_attempts(self.tx, saved, now=self.now)
         return replace(endpoint, counters=sums)
 

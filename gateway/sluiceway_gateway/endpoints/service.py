@@ -269,7 +269,11 @@ def detach_endpoint(
     IllegalTransition.
     """
     endpoint.require(epoch=spec.epoch)
-    detached = moved(endpoint, spec.state, cause=spec.cause, now=now)
+    cause = spec.cause
+    if cause is not None and endpoint.cause is not None:
+        # Of its last failed task, which the process that ends it does not know.
+        cause = f"{cause}; {endpoint.cause}"
+    detached = moved(endpoint, spec.state, cause=cause, now=now)
     if detached is endpoint:
         return endpoint
     if detached.state is State.CLOSED:
@@ -283,7 +287,7 @@ def detach_endpoint(
         # It stands for its predecessor, whose ends it has: readers may have read that one.
         number = endpoints_store.number_before(tx, endpoint)
     detached = replace(returned(detached), ends=ends, counters=counters, number=number)
-    save_changes(tx, [(endpoint, detached)], by=by, now=now, cause=spec.cause)
+    save_changes(tx, [(endpoint, detached)], by=by, now=now, cause=cause)
     if detached.state is State.CLOSED and spec.finished_through is not None:
         _record_end(tx, detached, spec.finished_through)
     if spec.reached is not None:

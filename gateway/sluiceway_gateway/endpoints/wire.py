@@ -41,7 +41,7 @@ ModeWord = Literal["shared", "broadcast"]
 
 CLIENT_LENGTH = 200
 """Stored characters of a client's name."""
-TAKES = ("positions", "finished_through")
+TAKES = ("positions", "finished_through", "task_cause")
 """Optional fields of heartbeats and detach requests that this gateway supports."""
 
 

@@ -209,6 +209,22 @@ def test_a_failed_write_is_in_error_until_its_group_writes_again(
 
 
 @pytest.mark.long
+def test_the_cause_of_a_failed_write_has_the_error_of_its_task(
+    spark: SparkSession, gateway: Gateway, gateway_url: str, name: str
+) -> None:
+    cabin = {"type": "enum", "name": "Cabin", "symbols": ["Y"]}
+    seat = {"type": "record", "name": "Seat", "fields": [{"name": "cabin", "type": cabin}]}
+    channel = gateway.channel(name, seat, heartbeat=SHORT)
+    with pytest.raises(PySparkException, match=SECRET):
+        save(spark.range(0, 1, 1, 1).selectExpr(f"'{SECRET}' cabin"), channel)
+    failed = seen(channel, "writer", lambda each: each.state == "error")
+    assert (failed.cause or "").endswith(
+        "task 0: InvalidRecord: record 0, field 'cabin': it must be one of the symbols Y; it is str"
+    )
+    assert SECRET not in all_responses(gateway_url, channel.name)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("key", [{"batchKey": "2013-01-01"}, {}])
 def test_a_failed_exactly_once_write_does_not_spoil_its_channel(
     spark: SparkSession, gateway: Gateway, name: str, key: dict[str, str]

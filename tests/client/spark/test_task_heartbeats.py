@@ -1,5 +1,6 @@
 """Heartbeats of Spark's tasks, sent to a scripted gateway."""
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -8,6 +9,7 @@ import pytest
 from scripted_gateway import Script
 from sluiceway.api.endpoints import EndpointCalls
 from sluiceway.endpoint.heartbeat import HeartbeatSession
+from sluiceway.errors import InvalidRecord
 from sluiceway.spark.endpoints import (
     EndpointSpec,
     Job,
@@ -81,6 +83,31 @@ def test_a_failed_task_is_reported_as_failed_and_an_abandoned_one_as_done(
     script.response(200, response())
     reports[0].session.send(reports[1])
     assert reported(script) == [[("4", "failed", 0), ("4", "done", 0)]]
+
+
+INVALID = InvalidRecord(index=3, field="n", reason="it is 'SECRET'", schema_path="n")
+
+
+def test_the_cause_of_a_failed_task_arrives_before_spark_learns_of_it(
+    task: TaskSlice, script: Script
+) -> None:
+    endpoint = replace(task.endpoint, takes_causes=True)
+    script.response(200, response())
+    with pytest.raises(InvalidRecord), reporting(replace(task, endpoint=endpoint)):
+        raise INVALID
+    (body,) = script.bodies
+    (told,) = body["tasks"]
+    assert (told["state"], told["cause"]) == ("failed", "InvalidRecord: record 3, field 'n'")
+
+
+def test_an_earlier_gateway_gets_no_causes(
+    reports: tuple[TaskReports, EndpointCalls], task: TaskSlice, script: Script
+) -> None:
+    script.response(200, response())
+    with pytest.raises(InvalidRecord), reporting(task):
+        raise INVALID
+    reports[0].session.send(reports[1])
+    assert "cause" not in script.bodies[0]["tasks"][0]
 
 
 def test_tasks_of_an_ended_endpoint_are_not_reported(

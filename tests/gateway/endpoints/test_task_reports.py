@@ -83,6 +83,25 @@ def test_the_counters_of_an_endpoint_are_the_sums_of_its_tasks(flights: Site) ->
     }
 
 
+def test_the_cause_of_a_failed_task_is_a_part_of_its_writers(flights: Site) -> None:
+    writer, other, worker = flights.attach("writer"), flights.attach("writer"), Worker(flights)
+    told = task(writer, 4, "failed", cause="InvalidRecord: record 3, field 'n'")
+    assert worker.tell(told) == ["ok"]
+    # A retry does not hide why another attempt has failed.
+    assert worker.tell(task(writer, 4, "running", attempt=1)) == ["ok"]
+    found = flights.get(writer)
+    assert (found["state"], found["cause"]) == ("started", told["cause"].join(("task 4: ", "")))
+    flights.detach(writer, "error", cause="the Spark job failed")
+    assert flights.get(writer)["cause"] == (
+        "the Spark job failed; task 4: InvalidRecord: record 3, field 'n'"
+    )
+    worker.tell(task(other, 0, "failed", cause="KafkaUnavailable"))
+    flights.detach(other, "closed")
+    assert flights.get(other)["cause"] is None
+    refused = worker.send(task(other, 0, "failed", cause="x" * 1001))
+    assert (refused.status_code, code(refused)) == (422, "invalid_request")
+
+
 def test_the_number_of_sums_is_limited_but_tasks_are_counted(flights: Site) -> None:
     endpoint, worker = flights.attach("reader"), Worker(flights)
     both = [
