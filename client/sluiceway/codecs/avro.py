@@ -17,24 +17,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import fastavro
-import numpy as np
 import pyarrow as pa
 
 from sluiceway.codecs import avro_columnar as columnar
 from sluiceway.codecs.avro_columnar import ColumnarCodec
-from sluiceway.codecs.avro_strict import BUDGET_PER_BYTE, MalformedMessage, StrictReader, expansion
-from sluiceway.codecs.base import RUN_BYTES, Corrupt, Decoded, Encoded, require_short, runs
-from sluiceway.codecs.physical import PhysicalForm, avro_form
+from sluiceway.codecs.avro_strict import BUDGET_PER_BYTE, StrictReader, expansion
+from sluiceway.codecs.base import RUN_BYTES, Decoded, Encoded, require_short, runs
+from sluiceway.codecs.physical import avro_form
+from sluiceway.codecs.record_messages import NotDecodable, RecordMessages
 from sluiceway.records.tables import with_schema
 from sluiceway.records.to_python import to_records
 from sluiceway.records.validation import invalid_rows
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
 from sluiceway.schema.avro import definition
-
-
-class _NotDecodable(Exception):
-    """These messages cannot be decoded together."""
 
 
 class AvroCodec:
@@ -87,64 +83,32 @@ class AvroCodec:
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Decode values of one record each."""
-        output = _Output(self._form)
-        if values:
-            self._read(values, 0, output)
-        output.finish()
-        counts = None
-        if output.corrupt:
-            counts = [1] * len(values)
-            for corrupt in output.corrupt:
-                counts[corrupt.index] = 0
-        return Decoded(batches=output.batches, counts=counts, corrupt=output.corrupt)
+        messages = RecordMessages(
+            strict=self._strict,
+            to_batch=self._batch_of,
+            together=self._decode_together if self.columnar is not None and self._bounded else None,
+            few=self.few_records,
+        )
+        return messages.decode(values)
 
-    def _read(self, values: Sequence[bytes | None], start: int, output: _Output) -> None:
-        """Decode `values`, the first of which has the index `start`."""
-        if self.columnar is None or not self._bounded or len(values) <= self.few_records:
-            return self._read_strictly(values, start, output)
-        try:
-            batch, suspect = self._decode_together(self.columnar, values)
-        except _NotDecodable:
-            if len(values) == 1:
-                return self._read_strictly(values, start, output)
-            half = len(values) // 2
-            self._read(values[:half], start, output)
-            return self._read(values[half:], start + half, output)
-        if not suspect:
-            output.add_batch(batch)
-            return None
-        begin = 0
-        for odd in suspect:
-            output.add_batch(_copied(batch, begin, odd))
-            self._read_strictly(values[odd : odd + 1], start + odd, output)
-            begin = odd + 1
-        output.add_batch(_copied(batch, begin, batch.num_rows))
-        return None
+    def _batch_of(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+        array = pa.array(rows, pa.struct(list(self._form.arrow)))
+        stored = with_schema(pa.RecordBatch.from_struct_array(array), self._form.arrow)
+        return self._form.from_physical(stored)
 
-    def _decode_together(
-        self, columnar: ColumnarCodec, values: Sequence[bytes | None]
-    ) -> tuple[pa.RecordBatch, list[int]]:
+    def _decode_together(self, values: Sequence[bytes | None]) -> tuple[pa.RecordBatch, list[int]]:
         """Decode all `values` at once; return also the rows that need the strict reader."""
+        columnar = self.columnar
         present = [value for value in values if value is not None]
-        if len(present) < len(values) or sum(map(len, present)) > RUN_BYTES:
-            raise _NotDecodable
+        if columnar is None or len(present) < len(values) or sum(map(len, present)) > RUN_BYTES:
+            raise NotDecodable
         try:
             stored = columnar.decode(present)
         except ValueError as error:
-            raise _NotDecodable from error
+            raise NotDecodable from error
         batch = self._form.from_physical(stored)
         mismatches = set(columnar.mismatches(stored, present))
         return batch, sorted(mismatches | invalid_rows(batch, self._schema.record))
-
-    def _read_strictly(self, values: Sequence[bytes | None], start: int, output: _Output) -> None:
-        for index, value in enumerate(values, start):
-            if value is None:
-                output.reject(index, "it is a tombstone, which is not a record")
-                continue
-            try:
-                output.add_row(self._strict.read(value), len(value))
-            except MalformedMessage as error:
-                output.reject(index, str(error))
 
 
 def _branch_naming(type_: t.Type) -> Callable[[Any], Any] | None:
@@ -181,46 +145,3 @@ def _branch_naming(type_: t.Type) -> Callable[[Any], Any] | None:
             return (lambda row: row | {n: c(row[n]) for n, c in needed.items()}) if needed else None
         case _:
             return None
-
-
-def _copied(batch: pa.RecordBatch, begin: int, end: int) -> pa.RecordBatch:
-    """Copy rows: a slice would keep the invalid rows beside them in its buffers."""
-    return batch.take(pa.array(np.arange(begin, end)))
-
-
-class _Output:
-    """The batches decoded so far, in the order of their messages."""
-
-    def __init__(self, form: PhysicalForm) -> None:
-        self.batches: list[pa.RecordBatch] = []
-        self.corrupt: list[Corrupt] = []
-        self._form = form
-        self._rows: list[dict[str, Any]] = []
-        self._rows_bytes = 0
-
-    def add_batch(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows:
-            self._flush()
-            self.batches.append(batch)
-
-    def add_row(self, row: dict[str, Any], size_bytes: int) -> None:
-        if self._rows_bytes + size_bytes > RUN_BYTES:
-            self._flush()
-        self._rows.append(row)
-        self._rows_bytes += size_bytes
-
-    def reject(self, index: int, reason: str) -> None:
-        self.corrupt.append(Corrupt(index=index, reason=reason))
-
-    def finish(self) -> None:
-        self._flush()
-        if len(self.batches) > 1 and sum(batch.nbytes for batch in self.batches) <= RUN_BYTES:
-            table = pa.Table.from_batches(self.batches).combine_chunks()
-            self.batches = table.to_batches()
-
-    def _flush(self) -> None:
-        if self._rows:
-            array = pa.array(self._rows, pa.struct(list(self._form.arrow)))
-            stored = with_schema(pa.RecordBatch.from_struct_array(array), self._form.arrow)
-            self.batches.append(self._form.from_physical(stored))
-        self._rows, self._rows_bytes = [], 0

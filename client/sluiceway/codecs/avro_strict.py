@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import time
 from typing import Any, Final, TypeAlias
 
+from sluiceway.codecs.record_messages import MalformedMessage
 from sluiceway.schema import types as t
 from sluiceway.schema.defaults import unscaled_size
 
@@ -83,10 +84,6 @@ def _min_bytes(type_: t.Type) -> int:
 
 FREE_ITEMS: Final = 16
 """The number of items, also wide or null ones, that any message may have beyond its limits."""
-
-
-class MalformedMessage(ValueError):
-    """The bytes are not a record of the schema; the text has the field and the reason."""
 
 
 class _Cursor:

@@ -1,14 +1,15 @@
 """Decoder: converts messages of several schemas to records of one schema; codecs by format.
 
 Each message names its schema by an id. The messages of each id are decoded together and resolved to
-the target schema; then all records are put back into the order of their messages.
+the target schema; then all records are put back into the order of their messages. Messages of the
+format `json` name their fields instead, so all are decoded by the target schema.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -28,10 +29,11 @@ from sluiceway.schema.types import Nullable, written_name
 def codec(
     format: str, schema: Schema, schema_id: int, columns: Collection[str] | None = None
 ) -> Codec:
-    """Return the codec of a format: "avro", "arrow" or "bytes". Raises OptionError for others.
+    """Return the codec of a format: "avro", "arrow", "json" or "bytes".
 
-    Of `arrow` messages, only `columns` are decoded (None: all). Records of `avro` can only be
-    decoded whole.
+    Of `arrow` and `json` messages, only `columns` are decoded (None: all). Records of `avro` can
+    only be decoded whole. Raises OptionError for other formats, and UnsupportedType for a union of
+    several types in `json`.
     """
     if format == "avro":
         return AvroCodec(schema, schema_id)
@@ -39,7 +41,11 @@ def codec(
         return ArrowCodec(schema, schema_id, columns)
     if format == "bytes":
         return BytesCodec(schema)
-    raise OptionError(f"the format is {format!r}; it must be 'avro', 'arrow' or 'bytes'")
+    if format == "json":
+        from sluiceway.codecs.json_codec import JsonCodec
+
+        return JsonCodec(schema, columns)
+    raise OptionError(f"the format is {format!r}; it must be 'avro', 'arrow', 'json' or 'bytes'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +133,7 @@ class _Merger:
 
 
 LookUp: TypeAlias = Callable[[Collection[int]], Mapping[int, Schema]]
-"""Looks up schemas of the channel by id; unknown ids are left out."""
+"""Looks up schemas of the channel by id; unknown ids are left out, and others may be added."""
 
 _MAX_UNKNOWN_IDS: Final = 10_000
 """The most unknown ids to remember; a hostile topic may have any number."""
@@ -154,7 +160,9 @@ class Decoder:
     """Decoder for messages of any of a channel's schemas, to batches of the target schema.
 
     `schemas` are the channel's schemas by id. `look_up` is called once for each unknown id;
-    without it, messages of unknown ids are not skippable. Raises OptionError for an unknown format.
+    without it, messages of unknown ids are not skippable. A message of `json` is not skippable if
+    another of the channel's schemas can read it; `look_up` is called for corrupt ones. Raises
+    OptionError for an unknown format, and the errors of `codec`.
     """
 
     def __init__(
@@ -171,7 +179,7 @@ class Decoder:
         self._look_up = look_up
         self._unknown_ids: set[int] = set()
         self._by_id: dict[int, _Readable | _Unreadable] = {}
-        # For the reasons of messages without an id, which every codec rejects.
+        # For the reasons of messages without an id, which every other codec rejects.
         self._fallback = codec(format, target, 0)
         self._schema_id = _schema_id_of(format, self._schemas)
         # The id of all messages of the last call; None: several, or unknown.
@@ -183,6 +191,8 @@ class Decoder:
         The contract is that of `Codec.decode`. Raises the errors of `look_up`, and may then be
         called again.
         """
+        if self._format == "json":
+            return self._decode_by_names(values)
         decoded = self._decode_usual(values)
         if decoded is not None:
             return decoded
@@ -221,6 +231,33 @@ class Decoder:
         merger.add(decoded, range(len(values)), readable.resolution)
         merger.merge()
         return merger.decoded(one_each=self._format != "arrow")
+
+    def _decode_by_names(self, values: Sequence[bytes | None]) -> Decoded:
+        """Decode messages that name their fields, and have no id of a schema."""
+        decoded = self._fallback.decode(values)
+        if not any(values[corrupt.index] is not None for corrupt in decoded.corrupt):
+            return decoded
+        if self._look_up is not None:
+            self._schemas = {**self._schemas, **self._look_up(())}
+        corrupt = [self._with_schema(corrupt, values[corrupt.index]) for corrupt in decoded.corrupt]
+        return replace(decoded, corrupt=corrupt)
+
+    def _with_schema(self, corrupt: Corrupt, value: bytes | None) -> Corrupt:
+        """Make a message not skippable that another schema of the channel can read."""
+        for id_, schema in self._schemas.items():
+            if schema.record == self._target.record:
+                continue
+            if id_ not in self._by_id:
+                other = codec(self._format, schema, id_)
+                self._by_id[id_] = _Readable(codec=other, resolution=None)
+            readable = self._by_id[id_]
+            if isinstance(readable, _Readable) and not readable.codec.decode([value]).corrupt:
+                reason = (
+                    f"it is a record of the channel's schema {id_}, which this reader's schema "
+                    f"cannot read: {corrupt.reason}"
+                )
+                return Corrupt(index=corrupt.index, reason=reason, skippable=False)
+        return corrupt
 
     def _decode_group(
         self,

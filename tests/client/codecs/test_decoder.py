@@ -195,5 +195,5 @@ def test_an_unresolvable_value_rejects_only_its_message():
 
 
 def test_other_formats_are_rejected():
-    with pytest.raises(OptionError, match="the format is 'json'"):
-        Decoder("json", NEW, SCHEMAS)
+    with pytest.raises(OptionError, match="the format is 'xml'"):
+        Decoder("xml", NEW, SCHEMAS)

@@ -85,7 +85,7 @@ class Ident(UUID):
 def test_values_are_accepted_as_several_python_types(type_, value, comes_back, nested):
     schema = schema_of({"type": "array", "items": ["null", type_]} if nested else type_)
     (batch,) = to_batches({"x": [None, value] if nested else value}, schema)
-    for format_ in ("avro", "arrow"):
+    for format_ in ("avro", "arrow", "json"):
         codec_ = codec(format_, schema, 7)
         (read,) = codec_.decode(
             codec_.encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()

@@ -1,4 +1,4 @@
-"""Round trips of any schema and record through both formats."""
+"""Round trips of any schema and record through the formats."""
 
 import io
 import struct
@@ -132,7 +132,7 @@ def test_records_round_trip_through_batches(given_):
 
 
 @pytest.mark.sample
-@pytest.mark.parametrize("format_", ["avro", "arrow"])
+@pytest.mark.parametrize("format_", ["avro", "arrow", "json"])
 @given(given_=with_rows(), schema_id=IDS)
 def test_records_round_trip_through_codecs(format_, given_, schema_id):
     schema, rows = given_
@@ -169,7 +169,7 @@ def test_slices_round_trip_like_whole_batches(given_, schema_id, data):
     (batch,) = to_batches(rows, schema)
     begin = data.draw(st.integers(0, len(rows) - 1))
     end = data.draw(st.integers(begin, len(rows)))
-    formats = ("avro",) if t.find_union(schema.record) else ("avro", "arrow")
+    formats = ("avro",) if t.find_union(schema.record) else ("avro", "arrow", "json")
     for format_ in formats:
         codec_ = codec(format_, schema, schema_id)
         messages = encoded(codec_, [batch.slice(begin, end - begin)])

@@ -3,7 +3,7 @@
 import json
 import re
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
@@ -93,7 +93,7 @@ def test_supported_types_keep_their_values(row, data):
         assert row[3] == NONE
     value = data.draw(values(schema.record.fields[0].type))
     (batch,) = to_batches([{"x": value}], schema)
-    for format_ in ("avro", "arrow"):
+    for format_ in ("avro", "arrow", "json"):
         codec_ = codec(format_, schema, 7)
         (read,) = codec_.decode(codec_.encode(batch, limit_bytes=2**31).values.to_pylist()).batches
         ((found,),) = (record.values() for record in to_records(read))
@@ -109,6 +109,39 @@ def test_the_page_has_a_row_of_the_table_of_types(kind):
     python = traits.python.__name__
     annotation = python if traits.plain else f'Annotated[{python}, "{kind.value}"]'
     assert [code(cell) for cell in row[3:]] == [[annotation], [python]]
+
+
+@pytest.mark.parametrize("row", table("JSON"), ids=lambda row: " ".join(row[:2]))
+@pytest.mark.parametrize("times", [1, 100])
+def test_values_are_written_and_read_as_json(row, times):
+    ((avro,), (source,), (written,), also) = map(code, row)
+    schema = of_avro(avro)
+    value = eval(source, WORDS | {"UTC": UTC})  # noqa: S307 - our own page
+    codec_ = codec("json", schema, 7)
+    (batch,) = to_batches([{"x": value}] * times, schema)
+    messages = codec_.encode(batch, limit_bytes=2**31).values.to_pylist()
+    assert messages == [f'{{"x":{written}}}'.encode()] * times
+    for text in (written, *also):
+        decoded = codec_.decode([f'{{"x":{text}}}'.encode()] * times)
+        assert not decoded.corrupt
+        assert [r for b in decoded.batches for r in to_records(b)] == [{"x": value}] * times
+
+
+def test_the_page_has_the_json_form_of_each_type():
+    kinds = {type(type_).__name__ for row in table("Supported types") for type_ in walked(row[0])}
+    names = {
+        type_.kind
+        for row in table("JSON")
+        for type_ in walked(row[0])
+        if isinstance(type_, t.Scalar)
+    }
+    assert kinds == {type(type_).__name__ for row in table("JSON") for type_ in walked(row[0])}
+    assert names == set(t.Kind)
+
+
+def walked(cell):
+    (avro,) = code(cell)
+    return t.walk(of_avro(avro).record)
 
 
 @pytest.mark.parametrize("row", table("Unions of several types"), ids=lambda row: " ".join(row))

@@ -1,0 +1,114 @@
+"""The format `json`: one JSON object a message.
+
+Messages are written without a schema id, and read by the names of their fields, whether or not they
+begin with the 5-byte prefix of schema registries. pyarrow reads many at once. Those that it does
+not read as the strict reader does are read one by one, so both accept the same messages and return
+the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from sluiceway.codecs import json_columnar as columnar
+from sluiceway.codecs.base import Decoded, Encoded, require_short
+from sluiceway.codecs.json_columnar import ColumnarReader
+from sluiceway.codecs.json_strict import StrictReader
+from sluiceway.codecs.json_text import YearOutOfRange, objects
+from sluiceway.codecs.record_messages import RecordMessages
+from sluiceway.errors import RecordTooLarge, UnsupportedType
+from sluiceway.records.tables import with_schema
+from sluiceway.records.validation import ValueMismatch, first_failing
+from sluiceway.schema import Schema
+from sluiceway.schema import types as t
+
+_ROWS: Final = 16_384
+"""The rows that are encoded together, which fit into the processor's caches."""
+_LIMIT_BYTES: Final = 2**31 - 1
+
+
+class JsonCodec:
+    """The codec of the format `json`; see `Codec` for its contract.
+
+    Only `columns` are decoded (None: all). Raises UnsupportedType for a union of several types.
+    """
+
+    few_messages: Final = 16
+    """The most messages that are decoded one by one, which is faster than in columns."""
+
+    def __init__(self, schema: Schema, columns: Collection[str] | None = None) -> None:
+        if path := t.find_union(schema.record):
+            raise UnsupportedType(path=path, type_name="union of several types", hint=_NO_UNIONS)
+        self._schema = schema
+        self.decoded_schema = schema if columns is None else schema.select(columns)
+        record = self.decoded_schema.record
+        self._strict = StrictReader(record)
+        self._columnar = (
+            ColumnarReader(record, self.decoded_schema.arrow) if columnar.supports(record) else None
+        )
+
+    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
+        """Encode `batch`, one value a record.
+
+        Raises also InvalidRecord for a date or timestamp outside of the years 1 to 9999.
+        """
+        texts = [
+            text
+            for start in range(0, batch.num_rows, _ROWS)
+            for text in self._texts(batch.slice(start, _ROWS), start)
+        ]
+        values = pa.chunked_array([text.view(pa.binary()) for text in texts], pa.binary())
+        require_short(values, limit_bytes)
+        return Encoded(values=values)
+
+    def _texts(self, batch: pa.RecordBatch, start: int) -> Iterator[pa.Array]:
+        """Yield the objects of `batch`, whose first row has the index `start`."""
+        record = self._schema.record
+        try:
+            yield objects(batch, record)
+        except YearOutOfRange as error:
+            position = first_failing(
+                batch.num_rows, lambda begin, count: _has_years(batch.slice(begin, count), record)
+            )
+            reason = "it is outside of the years 1 to 9999, which JSON's dates (RFC 3339) have"
+            raise ValueMismatch(position, error.path, reason).to_invalid_record(start) from error
+        except pa.ArrowCapacityError as error:
+            if batch.num_rows == 1:
+                raise RecordTooLarge(
+                    index=start, size_bytes=_LIMIT_BYTES, limit_bytes=_LIMIT_BYTES
+                ) from error
+            half = batch.num_rows // 2
+            yield from self._texts(batch.slice(0, half), start)
+            yield from self._texts(batch.slice(half), start + half)
+
+    def decode(self, values: Sequence[bytes | None]) -> Decoded:
+        """Decode values of one record each."""
+        messages = RecordMessages(
+            strict=self._strict,
+            to_batch=self._batch_of,
+            together=None if self._columnar is None else self._columnar.decode,
+            few=self.few_messages,
+        )
+        return messages.decode(values)
+
+    def _batch_of(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+        arrow = self.decoded_schema.arrow
+        return with_schema(
+            pa.RecordBatch.from_struct_array(pa.array(rows, pa.struct(list(arrow)))), arrow
+        )
+
+
+_NO_UNIONS: Final = (
+    "of the formats only avro has it: make it a record with a nullable field for each type"
+)
+
+
+def _has_years(batch: pa.RecordBatch, record: t.Record) -> bool:
+    try:
+        objects(batch, record)
+    except YearOutOfRange:
+        return False
+    return True
