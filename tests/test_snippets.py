@@ -33,6 +33,7 @@ PRINTED = {
     "coming-from.md": [
         *("0 b'a parcel'", "b'hello'", "billing has read 4 orders"),
         "billing is back in Kafka",
+        "1 corrupt",
     ],
     "gateway.md": [
         "[0,1,0,3]",

@@ -62,7 +62,8 @@ class Codec(Protocol):
         """Encode a valid `batch` of exactly the schema `Schema.arrow` as message values.
 
         Only the format `bytes` has tombstones. No value is longer than `limit_bytes`. Raises
-        RecordTooLarge with the index in `batch` of the first record that does not fit.
+        RecordTooLarge with the index in `batch` of the first record that does not fit, and
+        InvalidRecord with that of a record which the format cannot represent.
         """
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:

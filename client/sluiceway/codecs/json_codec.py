@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from sluiceway.codecs import json_columnar as columnar
 from sluiceway.codecs.base import Decoded, Encoded, require_short
-from sluiceway.codecs.json_columnar import ColumnarReader
-from sluiceway.codecs.json_strict import StrictReader
+from sluiceway.codecs.json_columnar import ColumnarJsonReader
+from sluiceway.codecs.json_strict import StrictJsonReader
 from sluiceway.codecs.json_text import YearOutOfRange, objects
 from sluiceway.codecs.record_messages import RecordMessages
 from sluiceway.errors import RecordTooLarge, UnsupportedType
@@ -45,9 +45,11 @@ class JsonCodec:
         self._schema = schema
         self.decoded_schema = schema if columns is None else schema.select(columns)
         record = self.decoded_schema.record
-        self._strict = StrictReader(record)
+        self._strict = StrictJsonReader(record)
         self._columnar = (
-            ColumnarReader(record, self.decoded_schema.arrow) if columnar.supports(record) else None
+            ColumnarJsonReader(record, self.decoded_schema.arrow)
+            if columnar.supports(record)
+            else None
         )
 
     def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:

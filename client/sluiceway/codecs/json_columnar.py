@@ -26,7 +26,6 @@ from sluiceway.codecs.avro_strict import BUDGET_PER_BYTE, CELL_BYTES, width
 from sluiceway.codecs.base import RUN_BYTES
 from sluiceway.codecs.json_strict import (
     default_of,
-    moment_text,
     text_parser,
     without_prefix,
 )
@@ -34,6 +33,7 @@ from sluiceway.codecs.record_messages import NotDecodable
 from sluiceway.records.validation import invalid_values
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type
+from sluiceway.schema.json_schema import moment_text
 
 _ARRAYS: Final = 6
 """The number of arrays around a message that itself has arrays."""
@@ -54,7 +54,7 @@ def supports(record: t.Record) -> bool:
     return expansion <= BUDGET_PER_BYTE
 
 
-class ColumnarReader:
+class ColumnarJsonReader:
     """Decoder for messages of `record`."""
 
     def __init__(self, record: t.Record, schema: pa.Schema) -> None:

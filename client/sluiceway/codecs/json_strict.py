@@ -28,27 +28,13 @@ from sluiceway.codecs.record_messages import MalformedMessage
 from sluiceway.records.from_python import column
 from sluiceway.schema import types as t
 from sluiceway.schema.defaults import default_value
+from sluiceway.schema.json_schema import NOT_FINITE, moment_text
 
-NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
-"""The texts of floats that JSON's numbers do not include."""
-
-DECIMAL_TEXT: Final = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([Ee][+-]?[0-9]+)?"
+_DECIMAL_TEXT: Final = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([Ee][+-]?[0-9]+)?"
 """The regular expression of a decimal as text; numbers of JSON are a part of these."""
 
-_DAY: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_CLOCK: Final = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?"
-_ZONE: Final = "(Z|[+-][0-9]{2}:[0-9]{2})"
 _PREFIX_BYTES: Final = 5
 _MOST_SHOWN: Final = 40
-
-
-def moment_text(kind: t.Kind) -> str:
-    """Return the regular expression of the texts of a date, time or timestamp (RFC 3339)."""
-    if kind.traits.python is date:
-        return _DAY
-    if kind.traits.python is time:
-        return _CLOCK
-    return f"{_DAY}[T ]{_CLOCK}{_ZONE if kind.traits.instant else ''}"
 
 
 def without_prefix(value: bytes) -> bytes:
@@ -94,7 +80,7 @@ class _Cells:
 _Reader: TypeAlias = Callable[[Any, _Cells], Any]
 
 
-class StrictReader:
+class StrictJsonReader:
     """Decoder for messages of `record`; the values are those that Arrow converts."""
 
     def __init__(self, record: t.Record) -> None:
@@ -356,7 +342,7 @@ def _decimal(leaf: t.Decimal, path: str) -> Callable[[Any], decimal.Decimal]:
     )
     last_digit = decimal.Decimal(1).scaleb(-leaf.scale)
     expected = f"a number of at most {leaf.precision} digits, {leaf.scale} behind the point"
-    matches = re.compile(DECIMAL_TEXT).fullmatch
+    matches = re.compile(_DECIMAL_TEXT).fullmatch
 
     def read(value: Any) -> decimal.Decimal:
         if type(value) not in (_Number, str):

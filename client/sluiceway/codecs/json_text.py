@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluiceway.codecs.json_strict import NOT_FINITE
 from sluiceway.codecs.physical import array_like
 from sluiceway.records.from_python import scatter
 from sluiceway.records.validation import list_contents
 from sluiceway.schema import types as t
+from sluiceway.schema.json_schema import NOT_FINITE
 
 
 class YearOutOfRange(ValueError):

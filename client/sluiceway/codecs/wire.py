@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -77,15 +78,18 @@ def arrow_schema_id(value: bytes | None) -> int | None:
 
 
 _MAX_UNKNOWN_IDS: Final = 1000
+_SHOWN_BYTES: Final = 8
+_OBJECT: Final = re.compile(rb"[ \t\r\n]*\{")
 
 
 class WireFormatValidator:
     """Validator for values that the caller encoded.
 
     A value of an `avro` channel must begin with the byte 0 and one of the channel's schema ids, a
-    value of an `arrow` channel with an envelope that has such an id. A `bytes` channel accepts any
-    value. The rest of the value is not checked. `refresh` requests the connection again, once for
-    each unknown id.
+    value of an `arrow` channel with an envelope that has such an id, and a value of a `json`
+    channel with a JSON object, which registry clients' prefix may precede. A `bytes` channel
+    accepts any value. The rest of the value is not checked. `refresh` requests the connection
+    again, once for each unknown id.
     """
 
     def __init__(self, connection: Connection, *, refresh: Callable[[], Connection]) -> None:
@@ -104,7 +108,9 @@ class WireFormatValidator:
 
     def may_refresh(self, value: bytes | None) -> bool:
         """Whether `error` would request the connection for this value."""
-        if value is None or self._format == "bytes" or value[:_PREFIX_BYTES] in self._prefixes:
+        if value is None or self._format in ("bytes", "json"):
+            return False
+        if value[:_PREFIX_BYTES] in self._prefixes:
             return False
         id_ = avro_schema_id(value) if self._format == "avro" else arrow_schema_id(value)
         return id_ is not None and not self._is_remembered(id_)
@@ -119,6 +125,8 @@ class WireFormatValidator:
             )
         if value is None:
             return None
+        if self._format == "json":
+            return self._json_error(value)
         if self._format == "bytes" or value[:_PREFIX_BYTES] in self._prefixes:
             return None
         id_ = avro_schema_id(value) if self._format == "avro" else arrow_schema_id(value)
@@ -131,6 +139,16 @@ class WireFormatValidator:
             f"a message of the channel {self._channel!r} of format {self._format} must begin with "
             f"{head} and one of the schema ids {ids}; this one has {actual}. Write records with "
             "channel.writer(), or use a channel of format bytes for values of your own"
+        )
+
+    def _json_error(self, value: bytes) -> str | None:
+        start = _PREFIX_BYTES if value[:1] == b"\0" else 0
+        if _OBJECT.match(value, start):
+            return None
+        return (
+            f"a message of the channel {self._channel!r} of format json must be a JSON object; "
+            f"this one begins with {value[:_SHOWN_BYTES]!r}. Use a channel of format bytes for "
+            "values of your own"
         )
 
     def _is_remembered(self, id_: int) -> bool:

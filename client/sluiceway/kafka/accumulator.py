@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from sluiceway.api.models import Connection
 from sluiceway.codecs import Codec, Encoded, codec
-from sluiceway.errors import RecordTooLarge
+from sluiceway.errors import InvalidRecord, RecordTooLarge
 from sluiceway.kafka.messages import Messages, Numbers
 from sluiceway.kafka.partitioner import Partitioning
 from sluiceway.schema import Schema
-from sluiceway.schema.types import walk
+from sluiceway.schema.types import Record, walk
 
 __all__ = ["RecordAccumulator", "certain_row_bytes"]
 
@@ -53,7 +53,7 @@ class RecordAccumulator(ABC):
     def add(self, batches: Sequence[pa.RecordBatch]) -> Messages:
         """Encode one write and return the messages that are full.
 
-        Raises RecordTooLarge and OptionError with record numbers of the write.
+        Raises RecordTooLarge, InvalidRecord and OptionError with record numbers of the write.
         """
 
     def drain(self) -> Messages:
@@ -74,7 +74,19 @@ def certain_row_bytes(connection: Connection, schema: Schema) -> int:
     if connection.format == "arrow":
         overhead_bytes += _COLUMN_BYTES * sum(1 for _ in walk(schema.record))
     # Half of the rest, because a key is also a field of the row.
-    return (connection.max_message_bytes - overhead_bytes) // 2
+    row_bytes = (connection.max_message_bytes - overhead_bytes) // 2
+    return row_bytes // _json_expansion(schema) if connection.format == "json" else row_bytes
+
+
+def _json_expansion(schema: Schema) -> int:
+    """Return how many times as long as its upper bound in a `RowBuffer` a row may be in JSON.
+
+    There, a value has 16 bytes besides the content of a text. In JSON it has its field's name, and
+    up to 40 letters for numbers, times and punctuation; a control character has six letters.
+    """
+    records = (type_ for type_ in walk(schema.record) if isinstance(type_, Record))
+    longest_name = max(len(field.name) for record in records for field in record.fields)
+    return max(6, -(-(longest_name + 40) // 16))
 
 
 class _RecordMessages(RecordAccumulator):
@@ -207,7 +219,7 @@ def _as_targets(partitions: Sequence[int | None] | None, rows: int) -> Numbers:
 def _encoded(
     codec: Codec, batch: pa.RecordBatch, limit_bytes: int, numbers: Iterable[int]
 ) -> Encoded:
-    """Encode a batch; `numbers` are its rows' numbers in the write, for RecordTooLarge."""
+    """Encode a batch; `numbers` are its rows' numbers in the write, for the errors of records."""
     try:
         return codec.encode(batch, limit_bytes=limit_bytes)
     except RecordTooLarge as error:
@@ -215,6 +227,14 @@ def _encoded(
             index=next(itertools.islice(numbers, error.index, None)),
             size_bytes=error.size_bytes,
             limit_bytes=error.limit_bytes,
+        ) from None
+    except InvalidRecord as error:
+        raise InvalidRecord(
+            index=next(itertools.islice(numbers, error.index, None)),
+            field=error.field,
+            reason=error.reason,
+            schema_path=error.schema_path,
+            public_reason=error.public_reason,
         ) from None
 
 

@@ -47,8 +47,8 @@ class CompletedFetch:
         instances: Instances | None = None,
     ) -> None:
         self._instances = instances
-        skipped = [corrupt for corrupt in decoded.corrupt if skip and corrupt.skippable]
-        self._skipped = [corrupt.index for corrupt in skipped]
+        self._corrupt = [corrupt for corrupt in decoded.corrupt if skip and corrupt.skippable]
+        self._skipped = [corrupt.index for corrupt in self._corrupt]
         self._failures = deque(
             corrupt for corrupt in decoded.corrupt if not (skip and corrupt.skippable)
         )
@@ -92,6 +92,11 @@ class CompletedFetch:
     def skipped_messages(self) -> int:
         """The number of undecodable messages skipped so far."""
         return bisect.bisect_left(self._skipped, self._limit)
+
+    @property
+    def skipped(self) -> list[tuple[int, int, Corrupt]]:
+        """Partition and offset of each message that is skipped, and the reason."""
+        return [(*self._place(corrupt.index), corrupt) for corrupt in self._corrupt]
 
     @property
     def failed(self) -> tuple[int, int, Corrupt] | None:

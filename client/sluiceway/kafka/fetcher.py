@@ -1,17 +1,18 @@
 """Fetcher: fetches and decodes messages up to the end offsets, and keeps the positions."""
 
 import itertools
+import logging
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from sluiceway.api.endpoints import Position
 from sluiceway.api.models import Connection
-from sluiceway.codecs import Decoder
+from sluiceway.codecs import Corrupt, Decoder
 from sluiceway.codecs.decoder import corrupt_error
 from sluiceway.concurrency import FairLock, this_process
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, SluicewayError
@@ -21,8 +22,12 @@ from sluiceway.records.instances import Instances
 
 __all__ = ["EndOffsets", "Fetcher"]
 
-_MAX_MESSAGES = {"avro": 8192, "arrow": 32, "bytes": 8192}
+LOGGER = logging.getLogger("sluiceway.kafka.fetcher")
+
+_MAX_MESSAGES = {"avro": 8192, "arrow": 32, "json": 8192, "bytes": 8192}
 """The most messages decoded together; an `arrow` message holds many records."""
+_MAX_LOGGED: Final = 10
+"""The most skipped messages of a fetch that are logged with their offsets."""
 _POLL_S = 0.25
 _IDENTITY_MAX_AGE_S = 5.0
 
@@ -424,6 +429,7 @@ class Fetcher:
                     skip=self._skip_corrupt,
                     instances=self._instances,
                 )
+                _log_skipped(self._connection.channel_name, completed.skipped)
             except SluicewayError as error:
                 failure = error
         following = {**self._next, **fetched.next}
@@ -464,3 +470,14 @@ class Fetcher:
         except KafkaFailure as error:
             return error
         return next(iter(errors.values()), None)
+
+
+def _log_skipped(channel: str, skipped: Sequence[tuple[int, int, Corrupt]]) -> None:
+    for partition, offset, corrupt in skipped[:_MAX_LOGGED]:
+        LOGGER.warning(
+            "channel %r, partition %d: the corrupt message at offset %d is skipped: %s",
+            *(channel, partition, offset, corrupt.reason),
+        )
+    if len(skipped) > _MAX_LOGGED:
+        more = len(skipped) - _MAX_LOGGED
+        LOGGER.warning("channel %r: %d more corrupt messages are skipped", channel, more)

@@ -236,6 +236,34 @@ def _renames(new: t.Type, old: t.Type, path: str) -> Iterator[str]:
             yield from _renames(values, before_values, f"{path}{{}}")
 
 
+def base64_changes(new: Schema, old: Schema) -> tuple[str, ...]:
+    """Return a reason for each field that is text in one schema and bytes in the other.
+
+    Avro converts them. In JSON, bytes are base64: read with the other schema, they would be text.
+    """
+    return tuple(_base64_changes(new.record, old.record, ""))
+
+
+def _base64_changes(new: t.Type, old: t.Type, path: str) -> Iterator[str]:
+    match t.present(new), t.present(old):
+        case t.Record(fields=fields), t.Record() as before:
+            there = {field.name: field.type for field in before.fields}
+            for field in fields:
+                if (name := t.written_name(field, there)) is not None:
+                    where = t.join_path(path, field.name)
+                    yield from _base64_changes(field.type, there[name], where)
+        case t.Array(items=items), t.Array(items=before_items):
+            yield from _base64_changes(items, before_items, f"{path}[]")
+        case t.Map(values=values), t.Map(values=before_values):
+            yield from _base64_changes(values, before_values, f"{path}{{}}")
+        case t.Scalar(kind=kind), t.Scalar(kind=before_kind):
+            if {kind, before_kind} == {t.Kind.STRING, t.Kind.BYTES}:
+                yield (
+                    f"{t.field_at(path)} is {kind.value} here and {before_kind.value} there, and "
+                    "bytes are base64 in JSON: keep its type, or use a new name for the new type"
+                )
+
+
 def branches_of(type_: t.Type) -> tuple[t.Branch, ...]:
     """Return the branches of a union, or the one type of a field, without null."""
     present = t.present(type_)

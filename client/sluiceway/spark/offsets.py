@@ -181,7 +181,10 @@ def resolve_bound(
     }
 
 
-DEFAULT_MAX_MESSAGES = {"avro": 1_000_000, "arrow": 1_000, "bytes": 1_000_000}
+DEFAULT_MAX_MESSAGES = {
+    **dict.fromkeys(("avro", "json", "bytes"), 1_000_000),
+    "arrow": 1_000,
+}
 """Default limit of messages per task, by format.
 
 An `arrow` message holds thousands of records. The limit does not affect a task's memory. It limits

@@ -93,7 +93,14 @@ def _version(
             "the format bytes.",
             (Violation(pointer="/spec/schema", message="required to create a channel"),),
         )
-    return version_of(tx, schema, kept=kept, rule=request.compatibility, now=now)
+    return version_of(
+        tx,
+        schema,
+        kept=kept,
+        format_=request.format,
+        rule=request.compatibility,
+        now=now,
+    )
 
 
 def _require_short(name: str, prefix: str) -> None:

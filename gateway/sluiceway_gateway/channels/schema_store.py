@@ -9,6 +9,7 @@ from sluiceway_gateway.channels.store import in_phases
 from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.db.statements import by_dialect, starts_with
+from sluiceway_gateway.schemas.model import Format
 from sluiceway_gateway.schemas.tables import channel_schemas, kept_schemas, schemas
 
 
@@ -35,6 +36,22 @@ def find(tx: ReadTransaction, schema_id: int, *, prefixes: Collection[str] | Non
     )
     annotated: str | None = tx.execute(latest).scalar_one_or_none()
     return annotated or definition
+
+
+def formats(
+    tx: ReadTransaction, schema_id: int, *, prefixes: Collection[str] | None
+) -> set[Format]:
+    """Return the formats of the channels that have a schema, as `find` sees them."""
+    statement = (
+        select(channels.c.format)
+        .distinct()
+        .join(channel_schemas, channel_schemas.c.channel_uid == channels.c.uid)
+        .where(
+            channel_schemas.c.schema_id == schema_id,
+            true() if prefixes is None else starts_with(channels.c.name, prefixes),
+        )
+    )
+    return set(tx.execute(statement).scalars())
 
 
 def max_id(tx: ReadTransaction, *, prefixes: Collection[str] | None) -> int:

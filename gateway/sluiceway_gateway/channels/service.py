@@ -309,7 +309,9 @@ class Channels:
         schema_for(schema, channel.spec.format)
         kept = schemas_store.versions(tx, channel.uid)
         rule = channel.spec.merged(request).compatibility
-        version = version_of(tx, schema, kept=kept, rule=rule, now=self._clock())
+        version = version_of(
+            tx, schema, kept=kept, format_=channel.spec.format, rule=rule, now=self._clock()
+        )
         if version not in kept:
             schemas_store.assign(tx, channel_uid=channel.uid, version=version)
         return version

@@ -40,7 +40,7 @@ from sluiceway_gateway.core.clock import system_clock
 #: Interval at which `close --wait` reports progress.
 _REPORT_EVERY_S = 10.0
 _COMPATIBILITY = click.Choice(["none", "backward", "forward", "full"])
-_FORMAT = click.Choice(["avro", "arrow", "bytes"])
+_FORMAT = click.Choice(["avro", "arrow", "json", "bytes"])
 _SCHEMA = click.option(
     "--schema", type=click.File(encoding="utf-8"), help="Avro schema as JSON; - reads stdin."
 )

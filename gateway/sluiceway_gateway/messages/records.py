@@ -81,15 +81,16 @@ class MessageDecoder:
                 return avro_schema_id(value)
             case Format.ARROW:
                 return arrow_schema_id(value)
-            case Format.BYTES:
+            case Format.JSON | Format.BYTES:
                 return None
 
     def _decoder(self, id_: int | None) -> Decoder:
         """Return the decoder for a schema; for an unknown one the newest, which gives the error."""
         target = id_ if id_ in self._versions else max(self._versions)
         if target not in self._decoders:
-            # Messages of bytes have no id, and any of the schemas may be theirs.
-            schema_ids = self._versions if self._format is Format.BYTES else {target}
+            # Messages without an id may have any of the schemas.
+            without_ids = self._format in (Format.JSON, Format.BYTES)
+            schema_ids = self._versions if without_ids else {target}
             schemas = {
                 schema_id: Schema.parse(self._versions[schema_id].definition)
                 for schema_id in schema_ids

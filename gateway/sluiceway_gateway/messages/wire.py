@@ -220,7 +220,7 @@ class MessageBody(BaseModel):
     size_bytes: int
     schema_: MessageSchemaBody | None = Field(alias="schema", description="Of its id, if known")
     record_count: int
-    records: list[Any] = Field(description="The first ones; in avro and bytes there is one")
+    records: list[Any] = Field(description="The first ones; only arrow has several")
     truncated: list[str] = Field(
         description="JSON pointers into `records`: texts that were cut, and objects and lists "
         "whose rest was left out. limit=1 cuts less"

@@ -23,6 +23,8 @@ from sluiceway_gateway.registry.service import (
     SCHEMA_NOT_FOUND,
     SUBJECT_NOT_FOUND,
     Registry,
+    SchemaType,
+    TypedSchema,
 )
 
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -49,6 +51,8 @@ RegistryDep = Annotated[Registry, Depends(Service("registry"))]
 _INT32_MAX = 2**31 - 1
 
 SchemaId = Annotated[int, Path(ge=1, le=_INT32_MAX)]
+SubjectOfId = Annotated[str, Query(alias="subject", max_length=300)]
+"""The subject as which a client reads the schema of an id, which several may have."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +100,12 @@ class SchemaText(BaseModel):
 
     model_config = {"alias_generator": lambda name: name.rstrip("_"), "extra": "ignore"}
 
-    def avro(self) -> str:
-        """Return the Avro schema. Raises RegistryError for others."""
-        if self.schemaType not in (None, "", "AVRO"):
+    def typed(self) -> TypedSchema:
+        """Return the schema with its type. Raises RegistryError for others than channels have."""
+        type_ = self.schemaType or SchemaType.AVRO
+        if type_ not in tuple(SchemaType):
             raise RegistryError(
-                f"The schema is of the type {self.schemaType[:100]!r}; channels have Avro schemas.",
+                f"The schema is of the type {type_[:100]!r}; channels have Avro or JSON schemas.",
                 INVALID_SCHEMA,
             )
         if self.references:
@@ -109,15 +114,15 @@ class SchemaText(BaseModel):
                 "that it refers to into the schema.",
                 INVALID_SCHEMA,
             )
-        return self.schema_
+        return TypedSchema(text=self.schema_, type=SchemaType(type_))
 
 
-async def schema_of(request: Request) -> str:
-    """Return the Avro schema in the body."""
-    return (await read_model(request, SchemaText, MEDIA_TYPES)).avro()
+async def schema_of(request: Request) -> TypedSchema:
+    """Return the schema in the body."""
+    return (await read_model(request, SchemaText, MEDIA_TYPES)).typed()
 
 
-Schema = Annotated[str, Depends(schema_of)]
+Schema = Annotated[TypedSchema, Depends(schema_of)]
 
 
 def _number(status: int) -> int:
@@ -158,13 +163,13 @@ def list_schemas(
         latest=latest,
         part=replace(part, limit=limit).range,
     )
-    return _json([vars(version) for version in versions])
+    return _json([version.fields() for version in versions])
 
 
 @router.get("/schemas/types")
 async def list_types(_client: Anybody) -> Response:
     """Return the types of schemas."""
-    return _json(["AVRO"])
+    return _json(list(SchemaType))
 
 
 @router.get("/schemas/ids/{schema_id}")
@@ -172,17 +177,20 @@ def get_schema_by_id(
     schema_id: SchemaId,
     client: Anybody,
     registry: RegistryDep,
+    subject: SubjectOfId = "",
     fetch_max_id: Annotated[bool, Query(alias="fetchMaxId")] = False,
 ) -> Response:
     """Return the schema with this id, as messages carry it."""
-    schema = {"schema": registry.definition(schema_id, client)}
+    schema: dict[str, Any] = dict(registry.schema(schema_id, client, subject).fields())
     return _json(schema | ({"maxId": registry.max_id(client)} if fetch_max_id else {}))
 
 
 @router.get("/schemas/ids/{schema_id}/schema")
-def get_definition_by_id(schema_id: SchemaId, client: Anybody, registry: RegistryDep) -> Response:
+def get_definition_by_id(
+    schema_id: SchemaId, client: Anybody, registry: RegistryDep, subject: SubjectOfId = ""
+) -> Response:
     """Return the schema alone."""
-    return Response(registry.definition(schema_id, client), media_type=MEDIA_TYPE)
+    return Response(registry.schema(schema_id, client, subject).text, media_type=MEDIA_TYPE)
 
 
 @router.get("/schemas/ids/{schema_id}/subjects")
@@ -220,20 +228,20 @@ def list_subjects(
 @router.get("/subjects/{subject}/versions")
 def list_versions(subject: str, client: Anybody, registry: RegistryDep, part: Part) -> Response:
     """Return the numbers of a subject's versions."""
-    return part.of([version.version for version in registry.versions(subject, client)])
+    return part.of(registry.versions(subject, client))
 
 
 @router.get("/subjects/{subject}/versions/{version}")
 def get_version(subject: str, version: str, client: Anybody, registry: RegistryDep) -> Response:
     """Return a version; `latest` is the version that writers use."""
-    return _json(vars(registry.version(subject, version, client)))
+    return _json(registry.version(subject, version, client).fields())
 
 
 @router.get("/subjects/{subject}/versions/{version}/schema")
 def get_definition(subject: str, version: str, client: Anybody, registry: RegistryDep) -> Response:
     """Return the schema of a version alone."""
     subject_version = registry.version(subject, version, client)
-    return Response(subject_version.schema, media_type=MEDIA_TYPE)
+    return Response(subject_version.schema.text, media_type=MEDIA_TYPE)
 
 
 @router.get("/subjects/{subject}/versions/{version}/referencedby")
@@ -246,7 +254,7 @@ def list_references(subject: str, version: str, client: Anybody, registry: Regis
 @router.post("/subjects/{subject}")
 def lookup_schema(subject: str, client: Anybody, registry: RegistryDep, schema: Schema) -> Response:
     """Return the version that has this schema."""
-    return _json(vars(registry.lookup(subject, schema, client)))
+    return _json(registry.lookup(subject, schema, client).fields())
 
 
 @router.post("/subjects/{subject}/versions")

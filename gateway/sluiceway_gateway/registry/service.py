@@ -1,16 +1,19 @@
-"""Subjects of the registry: channels of the format avro, under their names and their topics' names.
+"""Subjects of the registry: channels of the formats avro and json, by their names and topics.
 
-A message of such a channel begins with the id of its schema, as registry clients expect. Messages
-of other formats do not, so those channels have no subject.
+A message of an `avro` channel begins with the id of its schema, as registry clients expect, and one
+of a `json` channel may; its schema is shown as JSON Schema. Other channels have no subject.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from enum import StrEnum
+from typing import Any, Final, Self
 
 from sluiceway.errors import SchemaError
 from sluiceway.schema import Schema
+from sluiceway.schema.json_schema import json_schema
 from sluiceway_gateway.channels import schema_store
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.db.engine import Database, ReadTransaction
@@ -19,7 +22,7 @@ from sluiceway_gateway.core.names import TOPIC_PATTERN
 from sluiceway_gateway.registry import store as registry_store
 from sluiceway_gateway.registry.store import Subject
 from sluiceway_gateway.schemas import store as schemas_store
-from sluiceway_gateway.schemas.model import Compatibility, SchemaVersion
+from sluiceway_gateway.schemas.model import Compatibility, Format, SchemaVersion
 from sluiceway_gateway.schemas.service import differences
 
 _SUFFIX: Final = "-value"
@@ -39,23 +42,58 @@ _NAME: Final = re.compile(TOPIC_PATTERN)
 """Names of topics, which include those of channels."""
 
 
+class SchemaType(StrEnum):
+    """Language of a schema, as the registry names it."""
+
+    AVRO = "AVRO"
+    JSON = "JSON"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypedSchema:
+    """The text of a schema in one of the languages."""
+
+    text: str
+    type: SchemaType
+
+    @classmethod
+    def of(cls, definition: str, format_: Format) -> Self:
+        """Return the schema of messages of a format, from its Avro JSON."""
+        if format_ is Format.JSON:
+            text = json.dumps(json_schema(Schema.parse(definition)), separators=(",", ":"))
+            return cls(text=text, type=SchemaType.JSON)
+        return cls(text=definition, type=SchemaType.AVRO)
+
+    def fields(self) -> dict[str, str]:
+        """Return its fields of a response; without a type, a schema is Avro."""
+        named = {} if self.type is SchemaType.AVRO else {"schemaType": str(self.type)}
+        return {"schema": self.text, **named}
+
+
 @dataclass(frozen=True, kw_only=True)
 class SubjectVersion:
-    """A version of a subject, as responses have it."""
+    """A version of a subject."""
 
     subject: str
     version: int
     id: int
     """The id of its schema."""
-    schema: str
-    """Its definition."""
+    schema: TypedSchema
 
     @classmethod
-    def of(cls, subject: str, version: SchemaVersion) -> Self:
+    def of(cls, subject: str, version: SchemaVersion, format_: Format) -> Self:
         """Return the subject's version with this schema."""
         return cls(
-            subject=subject, version=version.version, id=version.id, schema=version.definition
+            subject=subject,
+            version=version.version,
+            id=version.id,
+            schema=TypedSchema.of(version.definition, format_),
         )
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as responses have it."""
+        numbers = {"subject": self.subject, "version": self.version, "id": self.id}
+        return {**numbers, **self.schema.fields()}
 
 
 class Registry:
@@ -71,16 +109,25 @@ class Registry:
         names = {name for subject in subjects for name in _names(subject)}
         return sorted(name for name in names if name.startswith(prefix))
 
-    def definition(self, schema_id: int, principal: Principal) -> str:
-        """Return a schema by the id that messages carry. Raises RegistryError."""
+    def schema(self, schema_id: int, principal: Principal, subject: str = "") -> TypedSchema:
+        """Return a schema by the id that messages carry, in the language of the `subject`.
+
+        Without one, or for an unknown one, it is Avro unless only channels of the format json have
+        the schema. Raises RegistryError.
+        """
         with self._database.read() as tx:
             definition = schema_store.find(tx, schema_id, prefixes=_visible(principal))
+            channel = _find_channel(tx, subject, principal)
+            if channel is None:
+                formats = schema_store.formats(tx, schema_id, prefixes=_visible(principal))
+            else:
+                formats = {channel.format}
         if definition is None:
             raise RegistryError(
                 f"No channel that this token may see has a schema with the id {schema_id}.",
                 SCHEMA_NOT_FOUND,
             )
-        return definition
+        return TypedSchema.of(definition, Format.JSON if formats == {Format.JSON} else Format.AVRO)
 
     def max_id(self, principal: Principal) -> int:
         """Return the highest id of the schemas that the principal may see."""
@@ -89,7 +136,7 @@ class Registry:
 
     def uses(self, schema_id: int, principal: Principal) -> list[tuple[str, int]]:
         """Return the subjects and versions of a schema. Raises RegistryError."""
-        self.definition(schema_id, principal)
+        self.schema(schema_id, principal)
         with self._database.read() as tx:
             versions = registry_store.subject_versions(
                 tx, prefixes=principal.prefixes(Action.VIEW), schema_id=schema_id
@@ -105,24 +152,30 @@ class Registry:
         with self._database.read() as tx:
             versions = registry_store.subject_versions(tx, prefixes=principal.prefixes(Action.VIEW))
             every = {
-                (name, version, schema_id): (subject.channel_uid, version)
+                (name, version, schema_id): (subject.channel_uid, version, subject.format)
                 for subject, version, schema_id in versions
                 if not latest or version == subject.version
                 for name in _names(subject)
                 if name.startswith(prefix)
             }
             shown = sorted(every)[part]
-            texts = registry_store.definitions(tx, {every[key] for key in shown})
+            texts = registry_store.definitions(tx, {every[key][:2] for key in shown})
         return [
-            SubjectVersion(subject=name, version=version, id=id_, schema=texts[every[key]])
+            SubjectVersion(
+                subject=name,
+                version=version,
+                id=id_,
+                schema=TypedSchema.of(texts[every[key][:2]], every[key][2]),
+            )
             for key in shown
             for name, version, id_ in [key]
         ]
 
-    def versions(self, subject: str, principal: Principal) -> tuple[SchemaVersion, ...]:
-        """Return all versions of a subject, the oldest first. Raises RegistryError."""
+    def versions(self, subject: str, principal: Principal) -> list[int]:
+        """Return the numbers of all versions of a subject, in order. Raises RegistryError."""
         with self._database.read() as tx:
-            return schemas_store.versions(tx, _require(tx, subject, principal).channel_uid)
+            versions = schemas_store.versions(tx, _require(tx, subject, principal).channel_uid)
+        return [version.version for version in versions]
 
     def version(self, subject: str, version: str, principal: Principal) -> SubjectVersion:
         """Return a version by its number; `latest` or -1 is the version that writers use.
@@ -132,31 +185,30 @@ class Registry:
         with self._database.read() as tx:
             channel = _require(tx, subject, principal)
             versions = schemas_store.versions(tx, channel.channel_uid)
-        return SubjectVersion.of(subject, _version(subject, version, versions, channel.version))
+        chosen = _version(subject, version, versions, channel.version)
+        return SubjectVersion.of(subject, chosen, channel.format)
 
-    def lookup(self, subject: str, definition: str, principal: Principal) -> SubjectVersion:
-        """Return the version with this schema, given as Avro JSON.
-
-        Raises RegistryError.
-        """
-        versions = self.versions(subject, principal)
-        schema = _parsed(definition)
-        for version in versions:
-            if version.fingerprint == schema.fingerprint:
-                return SubjectVersion.of(subject, version)
-        raise RegistryError(
-            f"None of the {len(versions)} versions of {subject!r} is this schema.",
-            SCHEMA_NOT_FOUND,
-        )
+    def lookup(self, subject: str, schema: TypedSchema, principal: Principal) -> SubjectVersion:
+        """Return the version with this schema. Raises RegistryError."""
+        with self._database.read() as tx:
+            channel = _require(tx, subject, principal)
+            versions = schemas_store.versions(tx, channel.channel_uid)
+        version = _find(schema, versions, channel)
+        if version is None:
+            raise RegistryError(
+                f"None of the {len(versions)} versions of {subject!r} is this schema.",
+                SCHEMA_NOT_FOUND,
+            )
+        return SubjectVersion.of(subject, version, channel.format)
 
     def incompatibilities(
-        self, subject: str, version: str | None, definition: str, principal: Principal
+        self, subject: str, version: str | None, schema: TypedSchema, principal: Principal
     ) -> list[str]:
         """Return the violations of the channel's rule, against one version or all of them.
 
-        Raises RegistryError.
+        JSON Schema says less than a channel's schema, so it must be that of a version. Raises
+        RegistryError.
         """
-        schema = _parsed(definition)
         # In one transaction: a version added meanwhile could be the latest, but not among these.
         with self._database.read() as tx:
             channel = _require(tx, subject, principal)
@@ -166,7 +218,17 @@ class Registry:
             if version is None
             else (_version(subject, version, versions, channel.version),)
         )
-        return differences(schema, kept, channel.compatibility)
+        if channel.format is Format.AVRO:
+            return differences(_parsed(schema), kept, channel.compatibility)
+        same = _find(schema, versions, channel)
+        if same is None:
+            raise RegistryError(
+                f"The schema is not that of a version of {subject!r}, and JSON Schema says too "
+                "little of its types to compare it: check the channel's schema, which is Avro "
+                "JSON, by PUT /v1/channels/NAME?dry_run=true.",
+                INVALID_SCHEMA,
+            )
+        return differences(Schema.parse(same.definition), kept, channel.compatibility)
 
     def compatibility(self, subject: str, principal: Principal) -> Compatibility:
         """Return the rule of the subject's channel. Raises RegistryError."""
@@ -182,15 +244,20 @@ def _visible(principal: Principal) -> tuple[str, ...] | None:
     return None if principal.may(Action.ADMIN) else principal.prefixes(Action.VIEW)
 
 
-def _require(tx: ReadTransaction, subject: str, principal: Principal) -> Subject:
-    """Return the subject's channel; a channel's name has precedence over a topic's."""
+def _find_channel(tx: ReadTransaction, subject: str, principal: Principal) -> Subject | None:
+    """Return the subject's channel, or None; a channel's name has precedence over a topic's."""
     name = subject.removesuffix(_SUFFIX)
-    if name != subject and _NAME.fullmatch(name):
-        candidates = registry_store.subjects(
-            tx, prefixes=principal.prefixes(Action.VIEW), name=name
-        )
-        if candidates:
-            return min(candidates, key=lambda candidate: candidate.channel != name)
+    if name == subject or not _NAME.fullmatch(name):
+        return None
+    candidates = registry_store.subjects(tx, prefixes=principal.prefixes(Action.VIEW), name=name)
+    return min(candidates, key=lambda candidate: candidate.channel != name, default=None)
+
+
+def _require(tx: ReadTransaction, subject: str, principal: Principal) -> Subject:
+    """Return the subject's channel. Raises RegistryError."""
+    channel = _find_channel(tx, subject, principal)
+    if channel is not None:
+        return channel
     if subject.endswith(KEY_SUFFIX):
         raise RegistryError(
             f"There is no subject {subject[:300]!r}: the keys of a channel are text or bytes, "
@@ -199,7 +266,7 @@ def _require(tx: ReadTransaction, subject: str, principal: Principal) -> Subject
         )
     raise RegistryError(
         f"There is no subject {subject[:300]!r} that this token may see. Subjects are "
-        "CHANNEL-value and TOPIC-value, of channels of the format avro.",
+        "CHANNEL-value and TOPIC-value, of channels of the formats avro and json.",
         SUBJECT_NOT_FOUND,
     )
 
@@ -225,8 +292,33 @@ def _version(
     raise RegistryError(f"The subject {subject!r} has no version {number}.", VERSION_NOT_FOUND)
 
 
-def _parsed(definition: str) -> Schema:
+def _find(
+    schema: TypedSchema, versions: Sequence[SchemaVersion], channel: Subject
+) -> SchemaVersion | None:
+    """Return the version with this schema, or None. Raises RegistryError."""
+    if channel.format is Format.AVRO:
+        fingerprint = _parsed(schema).fingerprint
+        return next((v for v in versions if v.fingerprint == fingerprint), None)
+    _require_type(schema, SchemaType.JSON)
     try:
-        return Schema.parse(definition)
+        wanted = json.loads(schema.text)
+    except ValueError as error:
+        raise RegistryError(f"The schema is not JSON: {error}", INVALID_SCHEMA) from error
+    return next((v for v in versions if json_schema(Schema.parse(v.definition)) == wanted), None)
+
+
+def _require_type(schema: TypedSchema, type_: SchemaType) -> None:
+    if schema.type is not type_:
+        raise RegistryError(
+            f"The schema is of the type {str(schema.type)!r}; this subject has schemas of the type "
+            f"{str(type_)!r}.",
+            INVALID_SCHEMA,
+        )
+
+
+def _parsed(schema: TypedSchema) -> Schema:
+    _require_type(schema, SchemaType.AVRO)
+    try:
+        return Schema.parse(schema.text)
     except SchemaError as error:
         raise RegistryError(f"The schema cannot be used: {error}", INVALID_SCHEMA) from error

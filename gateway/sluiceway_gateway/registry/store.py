@@ -28,22 +28,24 @@ _DEFINITIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A channel whose messages carry the ids of schemas; `version` is the current one."""
+    """A channel whose messages registry clients decode; `version` is the current one."""
 
     channel_uid: str
     channel: str
     topic: str
     version: int
+    format: Format
     compatibility: Compatibility
 
 
-_WITH_IDS = select(
+_SUBJECTS = select(
     channels.c.uid.label("channel_uid"),
     channels.c.name.label("channel"),
     channels.c.topic_name.label("topic"),
     channels.c.schema_version.label("version"),
+    channels.c.format,
     channels.c.compatibility,
-).where(channels.c.format == Format.AVRO)
+).where(channels.c.format.in_([Format.AVRO, Format.JSON]))
 
 
 def subjects(
@@ -53,7 +55,7 @@ def subjects(
 
     With a `name`, only those of the channel and of the topic of that name.
     """
-    statement = _WITH_IDS.where(starts_with(channels.c.name, prefixes))
+    statement = _SUBJECTS.where(starts_with(channels.c.name, prefixes))
     if name is not None:
         statement = statement.where(or_(channels.c.name == name, channels.c.topic_name == name))
     return [Subject(**columns_of(row, Subject)) for row in tx.execute(statement)]
@@ -68,7 +70,7 @@ def subject_versions(
     """
     of = channel_schemas.c
     statement = (
-        _WITH_IDS.add_columns(of.version.label("of_schema"), of.schema_id.label("schema_id"))
+        _SUBJECTS.add_columns(of.version.label("of_schema"), of.schema_id.label("schema_id"))
         .join(channel_schemas, of.channel_uid == channels.c.uid)
         .where(starts_with(channels.c.name, prefixes))
     )

@@ -14,6 +14,8 @@ class Format(StrEnum):
 
     AVRO = "avro"
     ARROW = "arrow"
+    JSON = "json"
+    """A message is one JSON object without a schema id."""
     BYTES = "bytes"
     """A message is one value, unchanged."""
 

@@ -8,7 +8,11 @@ from typing import Any
 
 from sluiceway.errors import SchemaError
 from sluiceway.schema import Schema
-from sluiceway.schema.compatibility import incompatibilities, reasons_by_version
+from sluiceway.schema.compatibility import (
+    base64_changes,
+    incompatibilities,
+    reasons_by_version,
+)
 from sluiceway.schema.schema import bytes_schema, holds_messages
 from sluiceway.schema.types import find_union
 from sluiceway_gateway.core.db.engine import WriteTransaction
@@ -84,7 +88,8 @@ def schema_for(schema: Schema | None, format_: Format) -> Schema | None:
 
     Raises InvalidSchema for a schema that the format does not allow.
     """
-    if format_ is Format.ARROW and schema is not None and (path := find_union(schema.record)):
+    without_unions = format_ in (Format.ARROW, Format.JSON)
+    if without_unions and schema is not None and (path := find_union(schema.record)):
         raise InvalidSchema(
             f"The field {path!r} is a union of several types, which only the format avro has: "
             "give that format, or make the field a record with a nullable field for each type.",
@@ -108,6 +113,7 @@ def version_of(
     schema: Schema,
     *,
     kept: Sequence[SchemaVersion],
+    format_: Format,
     rule: Compatibility,
     now: datetime,
 ) -> SchemaVersion:
@@ -126,6 +132,8 @@ def version_of(
         schema = _parsed(same.definition)
     others = [version for version in kept if version.fingerprint != schema.fingerprint]
     _require_compatible(schema, others, rule)
+    if format_ is Format.JSON:
+        _require_same_texts(schema, others)
     if same is not None:
         return same
     return SchemaVersion(
@@ -168,6 +176,22 @@ def _require_compatible(
         "create another channel.",
         tuple(broken),
     )
+
+
+def _require_same_texts(schema: Schema, others: Sequence[SchemaVersion]) -> None:
+    changes = [
+        f"with version {version.version}: {reason}"
+        for version in others
+        for reason in base64_changes(schema, _parsed(version.definition))
+    ]
+    if changes:
+        raise SchemaIncompatible(
+            "The schema makes text of bytes, or bytes of text, and messages of the format json do "
+            "not tell which they have.",
+            tuple(
+                Violation(pointer=_POINTER, message=change) for change in changes[:_MAX_VIOLATIONS]
+            ),
+        )
 
 
 def differences(

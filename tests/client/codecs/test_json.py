@@ -5,6 +5,7 @@ The forms of values are tested by the table in `docs/types.md` (`test_types_docu
 
 import json
 from datetime import UTC, date, datetime
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -12,10 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generated import same, schema, schema_of, with_rows
+from sluiceway.api.models import Connection
 from sluiceway.codecs import Decoder
 from sluiceway.codecs.json_codec import JsonCodec
 from sluiceway.errors import InvalidRecord, RecordTooLarge, UnsupportedType
+from sluiceway.kafka.accumulator import certain_row_bytes
 from sluiceway.records import to_batches, to_records
+from sluiceway.records.row_buffer import RowBuffer
 
 NO_LIMIT = 2**31
 
@@ -343,3 +347,42 @@ def test_instants_are_read_in_utc():
     values = [b'{"x":"2026-01-01T00:30:00.5+01:00"}'] * 20
     rows, _ = decoded_alike(schema_of(kind), values)
     assert rows == [{"x": datetime(2025, 12, 31, 23, 30, 0, 500_000, tzinfo=UTC)}] * 20
+
+
+LONG_TEXTS = st.text(st.characters(max_codepoint=0x7F), max_size=300)
+
+
+@given(st.lists(LONG_TEXTS, max_size=4), st.binary(max_size=300), st.floats(), st.booleans())
+def test_rows_that_are_certain_to_fit_are_within_the_limit_as_json(texts, raw, number, nested):
+    record = schema(
+        {"name": "t" * 60, "type": {"type": "array", "items": "string"}},
+        {"name": "raw", "type": "bytes"},
+        {"name": "n", "type": {"type": "map", "values": "double"}},
+        {"name": "u", "type": {"type": "string", "logicalType": "uuid"}},
+    )
+    connection = Connection(
+        channel_name="c",
+        channel_uid="0" * 32,
+        generation=1,
+        format="json",
+        schema_id=7,
+        schema_definition=record.definition,
+        topic_name="t",
+        topic_id="i",
+        partitions=1,
+        max_message_bytes=4000,
+        kafka={},
+    )
+    buffer = RowBuffer(record, max_row_bytes=certain_row_bytes(connection, record))
+    row = {
+        "t" * 60: texts,
+        "raw": raw,
+        "n": {"\0" * 40: number} if nested else {},
+        "u": UUID(int=0),
+    }
+    rows = buffer.check(row)
+    if rows is None:
+        return
+    (batch,) = buffer.to_batches(rows.values)
+    (message,) = JsonCodec(record).encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
+    assert len(message) <= 4000 // 2

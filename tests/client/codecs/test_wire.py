@@ -3,8 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluiceway.api.models import Connection
 from sluiceway.codecs import Decoder, codec
 from sluiceway.codecs.base import RUN_BYTES
+from sluiceway.codecs.wire import WireFormatValidator
 from sluiceway.errors import OptionError, RecordTooLarge
 from sluiceway.records import to_batches, to_records
 from sluiceway.schema import Schema
@@ -95,3 +97,43 @@ def test_schemas_with_other_fields_are_rejected(other):
 @pytest.mark.parametrize("type_", ["bytes", ["null", "bytes"], ["bytes", "null"]])
 def test_the_field_may_be_nullable(type_):
     assert holds_messages(schema(type_))
+
+
+@pytest.mark.parametrize("value", [b"{}", b" \r\n\t{", b'\0\0\0\0\x63{"a":1}'])
+def test_values_of_json_channels_begin_with_an_object(value):
+    assert JSON.error(value) is None
+    assert not JSON.may_refresh(value)
+
+
+@pytest.mark.parametrize("value", [b"", b"[1]", b"5", b"\0\0\0\0", b"\xff{", b"SLWA{}"])
+def test_values_that_are_no_json_object_are_refused_with_advice(value):
+    assert "must be a JSON object; this one begins with" in JSON.error(value)
+    assert "format bytes" in JSON.error(value)
+    assert not JSON.may_refresh(value)
+
+
+def test_json_channels_have_no_tombstones():
+    assert "does not accept tombstones" in JSON.error(None)
+    assert not JSON.accepts_any
+
+
+def no_refresh():
+    raise AssertionError
+
+
+JSON = WireFormatValidator(
+    Connection(
+        channel_name="c",
+        channel_uid="0" * 32,
+        generation=1,
+        format="json",
+        schema_id=7,
+        schema_definition=PRESENT.definition,
+        topic_name="t",
+        topic_id="i",
+        partitions=1,
+        max_message_bytes=1000,
+        kafka={},
+    ),
+    refresh=no_refresh,
+)

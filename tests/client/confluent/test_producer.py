@@ -253,6 +253,18 @@ def test_avro_channels_accept_only_their_own_messages(site: Facade) -> None:
         assert [record["n"] for record in reader] == [5, 6, 7]
 
 
+def test_json_channels_accept_json_objects(site: Facade) -> None:
+    name = site.typed("json")
+    with site.producer() as producer:
+        producer.produce(name, b' {"n":5}')
+        producer.flush()
+        producer.produce(name, b'\0\0\0\x7f\xff{"n":6}')
+        for wrong in (b"5", b"", None, "text"):
+            assert error_code_of(producer.produce, name, wrong) == KafkaError._INVALID_ARG
+    with site.gateway.channel(name).reader() as reader:
+        assert [record["n"] for record in reader] == [5, 6]
+
+
 @pytest.mark.long
 def test_arrow_channels_accept_only_their_own_messages(site: Facade) -> None:
     name = site.typed("arrow")

@@ -137,7 +137,7 @@ def records() -> list[dict[str, Any]]:
 
 
 @pytest.mark.sample
-@pytest.mark.parametrize("format_", ["avro", "arrow"])
+@pytest.mark.parametrize("format_", ["avro", "arrow", "json"])
 def test_every_type_survives_a_round_trip_through_spark(
     spark: SparkSession, gateway: Gateway, name: str, format_: str
 ) -> None:

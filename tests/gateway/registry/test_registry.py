@@ -15,7 +15,7 @@ from sluiceway.schema import Schema
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.core.auth.service import LOOPBACK
 from sluiceway_gateway.provisioning.store import remove
-from sluiceway_gateway.registry.service import Registry
+from sluiceway_gateway.registry.service import Registry, SchemaType, TypedSchema
 
 WIDER = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "string", "default": ""}]}  # type: ignore[misc]
 OTHER = {**SCHEMA, "fields": [{"name": "z", "type": "string"}]}
@@ -152,7 +152,7 @@ def test_schemas_of_keys_are_refused_with_advice(rig: Rig, client: SchemaRegistr
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        (RegistrySchema('{"type": "object"}', "JSON"), "of the type 'JSON'"),
+        (RegistrySchema('{"type": "object"}', "JSON"), "has schemas of the type 'AVRO'"),
         (RegistrySchema('syntax = "proto3";', "PROTOBUF"), "of the type 'PROTOBUF'"),
         (
             RegistrySchema(json.dumps(WIDER), "AVRO", [SchemaReference("com.x.Y", "y-value", 1)]),
@@ -245,7 +245,8 @@ def test_compatibility_is_that_of_the_channel(
 
 def test_a_version_added_meanwhile_does_not_hide_an_incompatibility(rig: Rig) -> None:
     rig.put()
-    registry, other = Registry(rig.database), json.dumps(OTHER)
+    registry = Registry(rig.database)
+    other = TypedSchema(text=json.dumps(OTHER), type=SchemaType.AVRO)
     generations: list[int] = []
 
     def add_version(_connection: Any, _cursor: Any, statement: str, *_: object) -> None:
@@ -347,7 +348,7 @@ def test_probes_of_consoles_are_answered(rig: Rig) -> None:
         "": {},
         "/": {},
         "/contexts": ["."],
-        "/schemas/types": ["AVRO"],
+        "/schemas/types": ["AVRO", "JSON"],
         "/mode": {"mode": "READONLY"},
         "/mode/flights-value": {"mode": "READONLY"},
         "/config": {"compatibilityLevel": "BACKWARD_TRANSITIVE"},
