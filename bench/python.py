@@ -1,4 +1,6 @@
-"""ChannelWriter and ChannelReader compared with a bare loop of confluent-kafka and fastavro.
+"""ChannelWriter and ChannelReader compared with a bare loop of confluent-kafka and a codec.
+
+The codec of the bare loop is fastavro, and orjson for the format `json`.
 
 All sides transfer the same records, in one process each, over one broker that this program starts,
 with the client's Kafka properties. The bare loop is optimized code: a parsed schema, large
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+import orjson
 from bench.measure import Measured, Ratio, in_own_process, measure, report
 from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -52,6 +55,10 @@ RATIOS = {
     "record_read_to_bare": Ratio(side="record_read", to="bare_read", goal=0.8),
     "batch_write_to_bare": Ratio(side="batch_write", to="bare_write", goal=10),
     "batch_read_to_bare": Ratio(side="batch_read", to="bare_read", goal=10),
+    "json_dict_write_to_bare": Ratio(side="json_dict_write", to="json_bare_write", goal=None),
+    "json_dict_read_to_bare": Ratio(side="json_dict_read", to="json_bare_read", goal=None),
+    "json_batch_write_to_bare": Ratio(side="json_batch_write", to="json_bare_write", goal=3),
+    "json_batch_read_to_bare": Ratio(side="json_batch_read", to="json_bare_read", goal=1.3),
     "flushes_to_bare": Ratio(side="flushes", to="bare_flushes", goal=None),
 }
 
@@ -108,11 +115,29 @@ def topic_id(admin: AdminClient, name: str) -> str:
     return str(described.topic_id)
 
 
-def bare_write(bootstrap_servers: str) -> Measured:
-    connection, records = new_topic(bootstrap_servers, "avro"), portion()
+def bare_write(bootstrap_servers: str, format_: str) -> Measured:
+    connection, records = new_topic(bootstrap_servers, format_), portion()
+    loop = bare_loop if format_ == "avro" else bare_json_loop
     started_s = time.perf_counter()
-    bare_loop(connection, records, RECORDS // PORTION)
+    loop(connection, records, RECORDS // PORTION)
     return Measured(records=RECORDS, seconds=time.perf_counter() - started_s)
+
+
+def bare_json_loop(connection: Connection, records: Sequence[dict[str, Any]], times: int) -> None:
+    """Write the records as `bare_loop` does, as JSON objects."""
+    producer = Producer(producer_properties(connection.kafka["bootstrap.servers"]))
+    produce, topic, dumps = producer.produce, connection.topic_name, orjson.dumps
+    partitions = connection.partitions
+    for _ in range(times):
+        for number, record in enumerate(records):
+            value = dumps(record)
+            while True:
+                try:
+                    produce(topic, value, partition=number % partitions)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+    assert producer.flush(120) == 0
 
 
 def bare_loop(connection: Connection, records: Sequence[dict[str, Any]], times: int) -> None:
@@ -136,15 +161,16 @@ def bare_loop(connection: Connection, records: Sequence[dict[str, Any]], times: 
     assert producer.flush(120) == 0
 
 
-def client_write(bootstrap_servers: str, format_: str) -> Measured:
+def client_write(bootstrap_servers: str, format_: str, kind: str) -> Measured:
+    """Write dicts or batches, by `kind`."""
     connection, records = new_topic(bootstrap_servers, format_), portion()
     data: Any = records
-    if format_ == "arrow":
+    if kind == "batches":
         data = to_batches(records, Schema.parse(SCHEMA))
     started_s = time.perf_counter()
     with ChannelWriter(connection) as writer:
         for _ in range(RECORDS // PORTION):
-            if format_ == "arrow":
+            if kind == "batches":
                 for batch in data:
                     writer.write(batch)
             else:
@@ -190,7 +216,7 @@ def flushes(bootstrap_servers: str) -> Measured:
 def bare_read(connection: Connection) -> Measured:
     started_s = time.perf_counter()
     schema = fastavro.parse_schema(SCHEMA)
-    read = fastavro.schemaless_reader
+    read, loads, is_avro = fastavro.schemaless_reader, orjson.loads, connection.format == "avro"
     consumer = Consumer(consumer_config(connection.kafka))
     topic = connection.topic_name
     parts = [TopicPartition(topic, p, 0) for p in range(PARTITIONS)]
@@ -201,20 +227,24 @@ def bare_read(connection: Connection) -> Measured:
         for message in consumer.consume(min(left, 10_000), 1.0):
             if message.error() is not None:
                 continue
-            body = io.BytesIO(message.value())
-            body.seek(5)
-            total += read(body, schema)["id"]
+            if is_avro:
+                body = io.BytesIO(message.value())
+                body.seek(5)
+                total += read(body, schema)["id"]
+            else:
+                total += loads(message.value())["id"]
             left -= 1
     seconds = time.perf_counter() - started_s
     consumer.close()
     return checked(total, seconds)
 
 
-def client_read(connection: Connection) -> Measured:
+def client_read(connection: Connection, kind: str) -> Measured:
+    """Read dicts or batches, by `kind`."""
     started_s = time.perf_counter()
     total = 0
     with ChannelReader(connection, until="now") as reader:
-        if connection.format == "arrow":
+        if kind == "batches":
             for batch in reader.batches():
                 total += int(batch.column("id").to_numpy().sum())
         else:
@@ -257,19 +287,25 @@ def main() -> None:
         KafkaServer.start(Path(directory)) as kafka,
     ):
         servers = kafka.bootstrap_servers
-        avro, arrow = fill(servers, "avro"), fill(servers, "arrow")
+        avro, arrow, json = (fill(servers, format_) for format_ in ("avro", "arrow", "json"))
         measured = measure(
             {
-                "bare_write": in_own_process(bare_write, servers),
-                "dict_write": in_own_process(client_write, servers, "avro"),
+                "bare_write": in_own_process(bare_write, servers, "avro"),
+                "dict_write": in_own_process(client_write, servers, "avro", "dicts"),
                 "record_write": in_own_process(record_write, servers),
-                "batch_write": in_own_process(client_write, servers, "arrow"),
+                "batch_write": in_own_process(client_write, servers, "arrow", "batches"),
+                "json_bare_write": in_own_process(bare_write, servers, "json"),
+                "json_dict_write": in_own_process(client_write, servers, "json", "dicts"),
+                "json_batch_write": in_own_process(client_write, servers, "json", "batches"),
                 "bare_flushes": in_own_process(bare_flushes, servers),
                 "flushes": in_own_process(flushes, servers),
                 "bare_read": in_own_process(bare_read, avro),
-                "dict_read": in_own_process(client_read, avro),
+                "dict_read": in_own_process(client_read, avro, "dicts"),
                 "record_read": in_own_process(record_read, avro),
-                "batch_read": in_own_process(client_read, arrow),
+                "batch_read": in_own_process(client_read, arrow, "batches"),
+                "json_bare_read": in_own_process(bare_read, json),
+                "json_dict_read": in_own_process(client_read, json, "dicts"),
+                "json_batch_read": in_own_process(client_read, json, "batches"),
             },
             rounds=ROUNDS,
         )

@@ -1,4 +1,7 @@
-"""Channels in Spark compared with Spark's Kafka connector with `to_avro` and `from_avro`.
+"""Channels in Spark compared with Spark's Kafka connector.
+
+The connector encodes records by `to_avro` and `from_avro`, or by `to_json` and `from_json` for
+comparison with the format `json`.
 
 One Spark session (`local[2]`), one broker. For each shape of records all sides write the same
 generated rows, each turn to a new topic, and then read them into the `noop` sink, which computes
@@ -19,13 +22,14 @@ from pathlib import Path
 from bench.measure import Measured, Ratio, measure, report
 from bench.shapes import SHAPES
 from bench.spark_jars import connector_jars
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.avro.functions import from_avro, to_avro
 
 import sluiceway.spark
 from sluiceway import Gateway
 from sluiceway.kafka.config import producer_config
+from sluiceway.spark.types import struct_of
 from sluiceway_gateway.dev.demo.environment import demo_environment
 
 PARTITIONS = 4
@@ -46,6 +50,8 @@ _FAR = {
     "arrow_read_to_jvm": 0.9,
     "avro_write_to_jvm": 0.8,
     "avro_read_to_jvm": 0.8,
+    "json_write_to_jvm": 1.0,
+    "json_read_to_jvm": 1.0,
 }
 GOALS = {
     "flat": {
@@ -53,6 +59,8 @@ GOALS = {
         "arrow_read_to_jvm": 2.0,
         "avro_write_to_jvm": 0.85,
         "avro_read_to_jvm": 0.8,
+        "json_write_to_jvm": 1.0,
+        "json_read_to_jvm": 1.0,
     },
     "wide": _FAR,
     "text": _FAR,
@@ -77,7 +85,9 @@ class Bench:
         return {
             f"{self._name}_arrow_write": lambda: self._write("arrow", self._channel_write),
             f"{self._name}_avro_write": lambda: self._write("avro", self._channel_write),
+            f"{self._name}_json_write": lambda: self._write("json", self._channel_write),
             f"{self._name}_jvm_write": lambda: self._write("jvm", self._jvm_write),
+            f"{self._name}_jvm_json_write": lambda: self._write("jvm_json", self._jvm_json_write),
         }
 
     def reads(self) -> dict[str, Callable[[], Measured]]:
@@ -85,7 +95,9 @@ class Bench:
         return {
             f"{self._name}_arrow_read": lambda: self._read("arrow", self._channel_read),
             f"{self._name}_avro_read": lambda: self._read("avro", self._channel_read),
+            f"{self._name}_json_read": lambda: self._read("json", self._channel_read),
             f"{self._name}_jvm_read": lambda: self._read("jvm", self._jvm_read),
+            f"{self._name}_jvm_json_read": lambda: self._read("jvm_json", self._jvm_json_read),
         }
 
     def _write(self, side: str, write: Callable[[DataFrame, str], None]) -> Measured:
@@ -93,7 +105,7 @@ class Bench:
         if side in self._channels:
             self._gateway.channel(self._channels[side]).delete(force=True)
         name = self._channels[side] = f"bench-{self._name}-{side}-{next(self._numbers)}"
-        kind = "arrow" if side == "arrow" else "avro"
+        kind = side if side in ("arrow", "json") else "avro"
         self._gateway.channel(name, self._shape.schema, format=kind, partitions=PARTITIONS)
         frame = self._spark.range(0, self._rows, 1, PARTITIONS).selectExpr(*self._shape.columns)
         started_s = time.perf_counter()
@@ -116,10 +128,15 @@ class Bench:
         return self._spark.read.format("channel").load(name)
 
     def _jvm_write(self, frame: DataFrame, name: str) -> None:
+        self._connector_write(frame, name, to_avro(_record(frame), self._shape.avro))
+
+    def _jvm_json_write(self, frame: DataFrame, name: str) -> None:
+        self._connector_write(frame, name, sql.to_json(_record(frame)))
+
+    def _connector_write(self, frame: DataFrame, name: str, value: Column) -> None:
         connection = self._gateway.channel(name).connection("write")
-        record = sql.struct(*(frame[column] for column in frame.columns))
         (
-            frame.select(to_avro(record, self._shape.avro).alias("value"))
+            frame.select(value.alias("value"))
             .write.format("kafka")
             .option("kafka.bootstrap.servers", connection.kafka["bootstrap.servers"])
             .option("topic", connection.topic_name)
@@ -128,6 +145,13 @@ class Bench:
         )
 
     def _jvm_read(self, name: str) -> DataFrame:
+        return self._connector_read(name, from_avro("value", self._shape.avro))
+
+    def _jvm_json_read(self, name: str) -> DataFrame:
+        schema = struct_of(self._shape.schema)
+        return self._connector_read(name, sql.from_json(sql.col("value").cast("string"), schema))
+
+    def _connector_read(self, name: str, record: Column) -> DataFrame:
         connection = self._gateway.channel(name).connection("read")
         messages = (
             self._spark.read.format("kafka")
@@ -136,9 +160,11 @@ class Bench:
             .options(**CONSUMER)
             .load()
         )
-        return messages.select(from_avro("value", self._shape.avro).alias("record")).select(
-            "record.*"
-        )
+        return messages.select(record.alias("record")).select("record.*")
+
+
+def _record(frame: DataFrame) -> Column:
+    return sql.struct(*(frame[column] for column in frame.columns))
 
 
 @contextmanager
@@ -169,11 +195,12 @@ def ratios(shapes: Sequence[str]) -> dict[str, Ratio]:
     return {
         f"{shape}_{side}_to_jvm" if shape != "flat" else f"{side}_to_jvm": Ratio(
             side=f"{shape}_{side}",
-            to=f"{shape}_jvm_{side.partition('_')[2]}",
+            to=f"{shape}_jvm_{side if side.startswith('json') else side.partition('_')[2]}",
             goal=GOALS.get(shape, {}).get(f"{side}_to_jvm"),
         )
         for shape in shapes
-        for side in ("arrow_write", "arrow_read", "avro_write", "avro_read")
+        for format_ in ("arrow", "avro", "json")
+        for side in (f"{format_}_write", f"{format_}_read")
     }
 
 

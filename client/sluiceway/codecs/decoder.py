@@ -7,6 +7,8 @@ format `json` name their fields instead, so all are decoded by the target schema
 
 from __future__ import annotations
 
+import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +22,12 @@ from sluiceway.codecs.arrow import ArrowCodec
 from sluiceway.codecs.avro import AvroCodec
 from sluiceway.codecs.base import Codec, Corrupt, Decoded, runs
 from sluiceway.codecs.resolution import Resolution
-from sluiceway.codecs.wire import BytesCodec, arrow_schema_id, avro_schema_id
+from sluiceway.codecs.wire import (
+    BytesCodec,
+    arrow_schema_id,
+    avro_schema_id,
+    begins_with_object,
+)
 from sluiceway.errors import CorruptMessage, OptionError, SchemaMismatch
 from sluiceway.schema import Schema
 from sluiceway.schema.types import Nullable, written_name
@@ -135,6 +142,10 @@ class _Merger:
 LookUp: TypeAlias = Callable[[Collection[int]], Mapping[int, Schema]]
 """Looks up schemas of the channel by id; unknown ids are left out, and others may be added."""
 
+_LOOK_UP_INTERVAL_S: Final = 1.0
+"""The least time between two requests for newer schemas: a topic may have any number of messages
+that are no records."""
+
 _MAX_UNKNOWN_IDS: Final = 10_000
 """The most unknown ids to remember; a hostile topic may have any number."""
 
@@ -161,8 +172,8 @@ class Decoder:
 
     `schemas` are the channel's schemas by id. `look_up` is called once for each unknown id;
     without it, messages of unknown ids are not skippable. A message of `json` is not skippable if
-    another of the channel's schemas can read it; `look_up` is called for corrupt ones. Raises
-    OptionError for an unknown format, and the errors of `codec`.
+    another of the channel's schemas can read it; for such, `look_up` is called once a second.
+    Raises OptionError for an unknown format, and the errors of `codec`.
     """
 
     def __init__(
@@ -172,16 +183,21 @@ class Decoder:
         schemas: Mapping[int, Schema],
         *,
         look_up: LookUp | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._format = format
         self._target = target
         self._schemas = dict(schemas)
         self._look_up = look_up
+        self._clock = clock
         self._unknown_ids: set[int] = set()
         self._by_id: dict[int, _Readable | _Unreadable] = {}
         # For the reasons of messages without an id, which every other codec rejects.
         self._fallback = codec(format, target, 0)
         self._schema_id = _schema_id_of(format, self._schemas)
+        # The codecs of other schemas, for messages of `json`, and when to look for newer ones.
+        self._codecs: dict[int, Codec] = {}
+        self._look_up_due_s = -math.inf
         # The id of all messages of the last call; None: several, or unknown.
         self._usual_id: int | None = None
 
@@ -235,29 +251,29 @@ class Decoder:
     def _decode_by_names(self, values: Sequence[bytes | None]) -> Decoded:
         """Decode messages that name their fields, and have no id of a schema."""
         decoded = self._fallback.decode(values)
-        if not any(values[corrupt.index] is not None for corrupt in decoded.corrupt):
+        corrupt = {each.index: each for each in decoded.corrupt}
+        unread = [index for index in corrupt if begins_with_object(values[index])]
+        if not unread:
             return decoded
-        if self._look_up is not None:
+        now_s = self._clock()
+        if self._look_up is not None and now_s >= self._look_up_due_s:
             self._schemas = {**self._schemas, **self._look_up(())}
-        corrupt = [self._with_schema(corrupt, values[corrupt.index]) for corrupt in decoded.corrupt]
-        return replace(decoded, corrupt=corrupt)
-
-    def _with_schema(self, corrupt: Corrupt, value: bytes | None) -> Corrupt:
-        """Make a message not skippable that another schema of the channel can read."""
+            self._look_up_due_s = now_s + _LOOK_UP_INTERVAL_S
         for id_, schema in self._schemas.items():
-            if schema.record == self._target.record:
+            if not unread or schema.record == self._target.record:
                 continue
-            if id_ not in self._by_id:
-                other = codec(self._format, schema, id_)
-                self._by_id[id_] = _Readable(codec=other, resolution=None)
-            readable = self._by_id[id_]
-            if isinstance(readable, _Readable) and not readable.codec.decode([value]).corrupt:
+            if id_ not in self._codecs:
+                self._codecs[id_] = codec(self._format, schema, id_)
+            refused = self._codecs[id_].decode([values[index] for index in unread]).corrupt
+            still_unread = [unread[each.index] for each in refused]
+            for index in set(unread).difference(still_unread):
                 reason = (
                     f"it is a record of the channel's schema {id_}, which this reader's schema "
-                    f"cannot read: {corrupt.reason}"
+                    f"cannot read: {corrupt[index].reason}"
                 )
-                return Corrupt(index=corrupt.index, reason=reason, skippable=False)
-        return corrupt
+                corrupt[index] = Corrupt(index=index, reason=reason, skippable=False)
+            unread = still_unread
+        return replace(decoded, corrupt=[*corrupt.values()])
 
     def _decode_group(
         self,

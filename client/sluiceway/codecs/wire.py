@@ -77,6 +77,12 @@ def arrow_schema_id(value: bytes | None) -> int | None:
         return None
 
 
+def begins_with_object(value: bytes | None) -> bool:
+    """Return whether a `json` message begins with an object, after the prefix if it has one."""
+    start = _PREFIX_BYTES if value is not None and value[:1] == b"\0" else 0
+    return value is not None and _OBJECT.match(value, start) is not None
+
+
 _MAX_UNKNOWN_IDS: Final = 1000
 _SHOWN_BYTES: Final = 8
 _OBJECT: Final = re.compile(rb"[ \t\r\n]*\{")
@@ -142,8 +148,7 @@ class WireFormatValidator:
         )
 
     def _json_error(self, value: bytes) -> str | None:
-        start = _PREFIX_BYTES if value[:1] == b"\0" else 0
-        if _OBJECT.match(value, start):
+        if begins_with_object(value):
             return None
         return (
             f"a message of the channel {self._channel!r} of format json must be a JSON object; "
@@ -178,4 +183,7 @@ def _prefix(id_: int) -> bytes | None:
     return b"\0" + id_.to_bytes(4, "big") if 0 <= id_ < 2**32 else None
 
 
-__all__ = ["BytesCodec", "WireFormatValidator", "arrow_schema_id", "avro_schema_id"]
+__all__ = [
+    *("BytesCodec", "WireFormatValidator"),
+    *("arrow_schema_id", "avro_schema_id", "begins_with_object"),
+]

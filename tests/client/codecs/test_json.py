@@ -327,7 +327,8 @@ def test_records_of_other_schemas_of_the_channel_are_never_skippable():
         looked_up.append(ids)
         return {8: NEW}
 
-    decoder = Decoder("json", OLD, {7: OLD}, look_up=look_up)
+    now_s = [0.0]
+    decoder = Decoder("json", OLD, {7: OLD}, look_up=look_up, clock=lambda: now_s[0])
     old = b'{"at":1,"place":"p"}'
     assert rows_of(decoder.decode([old])) == [{"at": 1, "place": "p"}]
     assert looked_up == []
@@ -340,6 +341,14 @@ def test_records_of_other_schemas_of_the_channel_are_never_skippable():
     ]
     assert "the channel's schema 8" in decoded.corrupt[0].reason
     assert len(looked_up) == 1
+    # Texts that no schema can read need no request, and other messages one a second.
+    junk = [b"x", None, b"{}"]
+    for now_s[0], requests in ((0.9, 1), (1.0, 2), (1.9, 2)):
+        assert all(each.skippable for each in decoder.decode(junk).corrupt)
+        assert len(looked_up) == requests
+    now_s[0] = 9
+    decoder.decode(junk[:2])
+    assert len(looked_up) == 2
 
 
 def test_instants_are_read_in_utc():
