@@ -39,10 +39,9 @@ def test_channels_are_created_grown_listed_and_deleted(site: Facade, admin: Admi
     assert len(admin.list_topics(name).topics[name].partitions) == 3
     assert admin.cluster_id()
 
-    with site.producer() as producer:
-        producer.produce(name, b"unread")
-    assert code_of(admin.delete_topics([name])[name]) == KafkaError.POLICY_VIOLATION
-    channel.delete(force=True)
+    with channel.writer():
+        assert code_of(admin.delete_topics([name])[name]) == KafkaError.POLICY_VIOLATION
+    assert admin.delete_topics([name])[name].result(60) is None
     unknown = admin.delete_topics([name])[name]
     assert code_of(unknown) == KafkaError.UNKNOWN_TOPIC_OR_PART
 
