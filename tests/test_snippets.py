@@ -31,7 +31,7 @@ PRINTED = {
     "README.md": ["UA 499.5", "True"],
     "client.md": ["1003 records"],
     "coming-from.md": [
-        *("0 b'a parcel'", "b'hello'", "billing has read 4 orders"),
+        *("0 b'a parcel'", "b'hello'", "billing has read 4 invoices"),
         "billing is back in Kafka",
         "1 corrupt",
     ],
