@@ -1,9 +1,10 @@
 """Views of the dashboard: list, channel, sign-in; filters, keyboard, accessibility, escaping."""
 
+import re
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +16,7 @@ from selenium.webdriver.common.keys import Keys
 from browsers import Browser
 from endpoints import site
 from gateways import SCHEMA, Rig
+from relay import Relay
 from sluiceway_gateway.channels import store as channels_store
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.provisioning.store import remove
@@ -99,6 +101,7 @@ def test_unknown_figures_are_not_shown_as_zero(browser: Browser, rig: Rig) -> No
 def test_a_paused_page_does_not_change_until_it_is_resumed(browser: Browser, rig: Rig) -> None:
     create_channels(rig, "flights")
     browser.open(rig.url)
+    until(lambda: browser.names() == ["flights"], 30)
     browser.shows("Live", ".freshness")
     browser.button("Pause").click()
     browser.shows("Paused", ".freshness")
@@ -362,6 +365,26 @@ def test_polls_that_hang_are_no_connection(browser: Browser, rig: Rig) -> None:
         hangs.clear()
         browser.shows("Polling", ".freshness", 30)
         assert browser.all("[role=alert]") == []
+        browser.get("about:blank")
+
+
+def test_the_header_says_within_five_seconds_that_the_gateway_hangs(
+    browser: Browser, rig: Rig
+) -> None:
+    create_channels(rig, "flights")
+    with closing(Relay(httpx.URL(rig.url).port or 0)) as relay:
+        for view, shown in (("", "flights"), ("#/channels/flights", "No group reads")):
+            browser.open(f"{relay.url}/{view}")
+            browser.shows("Live", ".freshness")
+            browser.shows(shown)
+            with relay.stalled():
+                # By the clock of the page, which starts with the last line that arrived.
+                browser.shows("No connection", ".freshness")
+                age = re.search(r"updated (\d+)s ago", browser.text(".freshness"))
+                assert age is not None
+                assert int(age[1]) <= 5
+                browser.shows("The gateway does not answer.", "[role=alert]")
+            browser.shows("Live", ".freshness")
         browser.get("about:blank")
 
 

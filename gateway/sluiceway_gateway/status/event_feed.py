@@ -246,7 +246,7 @@ class StatusFeed:
         on_pass: OnPass = unobserved,
         pace_s: float = 1.0,
         max_pause_s: float = 5.0,
-        heartbeat_s: float = 15.0,
+        heartbeat_s: float = 2.0,
     ) -> None:
         """`pace_s` is the minimum time between two reads, and so between two events of a stream.
 

@@ -33,6 +33,7 @@ effect(() => {
   channels.value = [];
   loaded.value = false;
   source.receivedAt = null;
+  source.hasData = false;
 });
 
 const byName = (items) => new Map(items.map((line) => [line.channel.name, line]));

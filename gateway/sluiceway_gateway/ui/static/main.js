@@ -75,7 +75,7 @@ function Offline() {
   const since = receivedAt.value;
   if (mode.value !== "offline" || (paused.value && since !== null)) return null;
   return html`<p class="offline" role="alert">
-    <b>No connection to the gateway.</b> ${failure.value}
+    <b>No connection to the gateway.</b> ${failure.value ?? "The gateway does not answer."}
     ${since !== null && ` What you see is from ${clockTime(Date.now() - (performance.now() - since))}.`} Trying again.
   </p>`;
 }

@@ -2,16 +2,16 @@
 
 import { FOREIGN, NoResponse, send } from "./api.js";
 
-// The gateway sends at least a comment every 15 s.
-const SILENCE_MS = 20_000;
+// The gateway sends at least a comment every 2 s.
+const SILENCE_MS = 10_000;
 // The gateway sends a first line at once; a proxy that buffers keeps it.
-const FIRST_MS = 5_000;
+const FIRST_MS = 3_000;
 
 // The stream is buffered on the way: the page has to poll instead.
 export class PollInstead extends Error {}
 
 // Read events until the stream ends; calls onEvent({ event, data, id }) with each, and onActivity with
-// all that arrives, comments included. Raises PollInstead if nothing arrives within five seconds of the start,
+// all that arrives, comments included. Raises PollInstead if nothing arrives within three seconds of the start,
 // and NoResponse if the response is no stream.
 export async function readEvents(path, { lastId, onEvent, onActivity, signal }) {
   const silent = new AbortController();
