@@ -370,7 +370,7 @@ def test_the_page_of_a_channel_that_was_followed_has_the_focus(browser: Browser,
     until(lambda: browser.focused()[0] == "h1", 30)
     browser.button("Close…")
     browser.press(Keys.TAB)
-    assert browser.focused()[1] == "Close…"
+    assert browser.focused()[1] == "Edit…"
 
 
 def test_titles_of_times_name_their_zone(browser: Browser, rig: Rig) -> None:

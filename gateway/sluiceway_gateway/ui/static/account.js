@@ -64,6 +64,9 @@ export function may(action, channel) {
   });
 }
 
+// Whether the token permits channels of any name to be created.
+export const mayCreate = () => (account.value?.scopes ?? []).some((scope) => ["manage", "admin"].includes(scope.split(":", 1)[0]));
+
 export function Account() {
   const known = account.value;
   return known?.name && html`<span class="account" title=${`Token ${known.name}: ${known.scopes.join(", ")}`}><${Text} value=${known.name} /></span>`;

@@ -2,31 +2,23 @@
 
 import { may } from "./account.js";
 import { channelPath, getJson, send } from "./api.js";
-import { isUnknown, Text, whole } from "./format.js";
+import { ask } from "./dialog.js";
+import { askToEdit, deleting } from "./editing.js";
+import { instant, isUnknown, Text, whole } from "./format.js";
 import { exampleRecord, jsonText } from "./json.js";
+import { Loaded, useResource } from "./resource.js";
 import { route } from "./router.js";
-import { signInReason } from "./token.js";
-import { effect, html, signal, useEffect, useRef, useState } from "./view.js";
-
-// How many actions of this page have succeeded.
-export const acted = signal(0);
-
-// The open dialog: { title, text, confirm, fields, run }; null while there is none.
-const dialog = signal(null);
-
-// A dialog ends with its token, and with its view: over another channel it would be taken for one of that.
-effect(() => {
-  if (signInReason.value !== null) dialog.value = null;
-});
-effect(() => {
-  route.value;
-  dialog.value = null;
-});
+import { html } from "./view.js";
 
 export function channelActions(name, { channel }) {
   if (!may("manage", name)) return [];
   const open = !["closed", "deleting"].includes(channel.phase);
-  return [{ title: "Close…", disabled: !open, onClick: () => ask(closing(name, channel)) }];
+  const exists = channel.phase !== "deleting";
+  return [
+    { title: "Edit…", disabled: !exists, onClick: () => askToEdit(name) },
+    { title: "Close…", disabled: !open, onClick: () => ask(closing(name, channel)) },
+    { title: "Delete…", disabled: !exists, onClick: () => ask(deleting(name, channel)) },
+  ];
 }
 
 function closing(name, { uid, phase }) {
@@ -86,56 +78,103 @@ export function abortAction(name, { channel }, batch) {
 }
 
 export function offsetActions(name, status, group) {
-  if ((group.mode === "broadcast" && isUnknown(group.index)) || !may("manage", name)) return [];
-  return [{ title: "Reset offsets…", onClick: () => ask(resetting(name, status, group)) }];
+  if (!may("manage", name)) return [];
+  const { mode, index, size, dynamic } = group;
+  return [
+    ...(mode === "broadcast" && isUnknown(index) ? [] : [{ title: "Reset offsets…", onClick: () => ask(resetting(name, status, group)) }]),
+    ...(dynamic || isUnknown(size) || index > 0 ? [] : [{ title: "Resize…", onClick: () => ask(resizing(name, status, group)) }]),
+  ];
 }
 
+function resizing(name, { channel }, { group, size, generation }) {
+  return {
+    title: "Resize the group?",
+    text: html`The members of <${Text} value=${group} /> stop, because they are fenced, and its positions stay. Start them again with the new size.`,
+    confirm: "Resize the group",
+    fields: [{ id: "size", label: "Number of members", type: "number", required: true, min: 1, value: String(size) }],
+    run: ({ size: wanted }) =>
+      send(channelPath(name, "groups", group, "resize"), {
+        method: "POST",
+        body: { uid: channel.uid, size: Number(wanted), generation },
+      }),
+  };
+}
+
+const TARGETS = { earliest: "the first message", latest: "the end", time: "a time", offset: "an offset of a partition" };
 const END_OF = { earliest: "start", latest: "end" };
 
-// Where each partition goes, and how many messages are read again (negative: skipped).
-function resetPlan({ partitions }, group, target) {
-  return partitions.map((each) => {
-    const from = group.partitions.find(({ partition }) => partition === each.partition)?.committed ?? null;
-    const to = target === "latest" && !isUnknown(each.stable) ? each.stable : each[END_OF[target]];
-    return { partition: each.partition, from, to, again: isUnknown(from) || isUnknown(to) ? null : from - to };
-  });
+const offsetsPath = (name, time) => `${channelPath(name, "messages", "offsets")}?since=${encodeURIComponent(instant(time))}`;
+
+// Where each partition goes, and how many messages are read again (negative: skipped). Those at a time are `found`.
+function resetPlan({ partitions }, group, { target, partition: chosen, offset }, found) {
+  const targets =
+    target === "time"
+      ? (found?.partitions ?? []).map((each) => ({ partition: each.partition, to: each.offset }))
+      : target === "offset"
+        ? [{ partition: Number(chosen), to: offset === "" || chosen === "" ? null : Number(offset) }]
+        : partitions.map((each) => ({
+            partition: each.partition,
+            to: target === "latest" && !isUnknown(each.stable) ? each.stable : each[END_OF[target]],
+          }));
+  return targets
+    .filter(({ to }) => !isUnknown(to))
+    .map(({ partition, to }) => {
+      const from = group.partitions.find((each) => each.partition === partition)?.committed ?? null;
+      return { partition, from, to, again: isUnknown(from) ? null : from - to };
+    });
 }
 
 function resetting(name, status, group) {
-  const planned = (target) => resetPlan(status, group, target).filter(({ to }) => !isUnknown(to));
+  const last = status.partitions.length - 1;
   return {
     title: "Reset the group's offsets?",
     text: html`Group <${Text} value=${group.group} /> continues from other positions, in a new generation.`,
     confirm: "Reset the offsets",
     fields: [
-      { id: "target", label: "To", options: { earliest: "the first message", latest: "the end" } },
+      { id: "target", label: "To", options: TARGETS },
+      { id: "time", label: "Time, in the time zone of this browser", type: "datetime-local", required: true, shown: ({ target }) => target === "time" },
+      { id: "partition", label: "Partition", type: "number", required: true, max: last < 0 ? undefined : last, shown: ({ target }) => target === "offset" },
+      { id: "offset", label: "Next offset to read; other partitions stay", type: "number", required: true, shown: ({ target }) => target === "offset" },
       { id: "reason", label: "Reason", required: true },
       { id: "force", type: "checkbox", label: "Even while members are alive: they are fenced" },
     ],
-    preview: ({ target }) => html`<${ResetPreview} plan=${planned(target)} />`,
-    run: async ({ target, reason, force }) => {
-      if (!planned(target).length) throw new Error(NOT_SAMPLED);
+    preview: (values) =>
+      values.target === "time"
+        ? values.time && html`<${TimePreview} path=${offsetsPath(name, values.time)} plan=${(found) => resetPlan(status, group, values, found)} />`
+        : html`<${ResetPreview} plan=${resetPlan(status, group, values)} hint=${values.target === "offset" ? "Give a partition and an offset." : NOT_SAMPLED} />`,
+    run: async (values) => {
+      const found = values.target === "time" ? await getJson(offsetsPath(name, values.time)) : null;
+      if (found?.partitions_unavailable.length) throw new Error(UNAVAILABLE);
+      const plan = resetPlan(status, group, values, found);
+      if (!plan.length) throw new Error(NOT_SAMPLED);
       const channel = await getJson(channelPath(name));
       await send(channelPath(name, "groups", group.group, "offsets", "reset"), {
         method: "POST",
         body: {
           uid: status.channel.uid,
           topic_id: channel.status.topic.id,
-          positions: planned(target).map(({ partition, to }) => ({ partition, offset: to, record: 0 })),
+          positions: plan.map(({ partition, to }) => ({ partition, offset: to, record: 0 })),
           ...(!isUnknown(group.index) && { index: group.index }),
-          reason,
-          force: Boolean(force),
+          reason: values.reason,
+          force: Boolean(values.force),
         },
       });
     },
   };
 }
 
+const UNAVAILABLE = "Kafka did not return the offsets of all partitions: try again when their leaders are back.";
+
+function TimePreview({ path, plan }) {
+  const resource = useResource(path);
+  return html`<${Loaded} resource=${resource}>${(found) => html`<${ResetPreview} plan=${plan(found)} hint=${UNAVAILABLE} />`}</>`;
+}
+
 const NOT_SAMPLED = "The ends of the partitions are not known yet: try again after the next sample of Kafka.";
 const MAX_PREVIEW = 100;
 
-function ResetPreview({ plan }) {
-  if (!plan.length) return html`<p class="preview" role="status">${NOT_SAMPLED}</p>`;
+function ResetPreview({ plan, hint }) {
+  if (!plan.length) return html`<p class="preview" role="status">${hint}</p>`;
   const sum = (pick) => plan.reduce((total, { again }) => total + Math.max(0, pick(again ?? 0)), 0);
   const unknown = plan.filter(({ again }) => again === null).length;
   return html`<p class="preview" role="status">
@@ -196,62 +235,4 @@ function writeBody({ uid }, { records, key, partition, batch_key }) {
   }
   const rest = { uid, ...(key && { key }), ...(partition && { partition: Number(partition) }), ...(batch_key && { batch_key }) };
   return `${JSON.stringify(rest).slice(0, -1)},"records":${Array.isArray(parsed) ? records : `[${records}]`}}`;
-}
-
-function ask(spec) {
-  dialog.value = spec;
-}
-
-export function Dialog() {
-  return dialog.value && html`<${OpenDialog} spec=${dialog.value} />`;
-}
-
-function OpenDialog({ spec }) {
-  const element = useRef(null);
-  const [values, setValues] = useState(() =>
-    Object.fromEntries((spec.fields ?? []).map(({ id, options, value }) => [id, value ?? (options ? Object.keys(options)[0] : "")])),
-  );
-  const [error, setError] = useState(null);
-  const [busy, setBusy] = useState(false);
-  useEffect(() => element.current.showModal(), []);
-
-  async function confirm(event) {
-    event.preventDefault();
-    setBusy(true);
-    try {
-      await spec.run(values);
-      acted.value += 1;
-      // The view may have gone meanwhile, and the dialog with it.
-      element.current?.close();
-    } catch (failure) {
-      setError(failure.message);
-      setBusy(false);
-    }
-  }
-
-  return html`<dialog ref=${element} aria-labelledby="dialog-title" onClose=${() => (dialog.value = null)}>
-    <form onSubmit=${confirm}>
-      <h2 id="dialog-title">${spec.title}</h2>
-      <p>${spec.text}</p>
-      ${(spec.fields ?? []).map((each) => html`<${Field} key=${each.id} field=${each} value=${values[each.id]} onChange=${(value) => setValues({ ...values, [each.id]: value })} />`)}
-      ${spec.preview?.(values)}
-      ${error && html`<p class="notice" role="alert">${error}</p>`}
-      <div class="buttons">
-        <button type="button" onClick=${() => element.current.close()}>Cancel</button>
-        <button class="primary" disabled=${busy}>${spec.confirm}</button>
-      </div>
-    </form>
-  </dialog>`;
-}
-
-function Field({ field: { id, label, type = "text", required, options, max }, value, onChange }) {
-  if (type === "checkbox") {
-    return html`<label class="check"><input type="checkbox" checked=${Boolean(value)} onChange=${(event) => onChange(event.target.checked)} /> ${label}</label>`;
-  }
-  const control = options
-    ? html`<select id=${`field-${id}`} value=${value} onChange=${(event) => onChange(event.target.value)}>${Object.entries(options).map(([key, text]) => html`<option value=${key}>${text}</option>`)}</select>`
-    : type === "textarea"
-      ? html`<textarea id=${`field-${id}`} rows="12" spellcheck="false" required=${required} onInput=${(event) => onChange(event.target.value)} value=${value}></textarea>`
-      : html`<input id=${`field-${id}`} type=${type} min="0" max=${max} value=${value} required=${required} maxlength="1000" autocomplete="off" onInput=${(event) => onChange(event.target.value)} />`;
-  return html`<div class="field"><label for=${`field-${id}`}>${label}</label>${control}</div>`;
 }

@@ -1,7 +1,7 @@
 // Audit trail of a channel, which may be deleted: token, time, and old and new values.
 
-import { acted } from "./actions.js";
 import { channelPath } from "./api.js";
+import { acted } from "./dialog.js";
 import { ago, isUnknown, Text, whole } from "./format.js";
 import { Loaded, useNewest, useResource } from "./resource.js";
 import { html } from "./view.js";

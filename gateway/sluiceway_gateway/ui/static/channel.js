@@ -1,11 +1,12 @@
 // The page of one channel.
 
-import { channelActions, Dialog } from "./actions.js";
+import { channelActions } from "./actions.js";
 import { channelPath, getJson } from "./api.js";
 import { Changes } from "./changes.js";
 import { Charts } from "./charts.js";
 import { Commits } from "./commits.js";
 import { Configuration } from "./configuration.js";
+import { Dialog } from "./dialog.js";
 import { Endpoints } from "./endpoints.js";
 import { count, drainTime, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
 import { Graph } from "./graph.js";

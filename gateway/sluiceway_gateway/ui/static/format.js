@@ -104,6 +104,16 @@ function Ago({ time }) {
 export const Moment = ({ time }) => html`<time datetime=${time} title=${ZONED.format(new Date(time))}>${dateTime(time)}</time>`;
 
 export const dateTime = (time) => DATE_TIME.format(new Date(time));
+
+// A time in the browser's zone, as its control takes it, and back.
+export function localTime(time) {
+  const moment = new Date(time);
+  if (Number.isNaN(moment.getTime())) return "";
+  return new Date(moment.getTime() - moment.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
+}
+
+export const instant = (local) => (local ? new Date(local).toISOString() : "");
+
 export const clockTime = (ms) => TIME.format(ms);
 
 // Text of others: names, labels, causes. Isolated, so its direction does not reorder its neighbours;

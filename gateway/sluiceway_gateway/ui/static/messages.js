@@ -2,7 +2,7 @@
 
 import { writeAction } from "./actions.js";
 import { channelPath, getText } from "./api.js";
-import { dateTime, isUnknown, Text, whole } from "./format.js";
+import { dateTime, instant, isUnknown, localTime, Text, whole } from "./format.js";
 import { jsonText, parseExact, visible } from "./json.js";
 import { Loaded, useResource } from "./resource.js";
 import { href, route, setQuery } from "./router.js";
@@ -78,15 +78,6 @@ function Typed({ value, onTyped, ...rest }) {
   useEffect(() => setDraft(null), [value]);
   return html`<input ...${rest} value=${draft ?? value} onInput=${({ target }) => setDraft(target.value)} onChange=${({ target }) => onTyped(target.value)} />`;
 }
-
-// A time of the URL in the browser's zone, as its control takes it, and back.
-function localTime(since) {
-  const time = new Date(since);
-  if (Number.isNaN(time.getTime())) return "";
-  return new Date(time.getTime() - time.getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
-}
-
-const instant = (local) => (local ? new Date(local).toISOString() : "");
 
 function writtenText({ messages, batch }) {
   if (batch?.replayed) return html`Nothing was written: the batch <${Text} value=${batch.key} /> was committed before.`;

@@ -1,13 +1,22 @@
 // The overview: current problems first, then the list of channels.
 
+import { mayCreate } from "./account.js";
 import { channels, followChannels, loaded } from "./channels.js";
 import { ageOf, ago, count, duration, isUnknown, rate, Text, trend, whole } from "./format.js";
 import { allProblems, isEnded, Problem } from "./problems.js";
+import { lazy, NotLoaded } from "./resource.js";
 import { href, route, setQuery } from "./router.js";
 import { lineState, State } from "./states.js";
 import { VirtualTable } from "./table.js";
 import { token } from "./token.js";
 import { html, useEffect, useMemo, useState } from "./view.js";
+
+const [editing, loadEditing, editingFailed] = lazy(() => import("./editing.js"));
+
+async function create() {
+  await loadEditing();
+  editing.value?.askToCreate();
+}
 
 const SHOWN_PROBLEMS = 8;
 // More are slow to draw, and nobody reads them.
@@ -23,6 +32,8 @@ export function Overview() {
     <h1 class="sr">Channels</h1>
     <${Problems} />
     <${ChannelList} />
+    ${editing.value && html`<${editing.value.Dialog} />`}
+    ${editingFailed.value && html`<${NotLoaded} failed=${editingFailed} />`}
   </main>`;
 }
 
@@ -183,6 +194,7 @@ function ChannelList() {
       <span class="count" role="status">${rows.length === all.length
           ? `${whole(all.length)} ${all.length === 1 ? "channel" : "channels"}`
           : `${whole(rows.length)} of ${whole(all.length)} channels`}</span>
+      ${mayCreate() && html`<button onClick=${create}>Create a channel…</button>`}
     </div>
     ${all.length === 0
       ? html`<p class="empty">${token.value ? "There are no channels that this token may see." : "There are no channels yet."} <code>sluiceway channels create NAME --schema FILE</code> creates one.</p>`

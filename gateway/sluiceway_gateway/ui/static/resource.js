@@ -62,7 +62,7 @@ export function lazy(read) {
   let loading = null;
   const load = () => {
     failed.value = false;
-    loading ??= read().then(
+    return (loading ??= read().then(
       (found) => {
         part.value = found;
       },
@@ -71,7 +71,7 @@ export function lazy(read) {
         loading = null;
         failed.value = true;
       },
-    );
+    ));
   };
   return [part, load, failed];
 }
