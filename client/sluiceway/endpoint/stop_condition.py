@@ -435,19 +435,17 @@ def _error(unaccounted: Sequence[Endpoint], channel: str, *, complete: bool) -> 
     failed = [writer for writer in unaccounted if writer.state == "error"]
     kind, writers = (WriterFailed, failed) if failed else (WriterLost, list(unaccounted))
     one = len(writers) == 1
-    if failed:
-        what = "failed"
-    else:
+    it = "it" if one else "them"
+    what = "failed"
+    if not failed:
         what = "is lost: its heartbeats" if one else "are lost: their heartbeats"
         what = f"{what} have stopped"
-    grouped = any(writer.group is not None for writer in writers)
-    advice = "If no records are missing"
+    advice = "It has no group" if one else "They have no group"
     if complete:
-        advice = f"As the channel closes, no successor can attach. {advice}"
-    elif grouped:
-        advice = "Start it again with the same group and index, and read on. Or, if none is missing"
-    else:
-        advice = f"Without a group, nothing takes {'its' if one else 'their'} place. {advice}"
+        advice = "The channel closes"
+    advice = f"{advice}, so no successor can attach"
+    if not complete and any(writer.group is not None for writer in writers):
+        advice = f"To read the rest, start {it} again with the same group and index"
     if one:
         command = f"`sluiceway channels dismiss {channel} --endpoint {writers[0].id}`"
     elif failed:
@@ -455,9 +453,9 @@ def _error(unaccounted: Sequence[Endpoint], channel: str, *, complete: bool) -> 
     else:
         command = f"`sluiceway channels dismiss {channel} --lost`"
     return kind(
-        f"in the channel {channel!r} {_named(writers)} {what}. What {'it' if one else 'they'} "
-        f"reported is read. {advice}, end without {'it' if one else 'them'}: run "
-        f"{command}, or read with on_lost_writer='go_on'",
+        f"channel {channel!r}: {_named(writers)} {what}. All records that "
+        f"{'it' if one else 'they'} reported are read. {advice}. If nothing is missing, end "
+        f"without {it}: {command}, or on_lost_writer='go_on'",
         endpoints=tuple(writer.id for writer in writers),
     )
 

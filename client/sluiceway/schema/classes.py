@@ -6,12 +6,13 @@ library is imported for it: a class of one comes with its library.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Annotated, Any, ClassVar, Final, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from sluiceway.errors import InvalidSchema, OptionError
 
@@ -46,7 +47,7 @@ class ClassField:
 class RecordClass:
     """A class whose instances are records; its subclasses are the kinds of such classes."""
 
-    validates: ClassVar[bool] = False
+    validates = False
     """Whether its instances check the types of their values when they are made."""
 
     def __init__(self, cls: type) -> None:
@@ -80,10 +81,11 @@ class RecordClass:
 
     def with_values(self, instance: Any, values: Mapping[str, Any]) -> Any:
         """Return a copy with other values, by attribute; it is not validated again."""
-        copy = instance.__copy__() if hasattr(instance, "__copy__") else _shallow_copy(instance)
+        changed = copy.copy(instance)
         for attribute, value in values.items():
-            object.__setattr__(copy, attribute, value)
-        return copy
+            # It may be frozen.
+            object.__setattr__(changed, attribute, value)
+        return changed
 
     @property
     def hints(self) -> dict[str, Any]:
@@ -103,17 +105,11 @@ class RecordClass:
         raise NotImplementedError
 
 
-def _shallow_copy(instance: Any) -> Any:
-    import copy
-
-    return copy.copy(instance)
-
-
 class _Dataclass(RecordClass):
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
         # Of pydantic's own dataclasses.
-        self.validates = hasattr(cls, "__pydantic_validator__")  # type: ignore[misc]
+        self.validates = hasattr(cls, "__pydantic_validator__")
 
     @staticmethod
     def matches(cls: type) -> bool:
@@ -197,10 +193,10 @@ class _MsgspecStruct(RecordClass):
     def with_values(self, instance: Any, values: Mapping[str, Any]) -> Any:
         import msgspec
 
-        copy = instance.__copy__()
+        changed = copy.copy(instance)
         for attribute, value in values.items():
-            msgspec.structs.force_setattr(copy, attribute, value)
-        return copy
+            msgspec.structs.force_setattr(changed, attribute, value)
+        return changed
 
     def _attributes(self) -> Mapping[str, str]:
         names, attributes = self.cls.__struct_encode_fields__, self.cls.__struct_fields__  # type: ignore[attr-defined]
@@ -301,7 +297,7 @@ class _TypedDict(RecordClass):
             yield ClassField(
                 name=name,
                 key=name,
-                hint=Union[hint, None],  # noqa: UP007 - it may be a text's TypeVar
+                hint=Union[hint, None],  # noqa: UP007 - a value, not an annotation
                 default=None,
                 required=False,
                 omittable=type(None) not in get_args(unwrapped(hint)[0]),

@@ -15,6 +15,7 @@ import attrs
 import msgspec
 import pydantic
 import pytest
+from pydantic.alias_generators import to_camel
 
 from flight_classes import CLASSES, Cabin, PydanticFlight, StructFlight
 from sluiceway.errors import InvalidSchema, OptionError, SchemaMismatch, UnsupportedType
@@ -279,7 +280,7 @@ def test_a_class_that_validates_decides_by_itself() -> None:
 
 def test_names_outside_of_python_are_those_of_the_records() -> None:
     class Camel(pydantic.BaseModel):
-        model_config = pydantic.ConfigDict(alias_generator=pydantic.alias_generators.to_camel)
+        model_config = pydantic.ConfigDict(alias_generator=to_camel)
         arrival_delay: int
         secret: int = pydantic.Field(default=0, exclude=True)
 
