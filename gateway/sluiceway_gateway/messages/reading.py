@@ -156,6 +156,8 @@ class MessageReads:
             readable = stable.get(partition, 0) if exact else None
             end = marks.end_offset if readable is None else readable
             offset = at.get(partition, -1)
+            # A group that starts above `stable` would skip what may still become visible.
+            offset = end if offset < 0 else min(offset, end)
             offsets.append(
                 PartitionOffsets(
                     partition=partition,
@@ -163,7 +165,7 @@ class MessageReads:
                     end_offset=marks.end_offset,
                     stable_offset=readable,
                     # Retention may have passed the end of what is committed.
-                    offset=max(marks.begin_offset, end) if offset < 0 else offset,
+                    offset=max(marks.begin_offset, offset),
                 )
             )
         return TopicOffsets(

@@ -475,6 +475,27 @@ class TestExactlyOnce:
                 older = page(http, channel, limit=1)
                 assert ids(page(http, channel, limit=1, cursor=older["next_cursor"])) == [2]
 
+    def test_the_offset_of_a_time_is_not_above_an_open_batch(
+        self, http: httpx.Client, channel: Channel
+    ) -> None:
+        with channel.writer(group="job", partition=0) as writer:
+            with writer.batch("committed"):
+                writer.write({"id": 1})
+            with writer.batch("open"):
+                times: list[str] = []
+                # The newest first; the last one is committed.
+                while not times or times[0] == times[-2]:
+                    writer.write({"id": 2})
+                    writer.flush()
+                    found = page(http, channel, uncommitted=True, limit=500)
+                    times = [message["timestamp"] for message in found["items"]]
+                response = http.get(
+                    f"/v1/channels/{channel.name}/messages/offsets", params={"since": times[0]}
+                )
+                (partition,) = response.json()["partitions"]
+                assert partition["end_offset"] > 2
+                assert (partition["stable_offset"], partition["offset"]) == (1, 1)
+
     @pytest.mark.parametrize("order", ["n", "o"])
     def test_a_cursor_beyond_the_end_is_one_at_the_end(
         self, http: httpx.Client, channel: Channel, order: str
