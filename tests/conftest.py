@@ -76,6 +76,7 @@ _REPEATED = {
         "tests/gateway/status/test_metrics.py",
         "tests/gateway/endpoints/test_pruning.py",
         "tests/gateway/endpoints/test_reaping.py",
+        "tests/gateway/offsets/test_importing.py",
         "tests/gateway/ledger/test_repairs.py",
         "tests/gateway/status/test_sampling.py",
         "tests/gateway/status/test_sampling_commits.py",

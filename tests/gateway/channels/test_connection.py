@@ -17,6 +17,7 @@ def test_a_ready_channel_returns_its_connection(rig: Rig, access: str) -> None:
         "channel": {"name": "flights", "uid": made["metadata"]["uid"], "generation": 1},
         "format": "arrow",
         "delivery": "at_least_once",
+        "partitioner": "murmur2",
         "schema": {"id": 1, "version": 1, "definition": SCHEMA},
         "schemas": [{"id": 1, "version": 1, "definition": SCHEMA}],
         "topic": {

@@ -34,6 +34,7 @@ def test_a_channel_is_created_with_defaults(rig: Rig) -> None:
         "config": {},
         "heartbeat": {"interval_ms": 2000, "timeout_ms": 120_000},
         "delivery": "at_least_once",
+        "partitioner": "murmur2",
         "idle_ms": None,
         "mirrored": False,
         "topic": None,
@@ -62,6 +63,7 @@ def test_every_field_is_stored(rig: Rig) -> None:
         # The longest ones: an hour, and ten years.
         "heartbeat": {"interval_ms": 500, "timeout_ms": 3_600_000},
         "delivery": "exactly_once",
+        "partitioner": "fnv1a",
         "idle_ms": 315_360_000_000,
         "mirrored": True,
     }
