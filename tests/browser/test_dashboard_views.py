@@ -76,6 +76,24 @@ def test_filters_find_names_and_labels_and_survive_the_back_button(
     assert browser.one(".filter input").get_attribute("value") == "OPS del"
 
 
+def test_the_slash_key_leads_to_the_filter_unless_something_is_typed(
+    browser: Browser, rig: Rig
+) -> None:
+    create_channels(rig, "flights", "weather")
+    browser.open(rig.url)
+    browser.shows("2 channels", ".count")
+    browser.press("/")
+    browser.press("fl", "/")
+    until(lambda: browser.one(".filter input").get_property("value") == "fl/", 30)
+    browser.press(Keys.BACKSPACE)
+    until(lambda: browser.names() == ["flights"], 30)
+    browser.one("[data-row-link]").click()
+    browser.button("Edit…").click()
+    browser.one("dialog[open] textarea").click()
+    browser.press("/")
+    assert "/" in str(browser.one("dialog textarea").get_property("value"))
+
+
 def test_links_lead_to_any_part_of_a_channel(browser: Browser, rig: Rig) -> None:
     create_channels(rig, "flights")
     wider = {**SCHEMA, "fields": [*SCHEMA["fields"], {"name": "b", "type": "long", "default": 7}]}

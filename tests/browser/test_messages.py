@@ -217,6 +217,76 @@ def test_a_message_is_written_and_copied(
     assert (copied["offset"], copied["committed"]) == (0, True)
 
 
+def test_messages_are_searched_on_the_gateway(
+    browser: Browser, gateway: Gateway, url: str, tmp_path: Path
+) -> None:
+    channel = gateway.channel("searched", SCHEMA, partitions=2)
+    with channel.writer(partition=0) as writer:
+        writer.write([{"id": number, "text": f"t{number % 100}"} for number in range(2_000)])
+    browser.open(f"{url}/#/channels/searched?tab=messages")
+    Select(control(browser, "Show")).select_by_value("search")
+    browser.one("input[type=search]").send_keys("T77")
+    Select(control(browser, "At most")).select_by_value("20")
+    browser.button("Search").click()
+    browser.shows("20 matches in 2,000 messages.", "[role=status]")
+    assert offsets(browser) == list(range(1_977, 0, -100))
+    assert browser.violations() == []
+    address = browser.current_url
+    assert "q=T77" in address
+    # The link searches again; Enter does, too.
+    browser.open(address)
+    browser.shows("20 matches in 2,000 messages.", "[role=status]")
+    control(browser, "In").send_keys("id")
+    control(browser, "Regular expression").click()
+    browser.one("input[type=search]").clear()
+    browser.one("input[type=search]").send_keys("^10.$" + Keys.ENTER)
+    browser.shows("10 matches in 2,000 messages.", "[role=status]")
+    assert offsets(browser) == list(range(109, 99, -1))
+    assert '"id": 109' in open_row(browser)
+
+    browser.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+    )
+    browser.button("Download as JSON lines").click()
+    file = tmp_path / "searched.jsonl"
+    until(lambda: file.exists() and file.read_text().count("\n") == 10, 30)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line["records"][0]["id"] for line in lines] == list(range(109, 99, -1))
+
+    browser.one("input[type=search]").send_keys("(" + Keys.ENTER)
+    browser.shows("not an expression of RE2", "[role=alert]")
+    browser.one("input[type=search]").clear()
+    browser.one("input[type=search]").send_keys("." + Keys.ENTER)
+    browser.shows("20 matches in", "[role=status]")
+    browser.button("Search on").click()
+    browser.shows("40 matches", "[role=status]")
+    assert offsets(browser) == list(range(1_999, 1_959, -1))
+
+
+def test_new_messages_are_shown_live(browser: Browser, gateway: Gateway, url: str) -> None:
+    channel = gateway.channel("lively", SCHEMA)
+    with channel.writer() as writer:
+        writer.write([{"id": 1, "text": "before"}])
+    browser.open(f"{url}/#/channels/lively?tab=messages&start=live&q=t")
+    browser.shows("New messages appear here")
+    # Once there is progress, the search knows the end.
+    browser.shows("0 matches in 0 messages")
+    with channel.writer() as writer:
+        writer.write([{"id": 2, "text": "t2"}, {"id": 3, "text": "other"}])
+        writer.flush()
+        until(lambda: offsets(browser) == [2, 1], 30)
+        writer.write([{"id": 5, "text": "t5"}])
+        writer.flush()
+        until(lambda: offsets(browser) == [3, 2, 1], 30)
+        assert browser.violations() == []
+        browser.button("Stop").click()
+        browser.shows("Stopped: 3 matches.")
+        writer.write([{"id": 6, "text": "t6"}])
+    browser.button("Follow").click()
+    browser.shows("0 matches in 0 messages")
+    assert offsets(browser) == []
+
+
 def test_the_tab_is_used_with_the_keyboard_only(
     browser: Browser, gateway: Gateway, url: str
 ) -> None:

@@ -80,6 +80,17 @@ function Offline() {
   </p>`;
 }
 
+// The key / leads to the view's filter or search, unless something is being typed.
+addEventListener("keydown", (event) => {
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  if (event.target.closest("input, textarea, select, [contenteditable], dialog")) return;
+  const filter = document.querySelector("main input[type=search]");
+  if (!filter) return;
+  event.preventDefault();
+  filter.focus();
+  filter.select();
+});
+
 const place = document.getElementById("app");
 place.replaceChildren();
 render(html`<${App} />`, place);

@@ -186,7 +186,7 @@ function ChannelList() {
     <div class="tools">
       <h2 id="channels">Channels</h2>
       <label class="filter"><span class="sr">Filter by name or label</span>
-        <input type="search" placeholder="Filter by name or label" value=${filter}
+        <input type="search" placeholder="Filter by name or label ( / )" aria-keyshortcuts="/" value=${filter}
           onInput=${(event) => setQuery({ filter: event.target.value }, { replace: true })} />
       </label>
       <label class="check"><input type="checkbox" checked=${only === "problems"}

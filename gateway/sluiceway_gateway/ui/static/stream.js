@@ -42,6 +42,26 @@ export async function readEvents(path, { lastId, onEvent, onActivity, signal }) 
   }
 }
 
+// Read a response's lines as they come, until it ends.
+export async function readLines(path, { signal, onLine }) {
+  const response = await send(path, { signal, timeoutMs: null });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let parts = [];
+  for (;;) {
+    const { done, value } = await reader.read().catch((error) => {
+      if (signal.aborted) throw error;
+      throw new NoResponse("The gateway's response broke off.");
+    });
+    if (done) return;
+    const [first, ...rest] = value.split("\n");
+    parts.push(first);
+    for (const part of rest) {
+      onLine(parts.join(""));
+      parts = [part];
+    }
+  }
+}
+
 // Parser of event streams, without `retry`: the page has its own pauses. An event may arrive in many
 // parts; each is parsed once.
 class Parser {
