@@ -46,6 +46,61 @@ def test_a_pipeline_is_one_picture_from_left_to_right(
     assert links == ["http://driver.example:4040/"]
 
 
+CROSSINGS = """
+    const boxOf = (element) => element.getBBox();
+    const edges = [...document.querySelectorAll(".graph .edge")].map((edge) => ({
+        path: edge.querySelector("path"), label: boxOf(edge.querySelector("text")),
+    }));
+    const nodes = [...document.querySelectorAll(".graph foreignObject")].map(boxOf);
+    const inside = ({ x, y, width, height }, point) =>
+        point.x > x + 1 && point.x < x + width - 1 && point.y > y + 1 && point.y < y + height - 1;
+    const overlap = (one, other) => one.x < other.x + other.width && other.x < one.x + one.width
+        && one.y < other.y + other.height && other.y < one.y + one.height;
+    const crossings = [];
+    edges.forEach(({ path }, index) => {
+        const others = edges.filter((_, other) => other !== index).map(({ label }) => label);
+        for (let at = 0; at <= path.getTotalLength(); at += 2) {
+            const point = path.getPointAtLength(at);
+            for (const box of [...others, ...nodes]) {
+                if (inside(box, point)) crossings.push([index, point.x, point.y]);
+            }
+        }
+    });
+    edges.forEach(({ label }, index) => {
+        for (const box of [...edges.slice(index + 1).map((edge) => edge.label), ...nodes]) {
+            if (overlap(label, box)) crossings.push([index, label.x, label.y]);
+        }
+    });
+    return [edges.length, crossings];
+"""
+
+
+def test_edges_cross_no_label_and_no_node(browser: Browser, rig: Rig) -> None:
+    """Jobs that read and write several channels, one that skips a channel, and a cycle."""
+    sites = {name: site(rig, name) for name in ("raw", "clean", "sums", "alerts")}
+    width = 9
+    for number in range(width):
+        sites["raw"].session = fresh_id()
+        sites["raw"].member(role="writer", group=f"loader-{number}")
+        sites["raw"].session = sites["clean"].session = fresh_id()
+        sites["raw"].member(group=f"cleaner-{number}")
+        sites["clean"].member(role="writer", group=f"cleaner-{number}")
+    session = sites["raw"].session = sites["clean"].session = sites["sums"].session = fresh_id()
+    sites["alerts"].session = session
+    sites["raw"].member(group="all")
+    sites["clean"].member(group="all")
+    sites["sums"].member(role="writer", group="all")
+    sites["alerts"].member(role="writer", group="all")
+    session = sites["sums"].session = sites["raw"].session = fresh_id()
+    sites["sums"].member(group="back")
+    sites["raw"].member(role="writer", group="back")
+    browser.open(f"{rig.url}/#/channels/clean?tab=graph")
+    until(lambda: len(browser.all(".graph .node.job")) == 2 * width + 2, 30)
+    edges, crossings = browser.execute_script(CROSSINGS)
+    assert edges == 3 * width + 6
+    assert crossings == []
+
+
 def test_the_graph_leads_from_channel_to_channel_by_keyboard(
     browser: Browser, rig: Rig, pipeline: dict[str, Site]
 ) -> None:

@@ -34,7 +34,7 @@ function Jobs({ graph }) {
 function arranged({ channels, jobs }) {
   const { graphlib, layout } = library.value;
   const drawing = new graphlib.Graph({ multigraph: true });
-  drawing.setGraph({ rankdir: "LR", nodesep: 22, ranksep: 26, marginx: MARGIN, marginy: MARGIN });
+  drawing.setGraph({ rankdir: "LR", nodesep: 22, ranksep: 64, marginx: MARGIN, marginy: MARGIN });
   // Prefixes keep channels and jobs with equal names apart.
   for (const line of channels) drawing.setNode(`c:${line.channel.name}`, { ...NODE, line });
   for (const job of jobs) {
@@ -46,12 +46,36 @@ function arranged({ channels, jobs }) {
     }
   }
   layout(drawing);
+  const nodes = drawing.nodes().map((id) => ({ id, ...drawing.node(id) }));
+  const edges = drawing.edges().map(({ v, w, name }) => ({ id: `${v}/${w}/${name}`, from: drawing.node(v), to: drawing.node(w), ...drawing.edge(v, w, name) }));
+  const columns = columnsOf([...nodes, ...edges]);
   return {
     width: drawing.graph().width,
     height: drawing.graph().height,
-    nodes: drawing.nodes().map((id) => ({ id, ...drawing.node(id) })),
-    edges: drawing.edges().map(({ v, w, name }) => ({ id: `${v}/${w}/${name}`, ...drawing.edge(v, w, name) })),
+    nodes,
+    edges: edges.map((edge) => ({ ...edge, points: routed(edge, columns) })),
   };
+}
+
+// Half of the width of each column of nodes or of labels, by its centre.
+function columnsOf(boxes) {
+  const columns = new Map();
+  for (const { x, width } of boxes) {
+    const centre = Math.round(x);
+    columns.set(centre, Math.max(columns.get(centre) ?? 0, width / 2));
+  }
+  return columns;
+}
+
+// The points of an edge. Within a column it is level, where the layout has kept room for it, and it slants between
+// columns: a straight line from node to node would cross the labels and nodes of others.
+function routed({ from, to, points }, columns) {
+  const forward = from.x < to.x ? 1 : -1;
+  const level = points.slice(1, -1).flatMap(({ x, y }) => {
+    const half = columns.get(Math.round(x)) ?? 0;
+    return [{ x: x - forward * half, y }, { x: x + forward * half, y }];
+  });
+  return [{ x: from.x + (forward * NODE.width) / 2, y: from.y }, ...level, { x: to.x - (forward * NODE.width) / 2, y: to.y }];
 }
 
 function Picture({ graph }) {

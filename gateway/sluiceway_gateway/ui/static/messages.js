@@ -75,7 +75,7 @@ function SearchControls({ name, query, live }) {
   const fields = (data?.spec.schema?.fields ?? []).map((field) => field.name);
   return html`<label class="filter"><span class="sr">Text or expression</span><${Typed} type="search" aria-keyshortcuts="/" placeholder=${query.regex ? "Regular expression (RE2)" : "Text, in any case"} value=${query.q ?? ""} onTyped=${(q) => typed({ q })} /></label>
     <label class="check"><input type="checkbox" checked=${Boolean(query.regex)} onChange=${({ target }) => typed({ regex: target.checked ? "1" : "" })} /> Regular expression</label>
-    <label>In <${Typed} class="middle" list="fields" placeholder="key, headers, records" value=${query.field ?? ""} onTyped=${(field) => typed({ field })} /></label>
+    <label>In <${Typed} class="middle" list="fields" placeholder="any field" value=${query.field ?? ""} onTyped=${(field) => typed({ field })} /></label>
     <datalist id="fields">${[...fields, "@key"].map((field) => html`<option value=${field} />`)}</datalist>
     ${!live && html`<label>From <${Typed} type="datetime-local" step="1" value=${query.since ? localTime(query.since) : ""} onTyped=${(time) => typed({ since: instant(time) })} /></label>
     <label>To <${Typed} type="datetime-local" step="1" value=${query.until ? localTime(query.until) : ""} onTyped=${(time) => typed({ until: instant(time) })} /></label>
