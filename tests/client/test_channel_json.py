@@ -109,7 +109,7 @@ def test_an_adopted_topic_of_another_producer_is_typed(
         assert reader.read(2) == records[:2]
         for offset, reason in ((2, "field 'id' is a text"), (3, "not JSON"), (4, "a tombstone")):
             with pytest.raises(CorruptMessage, match=f"offset {offset}: .*{reason}"):
-                reader.read()
+                reader.read(1)
             reader.seek({0: offset + 1})
         assert list(reader) == records[2:]
     with (

@@ -23,7 +23,7 @@ from sluiceway.confluent.errors import INVALID_ARG, kafka_exceptions, refused
 from sluiceway.confluent.metadata import cluster_metadata
 from sluiceway.confluent.partition_offsets import by_channel
 from sluiceway.errors import Conflict
-from sluiceway.spi import ChannelSpec
+from sluiceway.spi import ChannelSpec, this_process
 
 T = TypeVar("T")
 
@@ -42,6 +42,8 @@ class AdminClient:
     def __init__(self, conf: Mapping[str, Any], **named: Any) -> None:
         self._settings = admin_settings(conf, named)
         self._control = self._settings.control
+        # confluent-kafka's has no `close`, so the connections end with it.
+        this_process().finalize_in_thread(self, self._control.close)
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="sluiceway-admin")
 
     def poll(self, timeout: float = -1) -> int:

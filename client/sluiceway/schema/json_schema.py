@@ -93,8 +93,8 @@ def _scalar(kind: t.Kind) -> dict[str, Any]:
             return {"type": "string"}
         case t.Kind.BYTES:
             return {"type": "string", "contentEncoding": "base64"}
-        case t.Kind.DATE:
-            return {"type": "string", "format": "date"}
+    if kind.traits.python is date:
+        return {"type": "string", "format": "date"}
     if kind.traits.python is datetime and kind.traits.instant:
         return {"type": "string", "format": "date-time"}
     # JSON Schema has no format for times without a time zone.

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.core.kafka.model import ReadMessage
-from sluiceway_gateway.messages.model import Condition
+from sluiceway_gateway.messages.model import SearchCondition
 from sluiceway_gateway.messages.records import MessageDecoder
 from sluiceway_gateway.schemas.model import Format, SchemaVersion
 
@@ -35,7 +35,7 @@ class Matcher:
     """Finds the messages of one channel that meet a condition."""
 
     def __init__(
-        self, condition: Condition, format_: Format, versions: Sequence[SchemaVersion]
+        self, condition: SearchCondition, format_: Format, versions: Sequence[SchemaVersion]
     ) -> None:
         """Raise InvalidRequest for an expression or a field that cannot be searched."""
         self._condition = condition

@@ -282,7 +282,7 @@ class ReadProgress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Condition:
+class SearchCondition:
     """What a message must contain; without `text` and `regex`, anything.
 
     Both are looked for in the key, the values of headers and the records, or only in `field`: a

@@ -16,7 +16,7 @@ from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute
 from sluiceway_gateway.core.errors import Unauthenticated
-from sluiceway_gateway.messages.model import Condition
+from sluiceway_gateway.messages.model import SearchCondition
 from sluiceway_gateway.messages.reading import MessageReads
 from sluiceway_gateway.messages.search import MessageSearches, SearchEnd, SearchEvents
 from sluiceway_gateway.messages.threads import BoundedThreads
@@ -141,6 +141,7 @@ class _Lines(StreamingResponse):
     "/search",
     summary="Search messages",
     response_class=_Lines,
+    status_code=200,
     response_model=SearchLine,
     response_description="Lines of JSON: the progress about once a second, matches, the end",
     responses=problems(404, 409),
@@ -171,7 +172,7 @@ async def search_messages(
     message are searched. On exactly-once channels searches committed messages.
     """
     search = search_request(
-        Condition(text=text, regex=regex, field=field),
+        SearchCondition(text=text, regex=regex, field=field),
         partition=partition,
         since=since,
         until=until,

@@ -20,10 +20,10 @@ from sluiceway_gateway.core.kafka.model import Interval, ReadMessage, Watermarks
 from sluiceway_gateway.core.kafka.window_reader import WindowReader, window_reader
 from sluiceway_gateway.messages.model import (
     MAX_READ_PARTITIONS,
-    Condition,
     MessageSelection,
     PartitionView,
     ReadProgress,
+    SearchCondition,
     StartPoint,
 )
 from sluiceway_gateway.messages.reading import (
@@ -67,7 +67,7 @@ class SearchRequest:
     With `follow`, it goes on with new messages; it begins at the end, unless it has another start.
     """
 
-    condition: Condition
+    condition: SearchCondition
     start: StartPoint
     since: datetime | None = None
     until: datetime | None = None

@@ -20,7 +20,7 @@ from sluiceway_gateway.messages.model import (
     MAX_MESSAGES,
     MAX_PATTERN,
     MAX_READ_PARTITIONS,
-    Condition,
+    SearchCondition,
     StartPoint,
     shortened,
 )
@@ -167,7 +167,12 @@ def start_point(
 
 
 def search_request(
-    condition: Condition, *, start: str, partition: int | None, cursor: str | None, **options: Any
+    condition: SearchCondition,
+    *,
+    start: str,
+    partition: int | None,
+    cursor: str | None,
+    **options: Any,
 ) -> SearchRequest:
     """Return the search of a request's parameters; raises InvalidRequest."""
     follow, until = options["follow"], options["until"]

@@ -38,7 +38,9 @@ def test_numpys_numbers_are_arguments() -> None:
         "replication": 1,
     }
     assert chosen_partitions(np.arange(2), 4) == (0, 1)
-    fixed = partitioning(NUMBER, 4, key=None, partitioner=None, partition=two)
+    fixed = partitioning(
+        NUMBER, 4, key=None, partitioner=None, partition=two, key_partitioner="murmur2"
+    )
     assert fixed.next_partitions(2).tolist() == [2, 2]
 
 

@@ -122,7 +122,7 @@ def test_invalid_options_of_a_batch_read_are_errors(options: dict[str, str], sai
     [
         ({"partitions": "4"}, "'partitions' applies to a channel that is created: add"),
         ({"create": "yes"}, "create is 'yes'; it takes true or false"),
-        ({"create": "true", "format": "json"}, "format is 'json'; it takes avro or arrow"),
+        ({"create": "true", "format": "xml"}, "format is 'xml'; it takes avro or arrow or"),
         ({"create": "true", "partitions": "-1"}, "partitions is '-1'"),
         ({"create": "true", "partitions": "10001"}, "from 1 to 10000"),
         ({"startingOffsets": "latest"}, "'startingoffsets' is an option of a read"),

@@ -35,7 +35,7 @@ def paths(rig: Rig) -> list[str]:
     return [
         str(route.path_format).format_map(parameters)
         for method, route in served(rig.app)
-        if method == "GET" and not str(route.path).endswith(("/events", "/metrics"))
+        if method == "GET" and not str(route.path).endswith(("/events", "/metrics", "/search"))
     ]
 
 

@@ -11,7 +11,7 @@ import pytest
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.core.kafka.model import ReadMessage
 from sluiceway_gateway.messages.matching import MAX_TEXT, Matcher
-from sluiceway_gateway.messages.model import Condition
+from sluiceway_gateway.messages.model import SearchCondition
 from sluiceway_gateway.messages.records import encode
 from sluiceway_gateway.schemas.model import Format, SchemaVersion
 
@@ -76,7 +76,7 @@ def landings(format_: Format) -> list[ReadMessage]:
 
 
 def matches(format_: Format, messages: Sequence[ReadMessage], **condition: str) -> list[int]:
-    matcher = Matcher(Condition(**condition), format_, [VERSION])
+    matcher = Matcher(SearchCondition(**condition), format_, [VERSION])
     return [match.offset for match in matcher.matching(messages)]
 
 
@@ -158,7 +158,7 @@ def test_a_condition_that_cannot_be_searched_is_refused(
     condition: dict[str, str], words: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=words.replace("(", r"\(").replace(")", r"\)")):
-        Matcher(Condition(**condition), Format.AVRO, [VERSION])
+        Matcher(SearchCondition(**condition), Format.AVRO, [VERSION])
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_condition_that_cannot_be_searched_is_refused(
     ],
 )
 def test_usual_expressions_are_accepted(regex: str) -> None:
-    Matcher(Condition(regex=regex), Format.AVRO, [VERSION])
+    Matcher(SearchCondition(regex=regex), Format.AVRO, [VERSION])
 
 
 def test_an_expression_that_backtracks_elsewhere_takes_linear_time() -> None:

@@ -143,6 +143,7 @@ def test_a_search_ends_once_its_token_is_revoked(rig: Rig, monkeypatch: pytest.M
         while not events.stopped():
             events.on_progress(SearchProgress(scanned=0, scanned_bytes=0, passed=0, total=0))
 
+    # Tokens are looked at again after seconds.
     monkeypatch.setattr(routes, "_AUTHENTICATED_S", 0.0)
     rig.put("flights").raise_for_status()
     rig.replace(message_searches=Mock(run=search))
