@@ -1,9 +1,9 @@
 """Routes of messages: read a few of a channel's, and write a few by hand."""
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import StreamingResponse
@@ -125,10 +125,15 @@ async def list_offsets(
 class _Lines(StreamingResponse):
     """Lines of JSON, whose source is closed with the connection."""
 
-    media_type = "application/x-ndjson"
+    media_type = "application/jsonl"
 
-    def __init__(self, lines: AsyncGenerator[bytes], **options: Any) -> None:
-        super().__init__(lines, **options)
+    def __init__(
+        self,
+        lines: AsyncGenerator[bytes],
+        status_code: int = 200,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(lines, status_code, headers)
         self._lines = lines
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,7 +146,6 @@ class _Lines(StreamingResponse):
     "/search",
     summary="Search messages",
     response_class=_Lines,
-    status_code=200,
     response_model=SearchLine,
     response_description="Lines of JSON: the progress about once a second, matches, the end",
     responses=problems(404, 409),

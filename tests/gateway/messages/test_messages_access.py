@@ -133,7 +133,7 @@ def test_searches_beyond_eight_are_refused_and_end_with_their_clients(rig: Rig) 
     for ended in stops:
         assert ended.wait(60)
     with rig.http.stream("GET", SEARCH) as response:
-        assert response.headers["Content-Type"] == "application/x-ndjson"
+        assert response.headers["Content-Type"] == "application/jsonl"
         assert response.headers["Cache-Control"] == "no-store"
     assert rig.http.head(SEARCH).status_code == 200
 

@@ -26,7 +26,7 @@ export function ForAll({ name, items }) {
 
 function download(file, items) {
   const lines = items.map((each) => `${jsonText(each)}\n`);
-  const address = URL.createObjectURL(new Blob(lines, { type: "application/x-ndjson" }));
+  const address = URL.createObjectURL(new Blob(lines, { type: "application/jsonl" }));
   const link = document.createElement("a");
   link.href = address;
   link.download = file;
