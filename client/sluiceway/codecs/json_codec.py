@@ -36,7 +36,7 @@ class JsonCodec:
     Only `columns` are decoded (None: all). Raises UnsupportedType for a union of several types.
     """
 
-    few_messages: Final = 16
+    few_messages: Final = 32
     """The most messages that are decoded one by one, which is faster than in columns."""
 
     def __init__(self, schema: Schema, columns: Collection[str] | None = None) -> None:

@@ -35,9 +35,15 @@ from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type
 from sluiceway.schema.json_schema import moment_text
 
+_DIGITS_OF_128_BITS: Final = 38
 _ARRAYS: Final = 6
 """The number of arrays around a message that itself has arrays."""
 _CLOSED_ARRAYS: Final = re.compile(rb"\](?:[ \t\r\n]*\]){%d}" % (_ARRAYS - 1))
+
+_SCALED: Final = r'[:,\[" \t\r\n][+-]?[0-9.]+[Ee][+-]?[0-9]+[" \t\r\n,\]}]|\.[0-9]{39}|\\u'
+"""Numbers with an exponent or more than 38 digits behind the point, or an escape that may be a part
+of one: pyarrow reads beyond a table of powers of ten when it makes decimals of some, and may crash.
+"""
 
 _Rows = np.ndarray[Any, Any]
 
@@ -47,6 +53,8 @@ def supports(record: t.Record) -> bool:
     expansion = 0
     for type_ in t.walk(record):
         if isinstance(type_, t.Map | t.Union):
+            return False
+        if isinstance(type_, t.Decimal) and type_.precision + type_.scale > t.MAX_DIGITS:
             return False
         if isinstance(type_, t.Array):
             # An item has two bytes at least: one digit and a comma.
@@ -61,21 +69,24 @@ class ColumnarJsonReader:
         self._record = record
         self._schema = schema
         self._wrappings = {depth: _Wrapping(_read_type(record), depth) for depth in (1, _ARRAYS)}
+        leaves = [type_ for type_ in t.walk(record) if isinstance(type_, t.Leaf)]
+        self._has_floats = any(leaf.python is float for leaf in leaves)
+        self._has_decimals = any(isinstance(leaf, t.Decimal) for leaf in leaves)
 
     def decode(self, values: Sequence[bytes | None]) -> tuple[pa.RecordBatch, list[int]]:
         """Decode a row from each message; return also the rows that need the strict reader.
 
         Raises NotDecodable.
         """
-        try:
-            together = b"\n".join(values)  # type: ignore[arg-type]
-        except TypeError as error:  # a tombstone
-            raise NotDecodable from error
+        messages = _Messages(values)
+        if None in values:
+            messages.set_aside([value is None for value in values])
+        together = b"\n".join(messages.texts)
         if len(together) > RUN_BYTES:
             raise NotDecodable
         if b"\0" in together:
-            texts = [without_prefix(value or b"") for value in values]
-            values, together = texts, b"\n".join(texts)
+            messages.texts = [*map(without_prefix, messages.texts)]
+            together = b"\n".join(messages.texts)
         if not together.isascii():
             try:
                 together.decode()
@@ -83,9 +94,18 @@ class ColumnarJsonReader:
                 raise NotDecodable from error
         if _CLOSED_ARRAYS.search(together):
             raise NotDecodable
+        if self._has_decimals:
+            messages.set_aside(messages.matches(_SCALED))
         wrapping = self._wrappings[_ARRAYS if b"]" in together else 1]
-        rows = wrapping.read(values)
-        messages = _Messages(values)
+        try:
+            rows = wrapping.read(messages.texts)
+        except NotDecodable:
+            # The texts of floats that are no numbers, which pyarrow does not read as floats.
+            not_finite = [b'"NaN"' in text or b'Infinity"' in text for text in messages.texts]
+            if not self._has_floats or not any(not_finite):
+                raise
+            messages.set_aside(not_finite)
+            rows = wrapping.read(messages.texts)
         columns = _fields(rows, self._record, np.arange(len(values)), messages)
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         return batch, sorted(messages.suspect)
@@ -135,8 +155,22 @@ class _Messages:
 
     def __init__(self, values: Sequence[Any]) -> None:
         self.suspect: set[int] = set()
-        self._values = values
-        self._texts: pa.Array | None = None
+        self.texts = values
+        self._array: pa.Array | None = None
+
+    def set_aside(self, chosen: Sequence[bool] | _Rows) -> None:
+        """Suspect the chosen messages, and replace them by an object that pyarrow reads."""
+        indices = np.flatnonzero(chosen).tolist()
+        if indices:
+            self.suspect.update(indices)
+            self.texts = list(self.texts)
+            for index in indices:
+                self.texts[index] = b"{}"
+            self._array = None
+
+    def matches(self, pattern: str) -> _Rows:
+        """Return which messages match a regular expression of RE2."""
+        return np.asarray(pc.match_substring_regex(self._binary(), pattern))
 
     def suspect_rows(self, rows: _Rows) -> None:
         """Suspect the messages with these indices; -1 is none."""
@@ -144,13 +178,16 @@ class _Messages:
 
     def mention(self, name: str) -> _Rows:
         """Return which messages may have a field of this name: no other does."""
-        if self._texts is None:
-            self._texts = pa.array(self._values, pa.binary())
         # A name may be written with escapes.
-        mentions = (pc.match_substring(self._texts, text) for text in (f'"{name}"', "\\u"))
+        mentions = (pc.match_substring(self._binary(), text) for text in (f'"{name}"', "\\u"))
         named, escaped = (np.asarray(mention) for mention in mentions)
         either: _Rows = named | escaped
         return either
+
+    def _binary(self) -> pa.Array:
+        if self._array is None:
+            self._array = pa.array(self.texts, pa.binary())
+        return self._array
 
 
 def _read_type(type_: t.Type) -> pa.DataType:
@@ -166,8 +203,12 @@ def _read_type(type_: t.Type) -> pa.DataType:
             return pa.list_(_read_type(items))
         case t.Scalar(kind=kind) as scalar if kind.physical is kind and kind is not t.Kind.BYTES:
             return arrow_type(scalar)
-        case t.Decimal() as decimal:
-            return arrow_type(decimal)
+        case t.Decimal(precision=precision, scale=scale):
+            # pyarrow checks the digits of the text only, and then multiplies without a check: the
+            # type must have room for as many digits, and the scale behind them.
+            if precision + scale <= _DIGITS_OF_128_BITS:
+                return pa.decimal128(_DIGITS_OF_128_BITS - scale, scale)
+            return pa.decimal256(t.MAX_DIGITS - scale, scale)
     return pa.string()
 
 
@@ -253,6 +294,13 @@ def _leaves(array: pa.Array, leaf: Any) -> tuple[pa.Array, _Rows]:
             return _parsed(array, leaf)
         case t.Scalar(kind=kind) if kind.physical is not kind:
             return _moments(array, leaf)
+        case t.Decimal():
+            invalid = invalid_values(array, leaf)
+            if len(invalid):
+                valid = np.ones(len(array), np.bool_)
+                valid[invalid] = False
+                array = pc.if_else(pa.array(valid), array, None)
+            return array.cast(arrow_type(leaf)), invalid
         case t.Enum(symbols=symbols, default=str(default)):
             known = pc.is_in(array, value_set=pa.array(symbols))
             return pc.if_else(pc.or_(known, array.is_null()), array, default), _NONE

@@ -6,6 +6,7 @@ import binascii
 import json
 from collections.abc import Callable
 from datetime import time
+from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
@@ -83,6 +84,8 @@ def _texts(array: pa.Array, type_: t.Present, path: str) -> pa.Array:
             return _converted(array, lambda value: str(UUID(bytes=value)))
         case t.Uuid() | t.Enum():
             return _joined('"', array, '"')
+        case t.Decimal():
+            return _decimals(array)
     return array.cast(pa.string())
 
 
@@ -115,6 +118,16 @@ def _floats(array: pa.Array) -> pa.Array:
         return texts
     for spelling, text in zip(("nan", "inf", "-inf"), NOT_FINITE, strict=True):
         texts = pc.if_else(pc.equal(texts, spelling), f'"{text}"', texts)
+    return texts
+
+
+def _decimals(array: pa.Array) -> pa.Array:
+    """Return numbers without exponents, which Arrow gives small ones."""
+    texts = array.cast(pa.string())
+    scaled = pc.match_substring(texts, "E").fill_null(False)
+    if pc.any(scaled).as_py():
+        plain = [f"{Decimal(text):f}" for text in texts.filter(scaled).to_pylist()]
+        texts = pc.replace_with_mask(texts, scaled, pa.array(plain, pa.string()))
     return texts
 
 

@@ -87,34 +87,52 @@ class RecordMessages:
             for begin in range(0, len(values), step):
                 self._read(values[begin : begin + step], start + begin)
             return None
-        if not suspect:
-            self._add(batch)
-            return None
-        begin = 0
-        for odd in suspect:
-            self._add(_copied(batch, begin, odd))
-            self._read_strictly(values[odd : odd + 1], start + odd)
-            begin = odd + 1
-        self._add(_copied(batch, begin, batch.num_rows))
+        self._add(self._corrected(batch, suspect, values, start) if suspect else batch)
         return None
+
+    def _corrected(
+        self,
+        batch: pa.RecordBatch,
+        suspect: Sequence[int],
+        values: Sequence[bytes | None],
+        start: int,
+    ) -> pa.RecordBatch:
+        """Return the rows of `batch` with the suspect ones as the strict decoder reads them.
+
+        All are copied: a slice would keep the invalid rows in its buffers.
+        """
+        order = np.arange(batch.num_rows)
+        rows: list[dict[str, Any]] = []
+        for index in suspect:
+            row = self._strict_row(values[index], start + index)
+            order[index] = -1 if row is None else batch.num_rows + len(rows)
+            if row is not None:
+                rows.append(row)
+        batches = [batch, self._to_batch(rows)] if rows else [batch]
+        corrected = pa.Table.from_batches(batches).take(pa.array(order[order >= 0]))
+        # A table without rows has no batch.
+        return next(iter(corrected.combine_chunks().to_batches()), batch.slice(0, 0))
 
     def _read_strictly(self, values: Sequence[bytes | None], start: int) -> None:
         for index, value in enumerate(values, start):
-            if value is None:
-                self._reject(index, "it is a tombstone, which is not a record")
-                continue
-            try:
-                row = self._strict.read(value)
-            except MalformedMessage as error:
-                self._reject(index, str(error))
+            row = self._strict_row(value, index)
+            if row is None or value is None:
                 continue
             if self._rows_bytes + len(value) > RUN_BYTES:
                 self._flush()
             self._rows.append(row)
             self._rows_bytes += len(value)
 
-    def _reject(self, index: int, reason: str) -> None:
+    def _strict_row(self, value: bytes | None, index: int) -> dict[str, Any] | None:
+        """Decode the message with this index; None if it is corrupt."""
+        reason = "it is a tombstone, which is not a record"
+        if value is not None:
+            try:
+                return self._strict.read(value)
+            except MalformedMessage as error:
+                reason = str(error)
         self._corrupt.append(Corrupt(index=index, reason=reason))
+        return None
 
     def _add(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:
@@ -125,8 +143,3 @@ class RecordMessages:
         if self._rows:
             self._batches.append(self._to_batch(self._rows))
         self._rows, self._rows_bytes = [], 0
-
-
-def _copied(batch: pa.RecordBatch, begin: int, end: int) -> pa.RecordBatch:
-    """Copy rows: a slice would keep the invalid rows beside them in its buffers."""
-    return batch.take(pa.array(np.arange(begin, end)))

@@ -5,6 +5,7 @@ The forms of values are tested by the table in `docs/types.md` (`test_types_docu
 
 import json
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from uuid import UUID
 
 import pyarrow as pa
@@ -171,6 +172,51 @@ def test_malformed_messages_are_found_by_index_among_good_ones(odd):
     assert corrupt
     assert read.count(READ) == len(good)
     assert len(read) + len(corrupt) == len(values)
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale", "text", "value"),
+    [
+        (38, 18, "9223372036854775167772178", None),
+        (
+            38,
+            18,
+            "-99999999999999999999.999999999999999999",
+            "-99999999999999999999.999999999999999999",
+        ),
+        (20, 19, "12345", None),
+        (38, 0, "5.4554418815937744612e-40", None),
+        (38, 0, "1e37", "1e37"),
+        (38, 38, "1E-38", "1E-38"),
+        (50, 10, "2147485e-3253648", None),
+        (50, 10, '"2147485\\u0065-3253648"', None),
+        (50, 10, "0." + "0" * 60 + "1", None),
+        (50, 10, "0." + "0" * 60, "0"),
+        (76, 76, "0.5", "0.5"),
+        (5, 2, "0e-99999999", "0"),
+        (5, 2, "1e999999999999999999999", None),
+    ],
+)
+def test_decimals_of_any_scale_are_exact_or_malformed(precision, scale, text, value):
+    type_ = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+    values = [b'{"x":0.1}' if scale else b'{"x":1}', f'{{"x": {text}}}'.encode()] * 40
+    rows, corrupt = decoded_alike(schema_of(type_), values)
+    if value is None:
+        assert corrupt == [*range(1, 80, 2)]
+    else:
+        assert corrupt == []
+        assert {row["x"] for row in rows[1::2]} == {Decimal(value)}
+
+
+def test_decimals_are_written_without_exponents():
+    type_ = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 18}
+    values = [Decimal(0), Decimal("1E-18"), Decimal("-1E-7"), Decimal(10**19)]
+    assert encoded(schema_of(type_), [{"x": value} for value in values]) == [
+        b'{"x":0.000000000000000000}',
+        b'{"x":0.000000000000000001}',
+        b'{"x":-0.000000100000000000}',
+        b'{"x":10000000000000000000.000000000000000000}',
+    ]
 
 
 def test_reasons_name_the_field_and_what_was_expected():
