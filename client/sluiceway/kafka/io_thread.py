@@ -277,7 +277,8 @@ class ConsumerThread:
         # Used by the thread alone: a call of another one would wait for its poll to return.
         self._consumer = create_client(Consumer, properties)
         # Kafka's client also passes its log on in polls.
-        self._has_callbacks = "logger" in properties or any(map(callable, properties.values()))
+        has_logger = properties.get("logger") is not None
+        self._has_callbacks = has_logger or any(map(callable, properties.values()))
         self._assigned: set[_Partition] = set()
         self._failed = False
         # When the last metadata of each topic was requested.
