@@ -1,29 +1,49 @@
 """AdminClient: confluent-kafka's interface for what a gateway knows of channels and groups."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NoReturn, TypeVar
 
 import confluent_kafka.admin
 from confluent_kafka import (
+    OFFSET_BEGINNING,
     OFFSET_INVALID,
+    ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
+    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import *  # noqa: F403 - what programs import beside AdminClient
-from confluent_kafka.admin import ClusterMetadata, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    ClusterMetadata,
+    ConsumerGroupListing,
+    ListConsumerGroupsResult,
+    ListOffsetsResultInfo,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    TopicDescription,
+)
 
 from sluiceway import Channel, Position, Retention
 from sluiceway.confluent.committer import committed_partitions
 from sluiceway.confluent.config import DEFAULT_PARTITIONER, admin_settings
 from sluiceway.confluent.errors import INVALID_ARG, kafka_exceptions, refused
+from sluiceway.confluent.fetcher import MessageFetcher
 from sluiceway.confluent.metadata import cluster_metadata
 from sluiceway.confluent.partition_offsets import by_channel
 from sluiceway.errors import Conflict
-from sluiceway.spi import ChannelSpec, this_process
+from sluiceway.spi import (
+    ChannelSpec,
+    Signal,
+    admin_config,
+    create_client,
+    this_process,
+    visibility_of,
+)
 
 T = TypeVar("T")
 
@@ -142,6 +162,95 @@ class AdminClient:
             channel.update(partitions=wanted.new_total_count, wait_s=wait_s)
 
         return {wanted.topic: self._submit(grow, wanted) for wanted in new_partitions}
+
+    def describe_topics(
+        self, topics: TopicCollection, request_timeout: float = _TIMEOUT_S
+    ) -> dict[str, "Future[TopicDescription]"]:
+        """Return the channels' topics as Kafka describes them, with the channels' names."""
+
+        def describe(name: str) -> TopicDescription:
+            connection = self._control.connection(name, "read", timeout_s=request_timeout)
+            kafka = create_client(
+                confluent_kafka.admin.AdminClient,
+                admin_config(connection.kafka, self._settings.kafka),
+            )
+            topic = connection.topic_name
+            futures = kafka.describe_topics(
+                TopicCollection([topic]), request_timeout=request_timeout
+            )
+            description = futures[topic].result()
+            description.name = name
+            return description
+
+        return {name: self._submit(describe, name) for name in topics.topic_names}
+
+    def list_offsets(
+        self,
+        topic_partition_offsets: Mapping[TopicPartition, OffsetSpec],
+        isolation_level: object = None,
+        request_timeout: float = _TIMEOUT_S,
+    ) -> dict[TopicPartition, "Future[ListOffsetsResultInfo]"]:
+        """Return first, last or later offsets; of exactly-once channels, of committed messages."""
+        del isolation_level
+
+        def look_up(wanted: tuple[TopicPartition, OffsetSpec]) -> ListOffsetsResultInfo:
+            place, spec = wanted
+            time_ms = int(spec._value)  # noqa: SLF001 - it has no other way to its time
+            if time_ms < OFFSET_BEGINNING:
+                raise refused(INVALID_ARG, "offsets of the latest timestamp are not available")
+            connection = self._control.connection(place.topic, "read", timeout_s=request_timeout)
+            visibility = visibility_of(
+                self._control.ledger, connection, grace_s=self._control.grace_s
+            )
+            fetcher = MessageFetcher(
+                self._settings.kafka,
+                {},
+                arrived=Signal(),
+                notify=lambda: None,
+                reset="error",
+                eof=False,
+            )
+            try:
+                fetcher.add_channel(connection, visibility)
+                partition = (place.topic, place.partition)
+                fetcher.check(partition, request_timeout)
+                offset = fetcher.offsets_at({partition: time_ms}, request_timeout)[partition]
+            finally:
+                fetcher.close()
+            return ListOffsetsResultInfo(offset, -1, -1)
+
+        wanted = topic_partition_offsets.items()
+        return {place: self._submit(look_up, (place, spec)) for place, spec in wanted}
+
+    def list_consumer_groups(
+        self,
+        states: Collection[ConsumerGroupState] | None = None,
+        types: object = None,
+        request_timeout: float = _TIMEOUT_S,
+    ) -> "Future[ListConsumerGroupsResult]":
+        """Return the groups of readers of all channels; one without live members is EMPTY."""
+        del types
+
+        def read(_: object) -> ListConsumerGroupsResult:
+            live: dict[str, bool] = {}
+            for channel in self._control.channels(timeout_s=request_timeout):
+                report = self._control.status(channel.name)
+                live = {group.group: False for group in (report.groups if report else ())} | live
+                endpoints, _tag = self._control.endpoints.endpoints(channel.name)
+                for endpoint in endpoints or ():
+                    if endpoint.role == "reader" and endpoint.lives and endpoint.group:
+                        live[endpoint.group] = True
+            stable, empty = ConsumerGroupState.STABLE, ConsumerGroupState.EMPTY
+            found = {group: stable if lives else empty for group, lives in live.items()}
+            return ListConsumerGroupsResult(
+                valid=[
+                    ConsumerGroupListing(group, False, state)
+                    for group, state in sorted(found.items())
+                    if not states or state in states
+                ]
+            )
+
+        return self._submit(read, None)
 
     def list_consumer_group_offsets(
         self,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from confluent_facade import OFFSET_INVALID, Facade, KafkaError, KafkaException, at
-from sluiceway.confluent import ConsumerGroupTopicPartitions
-from sluiceway.confluent.admin import AdminClient, NewPartitions, NewTopic
+from confluent_facade import OFFSET_INVALID, Facade, KafkaError, KafkaException, at, poll_until
+from sluiceway.confluent import ConsumerGroupState, ConsumerGroupTopicPartitions, TopicCollection
+from sluiceway.confluent.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 
 @pytest.fixture
@@ -67,6 +67,41 @@ def test_offsets_of_groups_are_listed_and_altered(site: Facade, admin: AdminClie
     request = ConsumerGroupTopicPartitions(group, [at(name, 0, 1)])
     admin.alter_consumer_group_offsets([request])[group].result(60)
     assert offsets(at(name)) == {(name, 0): 1}
+
+
+def test_topics_offsets_and_groups_are_those_of_channels(site: Facade, admin: AdminClient) -> None:
+    name, group = site.channel(filled=5), f"g-{uuid.uuid4().hex[:8]}"
+    description = admin.describe_topics(TopicCollection([name]))[name].result(60)
+    assert (description.name, len(description.partitions)) == (name, 2)
+    unknown = admin.describe_topics(TopicCollection(["nowhere"]))["nowhere"]
+    assert code_of(unknown) == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+    specs = {
+        at(name, 0): OffsetSpec.latest(),
+        at(name, 1): OffsetSpec.earliest(),
+        at(name, 7): OffsetSpec.latest(),
+    }
+    futures = admin.list_offsets(specs)
+    assert [futures[at(name, p)].result(60).offset for p in (0, 1)] == [5, 0]
+    assert code_of(futures[at(name, 7)]) == KafkaError._UNKNOWN_PARTITION
+    committed = site.channel(partitions=1, delivery="exactly_once")
+    with site.gateway.channel(committed).writer() as writer:
+        writer.write({"value": b"m"})
+    (latest,) = admin.list_offsets({at(committed): OffsetSpec.latest()}).values()
+    assert latest.result(60).offset == 1
+
+    def states() -> dict[str, ConsumerGroupState]:
+        groups = admin.list_consumer_groups().result(60).valid
+        return {listing.group_id: listing.state for listing in groups}
+
+    assert group not in states()
+    with site.consumer(**{"group.id": group}) as reader:
+        reader.subscribe([name])
+        poll_until(lambda: reader.assignment(), reader)
+        assert states()[group] is ConsumerGroupState.STABLE
+    assert states()[group] is ConsumerGroupState.EMPTY
+    only = admin.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(60)
+    assert group not in {listing.group_id for listing in only.valid}
 
 
 def test_what_only_kafka_knows_is_not_available() -> None:
