@@ -182,7 +182,8 @@ def require_unused(
     if left:
         raise UnreadData(
             f"The channel {channel.name!r} has unread records: {listed(left)}. Read and commit "
-            f"them, reset these groups to the end, or keep the topic; {_FORCE}."
+            "them, reset these groups to the end (`sluiceway channels reset "
+            f"{channel.name} GROUP --to latest`), or keep the topic; {_FORCE}."
         )
 
 
