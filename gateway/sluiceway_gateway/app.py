@@ -95,6 +95,7 @@ class Services:
     message_searches: MessageSearches
     message_threads: BoundedThreads
     search_threads: BoundedThreads
+    follow_threads: BoundedThreads
     registry: Registry
     repairs: Repairs
     statuses: Statuses
@@ -222,8 +223,9 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         message_searches=MessageSearches(database, kafka, message_reads),
         message_writes=MessageWrites(database, kafka, channels, ledgers, clock=clock),
         message_threads=BoundedThreads("for messages", running=4, waiting=16),
-        # A search may take an hour, so none waits for others.
-        search_threads=BoundedThreads("for searches", running=8, waiting=0),
+        # They take long, so none waits for others; those that follow do not keep others out.
+        search_threads=BoundedThreads("for searches", running=4, waiting=0),
+        follow_threads=BoundedThreads("that follow messages", running=8, waiting=0),
         registry=Registry(database),
         repairs=Repairs(database, kafka, clock=clock),
         statuses=statuses,

@@ -15,7 +15,7 @@ from sluiceway_gateway.api.json import json_response
 from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute
-from sluiceway_gateway.core.errors import Unauthenticated
+from sluiceway_gateway.core.errors import SluicewayGatewayError
 from sluiceway_gateway.messages.model import SearchCondition
 from sluiceway_gateway.messages.reading import MessageReads
 from sluiceway_gateway.messages.search import MessageSearches, SearchEnd, SearchEvents
@@ -60,6 +60,7 @@ MessageReadsDep = Annotated[MessageReads, Depends(Service("message_reads"))]
 MessageThreadsDep = Annotated[BoundedThreads, Depends(Service("message_threads"))]
 MessageSearchesDep = Annotated[MessageSearches, Depends(Service("message_searches"))]
 SearchThreadsDep = Annotated[BoundedThreads, Depends(Service("search_threads"))]
+FollowThreadsDep = Annotated[BoundedThreads, Depends(Service("follow_threads"))]
 MessageWritesDep = Annotated[MessageWrites, Depends(Service("message_writes"))]
 
 
@@ -156,6 +157,7 @@ async def search_messages(
     _reader: Reader,
     message_searches: MessageSearchesDep,
     search_threads: SearchThreadsDep,
+    follow_threads: FollowThreadsDep,
     changes: ChangesDep,
     text: SearchText = None,
     regex: SearchRegex = None,
@@ -186,11 +188,6 @@ async def search_messages(
         follow=follow,
         uncommitted=uncommitted,
     )
-    # Records must not stay in caches, and proxies must not buffer matches.
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    if request.state.method == "HEAD":
-        # There is no body to wait for.
-        return Response(headers=headers, media_type=_Lines.media_type)
 
     def run(send: Callable[[bytes], None], stopped: Callable[[], bool]) -> None:
         events = SearchEvents(
@@ -201,9 +198,15 @@ async def search_messages(
         )
         message_searches.run(name, search, events)
 
-    lines = _while_authenticated(request, search_threads.stream(run))
+    threads = follow_threads if follow else search_threads
+    lines = _while_authenticated(request, threads.stream(run))
     # Errors before the first line are responses of their own.
     first = await anext(lines)
+    # Records must not stay in caches, and proxies must not buffer matches.
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    if request.state.method == "HEAD":
+        await lines.aclose()
+        return StreamingResponse((), headers=headers, media_type=_Lines.media_type)
     return _Lines(_chained(first, lines), headers=headers)
 
 
@@ -220,7 +223,7 @@ async def _while_authenticated(
             if time.monotonic() >= due_s:
                 try:
                     await authenticate_again(request)
-                except Unauthenticated as error:
+                except SluicewayGatewayError as error:
                     yield end_line(SearchEnd(reason="stopped", error=error))
                     return
                 due_s = time.monotonic() + _AUTHENTICATED_S

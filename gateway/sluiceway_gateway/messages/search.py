@@ -37,7 +37,7 @@ from sluiceway_gateway.schemas.model import SchemaVersion
 
 MAX_MATCHES = 1_000
 """Maximum of a search."""
-_FIRST_ROUND, _ROUND_MESSAGES, _ROUND_BYTES = 500, 5_000, 32 * 1024 * 1024
+_FIRST_ROUND, _ROUND_MESSAGES, _ROUND_BYTES = 500, 50_000, 64 * 1024 * 1024
 """Messages of the first round, and maximum of a later one, whose size is that of the one before."""
 _CHUNK_MESSAGES, _CHUNK_BYTES = 500, 1024 * 1024
 """Maximum messages that are decoded and matched at once."""

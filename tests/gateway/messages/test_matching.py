@@ -80,7 +80,7 @@ def matches(format_: Format, messages: Sequence[ReadMessage], **condition: str) 
     return [match.offset for match in matcher.matching(messages)]
 
 
-@pytest.mark.parametrize("format_", [Format.AVRO, Format.ARROW])
+@pytest.mark.parametrize("format_", [Format.AVRO, Format.ARROW, Format.JSON])
 @pytest.mark.parametrize(
     ("condition", "offsets"),
     [

@@ -113,7 +113,7 @@ def test_concurrent_and_waiting_reads_are_limited(rig: Rig) -> None:
     assert sorted(statuses) == [500] * 20 + [503] * refused
 
 
-def test_searches_beyond_eight_are_refused_and_end_with_their_clients(rig: Rig) -> None:
+def test_searches_beyond_four_are_refused_and_end_with_their_clients(rig: Rig) -> None:
     stops: list[threading.Event] = []
 
     def search(_name: str, _request: object, events: SearchEvents) -> None:
@@ -125,11 +125,14 @@ def test_searches_beyond_eight_are_refused_and_end_with_their_clients(rig: Rig) 
 
     rig.replace(message_searches=Mock(run=search))
     with ExitStack() as clients:
-        responses = [clients.enter_context(rig.http.stream("GET", SEARCH)) for _ in range(8)]
+        responses = [clients.enter_context(rig.http.stream("GET", SEARCH)) for _ in range(4)]
         # A response is closed with its iterator.
         readers = [response.iter_lines() for response in responses]
-        assert [next(lines)[:12] for lines in readers] == ['{"progress":'] * 8
+        assert [next(lines)[:12] for lines in readers] == ['{"progress":'] * 4
         assert code(rig.http.get(SEARCH)) == "too_many_waiters"
+        # Those that follow have slots of their own.
+        live = clients.enter_context(rig.http.stream("GET", SEARCH, params={"follow": "true"}))
+        assert live.status_code == 200
     for ended in stops:
         assert ended.wait(60)
     with rig.http.stream("GET", SEARCH) as response:

@@ -256,7 +256,7 @@ def test_a_search_stops_when_its_client_disconnects(
     app: FastAPI, http: httpx.Client, gateway: Gateway
 ) -> None:
     channel = channel_of(gateway)
-    threads = app.state.parts.search_threads
+    threads = app.state.parts.follow_threads
     with following(http, channel):
         assert threads.present == 1
     until(lambda: threads.present == 0, 60)
