@@ -34,7 +34,7 @@ function Jobs({ graph }) {
 function arranged({ channels, jobs }) {
   const { graphlib, layout } = library.value;
   const drawing = new graphlib.Graph({ multigraph: true });
-  drawing.setGraph({ rankdir: "LR", nodesep: 22, ranksep: 64, marginx: MARGIN, marginy: MARGIN });
+  drawing.setGraph({ rankdir: "LR", nodesep: 22, ranksep: 40, marginx: MARGIN, marginy: MARGIN });
   // Prefixes keep channels and jobs with equal names apart.
   for (const line of channels) drawing.setNode(`c:${line.channel.name}`, { ...NODE, line });
   for (const job of jobs) {
