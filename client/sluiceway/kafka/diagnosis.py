@@ -20,7 +20,7 @@ from sluiceway.errors import KafkaAccessFailed
 
 _MAX_SERVERS = 3
 _METADATA_S = 1.0
-_CONNECT_S = 2.0
+_CONNECT_S = 1.0
 # A busy broker may take more than a second for one handshake.
 _PROBE_S = 6.0
 #: The most connections of one probe, one after the other.
@@ -70,20 +70,30 @@ def diagnosis(properties: Mapping[str, object], *, timeout_s: float = _PROBE_S) 
     return None
 
 
-def unreachable_broker(client: Any, topic: str) -> str | None:
+def unreachable_broker(servers: str, client: Any, topic: str) -> str | None:
     """Return an address that Kafka names to its clients but this host does not reach, and why.
 
-    `client` is an admin client, whose bootstrap server names the addresses. None without a finding.
+    One of the bootstrap `servers` tells the admin client the addresses. None without a finding, as
+    in an outage of all.
     """
+    if all(_refusal(*address) for address in _addresses(servers)):
+        return None
     try:
         brokers = client.list_topics(topic, timeout=_METADATA_S).brokers.values()
     except KafkaException:
         return None
     for broker in list(brokers)[:_MAX_SERVERS]:
-        try:
-            socket.create_connection((broker.host, broker.port), _CONNECT_S).close()
-        except OSError as error:
-            return f"{broker.host}:{broker.port} ({error.strerror or error})"
+        if refusal := _refusal(broker.host, broker.port):
+            return f"{broker.host}:{broker.port} ({refusal})"
+    return None
+
+
+def _refusal(host: str, port: int) -> str | None:
+    """Return why no connection to an address is possible, or None."""
+    try:
+        socket.create_connection((host, port), _CONNECT_S).close()
+    except OSError as error:
+        return error.strerror or str(error)
     return None
 
 
@@ -243,11 +253,6 @@ class ConnectionErrors:
             self._down = True
         else:
             self._last = error
-
-    @property
-    def all_down(self) -> bool:
-        """Whether no broker has a connection, not even a bootstrap server."""
-        return self._down
 
     def clear(self) -> None:
         """Forget earlier errors: a broker has answered."""

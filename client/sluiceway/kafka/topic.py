@@ -404,10 +404,9 @@ class TopicIdentity:
 
     def _raise_unreachable(self, admin: _AdminConnection) -> None:
         """Raise KafkaUnavailable if Kafka names an address that this host does not reach."""
-        if admin.errors.all_down:
-            return
         name = self._connection.topic_name
-        if (broker := unreachable_broker(admin.client, name)) is not None:
+        servers = str(self._properties.get("bootstrap.servers", ""))
+        if (broker := unreachable_broker(servers, admin.client, name)) is not None:
             raise KafkaUnavailable(
                 f"Kafka answers, but its broker at {broker} cannot be reached from here "
                 f"({_DOING} {name}). If it is running, choose another listener, with "

@@ -33,15 +33,20 @@ def closed_port() -> int:
 
 def test_a_broker_that_cannot_be_reached_is_named(listener: socket.socket) -> None:
     port, gone = listener.getsockname()[1], closed_port()
-    assert unreachable_broker(metadata(port), "t") is None
-    assert unreachable_broker(metadata(port, gone), "t") == f"127.0.0.1:{gone} (Connection refused)"
+    servers = f"127.0.0.1:{gone},127.0.0.1:{port}"
+    assert unreachable_broker(servers, metadata(port), "t") is None
+    found = unreachable_broker(servers, metadata(port, gone), "t")
+    assert found == f"127.0.0.1:{gone} (Connection refused)"
 
 
-def test_without_metadata_nothing_is_found() -> None:
+def test_in_an_outage_of_all_brokers_nothing_is_found(listener: socket.socket) -> None:
     def fail(topic: str, timeout: float) -> None:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
-    assert unreachable_broker(SimpleNamespace(list_topics=fail), "t") is None
+    silent, port = SimpleNamespace(list_topics=fail), listener.getsockname()[1]
+    assert unreachable_broker(f"127.0.0.1:{port}", silent, "t") is None
+    gone = closed_port()
+    assert unreachable_broker(f"127.0.0.1:{gone}", metadata(gone), "t") is None
 
 
 def test_kafkas_port_is_recognized_as_no_gateway(listener: socket.socket) -> None:

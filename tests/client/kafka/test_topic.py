@@ -8,13 +8,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from relay import Relay
 from sluiceway.errors import KafkaUnavailable, TopicGone
 from sluiceway.kafka import topic
 from sluiceway.kafka.consumer import MessageStream
@@ -29,11 +29,8 @@ Describe = Callable[..., Any]
 class Client(AdminClient):
     """An admin client that counts its descriptions; `instead` replaces the next ones.
 
-    `limits_s` has the time limits of its requests for offsets. `metadata` replaces the brokers that
-    Kafka names.
+    `limits_s` has the time limits of its requests for offsets.
     """
-
-    metadata: Any = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -45,9 +42,6 @@ class Client(AdminClient):
         self.limits_s.append(options["request_timeout"])
         assert self.descriptions, "librdkafka would look up the leaders"
         return super().list_offsets(*arguments, **options)
-
-    def list_topics(self, *arguments: Any, **options: Any) -> Any:
-        return self.metadata or super().list_topics(*arguments, **options)
 
     def describe_topics(self, *arguments: Any, **options: Any) -> Any:
         self.descriptions += 1
@@ -97,17 +91,15 @@ def test_equal_properties_share_one_admin_client(
         identity.verify(timeout_s=30)
 
 
-def test_an_address_of_kafka_that_cannot_be_reached_is_named(
-    topics: Topics, clients: list[Client], own_properties: Mapping[str, str]
+def test_an_advertised_address_that_cannot_be_reached_is_named(
+    topics: Topics, fragile_kafka: Relay, own_properties: Mapping[str, str]
 ) -> None:
-    def time_out(_describe: Describe) -> Any:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-
-    identity = TopicIdentity(topics.connect(), own_properties)
-    brokers = {1: SimpleNamespace(host="kafka.invalid", port=29092)}
-    clients[0].metadata = SimpleNamespace(brokers=brokers)
-    clients[0].instead.append(time_out)
-    with pytest.raises(KafkaUnavailable, match=r"kafka\.invalid:29092 .*SLUICEWAY_LISTENER"):
+    # The broker's own port, which names that of the relay.
+    bootstrap = {"bootstrap.servers": f"127.0.0.1:{fragile_kafka.target}"}
+    identity = TopicIdentity(replace(topics.connect(), kafka=bootstrap), own_properties)
+    fragile_kafka.cut()
+    named = rf"broker at {fragile_kafka.address} \(Connection refused\) .*SLUICEWAY_LISTENER"
+    with pytest.raises(KafkaUnavailable, match=named):
         identity.verify(timeout_s=2)
 
 
