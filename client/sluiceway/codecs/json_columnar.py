@@ -1,9 +1,9 @@
 """Columnar JSON decoder on pyarrow's reader, for schemas without maps.
 
 pyarrow reads many objects at once, but not one text a message. So each message is put into arrays
-of its own, and must be their only item. pyarrow ignores unknown fields, also beside the arrays, so
-a message could close them, and open others under another name. It would have to close as many
-arrays as there are around it, so there are more than messages close in a row.
+of its own, and must be their only item. If pyarrow ignores unknown fields, it does so also beside
+the arrays: a message could close them, and open others under another name. It would have to close
+as many arrays as there are around it, so there are more than messages close in a row.
 
 All messages that pyarrow reads otherwise than the strict reader are reported as suspect: NaN and
 Infinity without quotes, values that its types do not exclude, and nulls, which it does not
@@ -37,13 +37,16 @@ from sluiceway.schema.json_schema import moment_text
 
 _DIGITS_OF_128_BITS: Final = 38
 _ARRAYS: Final = 6
-"""The number of arrays around a message that itself has arrays."""
+"""The number of arrays around a message that may have unknown fields."""
 _CLOSED_ARRAYS: Final = re.compile(rb"\](?:[ \t\r\n]*\]){%d}" % (_ARRAYS - 1))
 
 _SCALED: Final = r'[:,\[" \t\r\n][+-]?[0-9.]+[Ee][+-]?[0-9]+[" \t\r\n,\]}]|\.[0-9]{39}|\\u'
 """Numbers with an exponent or more than 38 digits behind the point, or an escape that may be a part
 of one: pyarrow reads beyond a table of powers of ten when it makes decimals of some, and may crash.
 """
+
+_NOT_FINITE: Final = r"[:,\[ \t\r\n]-?(NaN|Inf)"
+"""What pyarrow reads as numbers that JSON does not have, such as `Infinit1`."""
 
 _Rows = np.ndarray[Any, Any]
 
@@ -68,7 +71,10 @@ class ColumnarJsonReader:
     def __init__(self, record: t.Record, schema: pa.Schema) -> None:
         self._record = record
         self._schema = schema
-        self._wrappings = {depth: _Wrapping(_read_type(record), depth) for depth in (1, _ARRAYS)}
+        type_ = _read_type(record)
+        self._exact = _Wrapping(type_, 1, unknown_fields="error")
+        self._tolerant = _Wrapping(type_, _ARRAYS, unknown_fields="ignore")
+        self._unknown_fields = False
         leaves = [type_ for type_ in t.walk(record) if isinstance(type_, t.Leaf)]
         self._has_floats = any(leaf.python is float for leaf in leaves)
         self._has_decimals = any(isinstance(leaf, t.Decimal) for leaf in leaves)
@@ -79,9 +85,11 @@ class ColumnarJsonReader:
         Raises NotDecodable.
         """
         messages = _Messages(values)
-        if None in values:
+        try:
+            together = b"\n".join(messages.texts)
+        except TypeError:  # a tombstone
             messages.set_aside([value is None for value in values])
-        together = b"\n".join(messages.texts)
+            together = b"\n".join(messages.texts)
         if len(together) > RUN_BYTES:
             raise NotDecodable
         if b"\0" in together:
@@ -92,35 +100,48 @@ class ColumnarJsonReader:
                 together.decode()
             except UnicodeDecodeError as error:
                 raise NotDecodable from error
-        if _CLOSED_ARRAYS.search(together):
-            raise NotDecodable
         if self._has_decimals:
             messages.set_aside(messages.matches(_SCALED))
-        wrapping = self._wrappings[_ARRAYS if b"]" in together else 1]
         try:
-            rows = wrapping.read(messages.texts)
+            rows = self._read(messages, together)
         except NotDecodable:
             # The texts of floats that are no numbers, which pyarrow does not read as floats.
             not_finite = [b'"NaN"' in text or b'Infinity"' in text for text in messages.texts]
             if not self._has_floats or not any(not_finite):
                 raise
             messages.set_aside(not_finite)
-            rows = wrapping.read(messages.texts)
+            rows = self._read(messages, together)
         columns = _fields(rows, self._record, np.arange(len(values)), messages)
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         return batch, sorted(messages.suspect)
+
+    def _read(self, messages: _Messages, together: bytes) -> pa.StructArray:
+        """Return the objects; `together` has the texts of all messages. Raises NotDecodable."""
+        if not self._unknown_fields:
+            try:
+                return self._exact.read(messages.texts)
+            except NotDecodable:
+                pass  # for instance because of an unknown field
+        if _CLOSED_ARRAYS.search(together):
+            raise NotDecodable
+        # The search for one letter is much faster.
+        if any(word[:1] in together and word in together for word in (b"NaN", b"Inf")):
+            messages.set_aside(messages.matches(_NOT_FINITE))
+        rows = self._tolerant.read(messages.texts)
+        self._unknown_fields = True
+        return rows
 
 
 class _Wrapping:
     """Messages in so many arrays each."""
 
-    def __init__(self, type_: pa.DataType, depth: int) -> None:
+    def __init__(self, type_: pa.DataType, depth: int, *, unknown_fields: str) -> None:
         for _ in range(depth):
             type_ = pa.list_(type_)
         self._depth = depth
         self._before, self._after = b'{"m":' + b"[" * depth, b"]" * depth + b"}\n"
         self._options = arrow_json.ParseOptions(
-            explicit_schema=pa.schema([("m", type_)]), unexpected_field_behavior="ignore"
+            explicit_schema=pa.schema([("m", type_)]), unexpected_field_behavior=unknown_fields
         )
 
     def read(self, values: Sequence[Any]) -> pa.StructArray:
