@@ -57,10 +57,6 @@ class _Constant(str):
     __slots__ = ()
 
 
-_Object: TypeAlias = tuple[tuple[str, Any], ...]
-"""An object: pairs, as names may be repeated. Arrays are lists."""
-
-
 class _Cells:
     """The number of Arrow cells that the items of a message may still fill."""
 
@@ -78,6 +74,7 @@ class _Cells:
 
 
 _Reader: TypeAlias = Callable[[Any, _Cells], Any]
+"""Reads a parsed value. Objects are tuples of pairs, as names may be repeated; arrays are lists."""
 
 
 class StrictJsonReader:
