@@ -16,7 +16,7 @@ from topics import Topics
 from waiting import until
 
 CONFIG = {"auto.offset.reset": "earliest", "enable.auto.commit": False}
-Readers = Callable[[str], confluent_kafka.Consumer]
+Readers = Callable[..., confluent_kafka.Consumer]
 
 
 @pytest.fixture
@@ -34,7 +34,9 @@ def groups() -> tuple[str, str]:
 @pytest.fixture
 def in_kafka(topics: Topics) -> Readers:
     kafka = {"bootstrap.servers": topics.bootstrap_servers, "log_level": 3}
-    return lambda group: confluent_kafka.Consumer({**kafka, **CONFIG, "group.id": group})
+    return lambda group, **more: confluent_kafka.Consumer(
+        {**kafka, **CONFIG, "group.id": group, **more}
+    )
 
 
 def produce(topics: Topics, topic: str, numbers: range) -> None:
@@ -65,8 +67,10 @@ def test_two_groups_move_here_and_back_and_read_every_message_once(
 ) -> None:
     produce(topics, topic, range(60))
     read: dict[str, set[int]] = {}
-    for group, count in zip(groups, (20, 45), strict=True):
-        reader = in_kafka(group)
+    # Of Kafka's two protocols of groups.
+    protocols = ({"group.protocol": "consumer"}, {})
+    for group, count, protocol in zip(groups, (20, 45), protocols, strict=True):
+        reader = in_kafka(group, **protocol)
         read[group] = take(reader, topic, count)
         if group == groups[0]:
             running = reader
