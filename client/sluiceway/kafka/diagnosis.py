@@ -19,7 +19,7 @@ from sluiceway.api.tls import certificate_fault, speaks_tls
 from sluiceway.errors import KafkaAccessFailed
 
 _MAX_SERVERS = 3
-_METADATA_S = 1.0
+_METADATA_S = 2.0
 _CONNECT_S = 1.0
 # A busy broker may take more than a second for one handshake.
 _PROBE_S = 6.0
