@@ -296,18 +296,13 @@ class KafkaAdmin:
         # First, because members commit when they leave.
         listed = self._admin.list_consumer_groups(request_timeout=self._timeout_s)
         listing = self._client.results("ListGroups", {group: listed}, self._timeout_s)[group]
-        request = _group_request(group, {(topic, at): OFFSET_INVALID for at in partitions})
-        futures = self._admin.list_consumer_group_offsets(
-            [request], require_stable=True, request_timeout=self._timeout_s
+        committed = self._client.committed(
+            group, topic, sorted(partitions), timeout_s=self._timeout_s
         )
-        result = self._client.results("OffsetFetch", futures, self._timeout_s)[group]
-        for refused in (listing, _first_refusal(result)):
-            if isinstance(refused, Rejection):
-                raise KafkaUnavailable(
-                    f"Kafka does not return the offsets of its group {group!r}: {refused.message}. "
-                    "The gateway's Kafka user needs the operation DESCRIBE on the group; then send "
-                    "the request again."
-                )
+        if isinstance(listing, Rejection):
+            raise _unreadable_group(group, listing)
+        if isinstance(committed, Rejection):
+            raise _unreadable_group(group, committed)
         states = {found.group_id: found.state for found in listing.valid}
         return KafkaGroup(
             name=group,
@@ -316,7 +311,7 @@ class KafkaAdmin:
                 partition.partition: GroupOffset(
                     offset=partition.offset, metadata=partition.metadata or None
                 )
-                for partition in result.topic_partitions
+                for partition in committed
                 if partition.offset >= 0
             },
         )
@@ -552,6 +547,14 @@ def _observed(topic: TopicMetadata, entries: Mapping[str, ConfigEntry]) -> Obser
 def _group_request(group: str, offsets: GroupOffsets) -> ConsumerGroupTopicPartitions:
     partitions = [TopicPartition(*pair, offset) for pair, offset in sorted(offsets.items())]
     return ConsumerGroupTopicPartitions(group, partitions)
+
+
+def _unreadable_group(group: str, refusal: Rejection) -> KafkaUnavailable:
+    return KafkaUnavailable(
+        f"Kafka does not return the offsets of its group {group!r}: {refusal.message}. The "
+        "gateway's Kafka user needs the operation DESCRIBE on the group; then send the request "
+        "again."
+    )
 
 
 def _first_refusal(result: Any) -> Any:

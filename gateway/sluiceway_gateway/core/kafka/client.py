@@ -8,7 +8,14 @@ from functools import partial
 from typing import Any, TypeGuard
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from sluiceway.kafka.config import LOCAL
@@ -93,6 +100,8 @@ _REFUSED_MESSAGES: Mapping[int, str] = {
 
 #: Time by which a call of librdkafka may exceed its timeout.
 _GRACE_S = 5.0
+#: Time between repeated requests to a group's coordinator.
+_PAUSE_S = 0.1
 _SOURCE = "the gateway's Kafka properties are set by SLUICEWAY_KAFKA_PROPERTIES"
 _WRONG_CREDENTIALS = (
     "it refuses the user, the password or the mechanism; correct sasl.username, sasl.password and "
@@ -191,6 +200,41 @@ class Client:
     def consumer(self, properties: Mapping[str, Any]) -> Consumer:
         """Return a new consumer with these properties."""
         return Consumer({**self._configuration, **properties})
+
+    def committed(
+        self, group: str, topic: str, partitions: Iterable[int], *, timeout_s: float
+    ) -> list[TopicPartition] | Rejection:
+        """Return the offsets that a consumer group has committed, or the refusal of its request.
+
+        Raises KafkaUnavailable.
+        """
+        requested = [TopicPartition(topic, partition) for partition in partitions]
+        results = self._traced(
+            "OffsetFetch", lambda: {group: self._request_committed(group, requested, timeout_s)}
+        )
+        committed: list[TopicPartition] | Rejection = self.require_response(results)[group]
+        return committed
+
+    def _request_committed(
+        self, group: str, partitions: list[TopicPartition], timeout_s: float
+    ) -> list[TopicPartition] | Rejection:
+        # Not AdminClient.list_consumer_group_offsets: after a response of a broker that is not the
+        # group's coordinator, librdkafka 2.16 uses the group of a consumer, and crashes.
+        consumer = self.consumer({"group.id": group, "enable.auto.commit": False})
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            while True:
+                left_s = max(_PAUSE_S, deadline_s - time.monotonic())
+                try:
+                    return _without_refusal(consumer.committed(partitions, timeout=left_s))
+                except KafkaException as error:
+                    refused = rejection(error.args[0])
+                if refused.cause is not Cause.UNAVAILABLE or left_s <= _PAUSE_S:
+                    return refused
+                # Meanwhile the consumer looks up the coordinator again.
+                consumer.poll(_PAUSE_S)
+        finally:
+            consumer.close()
 
     def produce(
         self,
@@ -409,6 +453,13 @@ def _admin_client(configuration: Mapping[str, Any], source: str) -> AdminClient:
         raise InvalidSettings(
             f"librdkafka refuses what {source} hold: {error.args[0].str()}"
         ) from error
+
+
+def _without_refusal(partitions: list[TopicPartition]) -> list[TopicPartition] | Rejection:
+    """Return the partitions, or the refusal of the first one that is refused."""
+    errors = (partition.error for partition in partitions)
+    refused = next((error for error in errors if error is not None), None)
+    return partitions if refused is None else rejection(refused)
 
 
 def outcomes(results: Mapping[Any, Any]) -> dict[Any, Rejection | None]:
