@@ -5,14 +5,14 @@ from collections.abc import Iterator, Mapping
 
 import httpx
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from gateways import Rig, code, running
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Phase, TopicRef
 from sluiceway_gateway.core.db.engine import Database
 from topics import Topics
+from waiting import until
 
 CHANNEL = "/v1/channels/flights"
 
@@ -58,11 +58,18 @@ def group() -> str:
 def commit_in_kafka(
     topics: Topics, group: str, topic: str, offsets: Mapping[int, int], metadata: str = ""
 ) -> None:
-    admin = AdminClient({"bootstrap.servers": topics.bootstrap_servers})
     places = [TopicPartition(topic, p, offset, metadata) for p, offset in offsets.items()]
-    request = ConsumerGroupTopicPartitions(group, places)
-    (future,) = admin.alter_consumer_group_offsets([request]).values()
-    future.result(timeout=60)
+    tool = Consumer(
+        {"bootstrap.servers": topics.bootstrap_servers, "group.id": group, "log_level": 3}
+    )
+
+    def commit() -> bool:
+        committed = tool.commit(offsets=places, asynchronous=False)
+        return all(partition.error is None for partition in committed)
+
+    # A new broker first creates its topic of group offsets.
+    until(commit, despite=KafkaException)
+    tool.close()
 
 
 def import_offsets(rig: Rig, group: str, uid: str, **body: str) -> httpx.Response:
