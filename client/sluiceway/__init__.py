@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sluiceway.channel import Channel
     from sluiceway.errors import SluicewayError
     from sluiceway.gateway import Gateway
+    from sluiceway.kafka.keys import Deleted
     from sluiceway.ports import InputPort, OutputPort
     from sluiceway.reader import ChannelReader
     from sluiceway.schema import Schema
@@ -25,6 +26,7 @@ _MODULES = {
     "ChannelReader": "reader",
     "ChannelWriter": "writer",
     "Connection": "api.models",
+    "Deleted": "kafka.keys",
     "Endpoint": "api.endpoints",
     "Gateway": "gateway",
     "InputPort": "ports",
@@ -41,6 +43,7 @@ __all__ = [
     "ChannelReader",
     "ChannelWriter",
     "Connection",
+    "Deleted",
     "Endpoint",
     "Gateway",
     "Heartbeat",

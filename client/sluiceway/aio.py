@@ -387,6 +387,7 @@ class Writer(_Endpoint[ChannelWriter]):
     """
 
     write = _awaited(ChannelWriter.write)
+    delete = _awaited(ChannelWriter.delete)
     flush = _awaited(ChannelWriter.flush)
     resolve = _awaited(ChannelWriter.resolve)
     end_offsets = _awaited(ChannelWriter.end_offsets)
@@ -720,6 +721,11 @@ class Channel(_Wrapper[SyncChannel]):
     def schema(self) -> Schema:
         """The schema that writers and readers use: the given one, else the channel's newest."""
         return self._sync.schema
+
+    @property
+    def compacted(self) -> bool:
+        """Whether Kafka keeps the last record of each key, so that keys can be deleted."""
+        return self._sync.compacted
 
     @property
     def adopted(self) -> bool:

@@ -119,6 +119,11 @@ class Channel:
         return self._resource.adopted_topic is not None
 
     @property
+    def compacted(self) -> bool:
+        """Whether Kafka keeps the last record of each key, so that keys can be deleted."""
+        return "compact" in self.config.get("cleanup.policy", "")
+
+    @property
     def schema(self) -> Schema:
         """The schema that writers and readers use: the given one, else the channel's newest."""
         return self._schema or Schema.parse(self._resource.schema_definition)
@@ -468,6 +473,8 @@ class Channel:
         share_connection: bool = False,
         snapshot: int | datetime | None = None,
         as_: type[R] | None = None,
+        deletes: bool = False,
+        key: str | None = None,
         config: Mapping[str, object] | None = None,
     ) -> ChannelReader[R]:
         """Open a reader; see ChannelReader for the other arguments.
@@ -542,6 +549,8 @@ class Channel:
                 share_connection=share_connection,
                 visibility=visibility,
                 as_=as_,
+                deletes=deletes,
+                key=key,
                 **callbacks,
             )
         except BaseException as error:

@@ -30,6 +30,7 @@ from sluiceway.errors import (
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.fetcher import Fetcher
 from sluiceway.kafka.io_thread import SHARED_CONSUMERS
+from sluiceway.kafka.keys import KeyField
 from sluiceway.ledger.committed_stream import open_stream
 from sluiceway.ledger.visibility import Visibility
 from sluiceway.ledger.write_batch import Block
@@ -86,6 +87,9 @@ class ChannelReader(ChannelEndpoint, Generic[R]):
     below its end; after `timeout_s` without a record it raises SluicewayTimeout, which names one of
     them.
 
+    A message without a value deletes a key on a compacted channel, and is skipped. With `deletes`,
+    `Deleted(key=...)` is returned in its place, and counts as a record.
+
     `position()` is exact to the record: a reader that starts there reads exactly the rest. A
     reader with a group shares the channel with the group's other members; `commit()` stores its
     positions with the gateway, and its successor continues there. Nothing is committed implicitly.
@@ -114,6 +118,8 @@ class ChannelReader(ChannelEndpoint, Generic[R]):
         share_connection: bool = False,
         visibility: Visibility | None = None,
         as_: type[R] | None = None,
+        deletes: bool = False,
+        key: str | None = None,
     ) -> None:
         """Open a reader.
 
@@ -127,7 +133,9 @@ class ChannelReader(ChannelEndpoint, Generic[R]):
         committed part of an exactly-once channel. `as_` is the class of records: a dataclass, a
         pydantic model, a msgspec.Struct, an attrs class, a NamedTuple or a TypedDict. Its instances
         are validated as its library does when it reads data; a record that is not valid raises
-        ValidationFailed, and the position stays before it.
+        ValidationFailed, and the position stays before it. `deletes` returns deletes, from any
+        channel without exactly-once delivery; batches and tables have none. With `key`, the field
+        that is the writer's `key`, their keys are values of this field, without it bytes.
 
         `handle` makes the reader an endpoint, with the partitions and committed positions of its
         group. With `until="finished"`, `writers` is the least number that has to attach, 0 to
@@ -155,12 +163,24 @@ class ChannelReader(ChannelEndpoint, Generic[R]):
                     "open_timeout_s limits the wait for writers, which only a reader with "
                     "until='finished' has: leave it out"
                 )
+        if deletes and connection.delivery == "exactly_once":
+            raise OptionError(
+                f"the channel {connection.channel_name!r} has the delivery exactly_once, which "
+                "has no deletes: leave deletes out"
+            )
+        if key is not None and not deletes:
+            raise OptionError(
+                f"key is {key!r}, but a reader uses it for the keys of deletes: give deletes=True "
+                "as well, or leave it out"
+            )
         super().__init__(handle)
         self.connection = connection
         self.schema = Schema.parse(connection.schema_definition)
         instances = None
         if as_ is not None:
             instances = Instances(as_, self.schema, connection.channel_name)
+        self._deletes = deletes
+        key_field = None if key is None else KeyField(key, self.schema)
         self._has_end = until is not None
         grouped = False
         chosen = offsets.chosen_partitions(partitions, connection.partitions)
@@ -184,6 +204,7 @@ class ChannelReader(ChannelEndpoint, Generic[R]):
             visibility=visibility,
             grouped=grouped,
             consumers=SHARED_CONSUMERS if share_connection else None,
+            whole_messages=deletes,
         )
         self._visibility = visibility
         self._committer = OffsetCommitter(
@@ -212,13 +233,15 @@ class ChannelReader(ChannelEndpoint, Generic[R]):
             )
             self._fetcher = Fetcher(
                 connection,
-                decoder_for(connection, target=self.schema, refresh=refresh),
+                decoder_for(connection, target=self.schema, refresh=refresh, deletes=deletes),
                 self._stream,
                 positions=self._start_positions(start, chosen, committed),
                 end_offsets=self._stop_condition,
                 skip_corrupt=on_corrupt == "skip",
                 timeout_s=timeout_s,
                 instances=instances,
+                deletes=deletes,
+                key=key_field,
             )
             self._committer.start_at(self._fetcher.position())
             if handle is not None:
@@ -302,13 +325,21 @@ class ChannelReader(ChannelEndpoint, Generic[R]):
         """Yield the records as RecordBatches of `schema.arrow`, as large as they arrive.
 
         A batch counts as returned when it is yielded. Raises SchemaMismatch, before it reads
-        anything, for a schema with a union of several types.
+        anything, for a schema with a union of several types, and OptionError with `deletes`.
         """
         self.require_batches()
         return iter(lambda: self._next(self._fetcher.batch), None)
 
     def require_batches(self) -> None:
-        """Raise SchemaMismatch for a schema with a union of several types."""
+        """Raise SchemaMismatch for a schema with a union of several types.
+
+        OptionError for a reader with `deletes`.
+        """
+        if self._deletes:
+            raise OptionError(
+                "batches and tables have no deletes, which this reader returns (deletes=True): "
+                "read records, by iteration or with read()"
+            )
         if path := find_union(self.schema.record):
             raise SchemaMismatch(
                 f"the field {path!r} is a union of several types, which batches do not support: "

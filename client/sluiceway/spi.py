@@ -64,6 +64,7 @@ from sluiceway.kafka.errors import (
     translate_error,
 )
 from sluiceway.kafka.io_thread import SHARED_CONSUMERS, Consumers
+from sluiceway.kafka.keys import KeyField, deletes_of
 from sluiceway.kafka.partitioner import partition_of, partitioning
 from sluiceway.kafka.producer import IdempotentProducer
 from sluiceway.kafka.topic import TopicIdentity
@@ -103,6 +104,7 @@ __all__ += ["SHARED_CONSUMERS", "Consumers", "FetchedMessages", "IdleTimeout"]
 __all__ += ["PartitionStream", "Watermarks"]
 __all__ += ["CommittedStream", "Visibility", "fixed_visibility", "open_stream", "visibility_of"]
 __all__ += ["Corrupt", "Interval", "KnownCommit", "corrupt_error", "decoder_for", "gc_paused"]
+__all__ += ["KeyField", "deletes_of"]
 # Writing: messages, and the batches of exactly-once channels.
 __all__ += ["IdempotentProducer", "PreparedRecords", "RecordAccumulator", "to_batches"]
 __all__ += ["DeliveredIntervals", "WriterEndpoint", "WrittenRecords"]

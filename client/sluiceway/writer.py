@@ -218,6 +218,41 @@ class ChannelWriter(ChannelEndpoint):
             return self._write_batches(prepared)
         if not self._row_by_row:
             return self._write_batches(self._rows.to_batches(prepared.values))
+        return self._buffer(prepared)
+
+    def delete(self, key: Any) -> None:
+        """Delete all records with a key that were written before, once Kafka compacts the topic.
+
+        Writes a message with the key and without a value, in the order of the writes; see `deletes`
+        of `ChannelReader`. `key` is a value of the writer's `key` field, or what its key function
+        returns; the message is one record in its counts. Raises OptionError for a key of another
+        type, for a writer without `key`, and on channels that are not compacted or exactly_once;
+        otherwise like `write`.
+        """
+        self.require_open()
+        connection = self.connection
+        if not connection.compacted:
+            exactly_once = connection.delivery == "exactly_once"
+            raise OptionError(
+                f"the channel {connection.channel_name!r} has no deletes: "
+                + (
+                    "its delivery is exactly_once, which excludes compaction. Write a record that "
+                    "says it, or use a channel with the delivery at_least_once"
+                    if exactly_once
+                    else "its topic is not compacted. Set cleanup.policy to compact, as by "
+                    'channel.update(config={"cleanup.policy": "compact"}), and open the writer '
+                    "again"
+                )
+            )
+        encoded = self._partitioning.encode_key(key)
+        if not self._accumulator.fits(encoded):
+            raise OptionError(
+                f"the key to delete has {len(encoded):,} bytes, too many for a message of the "
+                f"channel {connection.channel_name!r}"
+            )
+        self._buffer(Rows(encoded))
+
+    def _buffer(self, prepared: Rows) -> int:
         count = len(prepared.values)
         buffered = self._rows.add(prepared)
         if not buffered:

@@ -191,6 +191,7 @@ class Connection:
     the records of a reader. `schemas` are all schemas that the channel's messages may have, the
     oldest first; by default, only the one in use. `delivery` is `at_least_once` or `exactly_once`.
     `partitioner` is the rule for the partitions of keys: `murmur2`, `consistent_random`, `fnv1a`.
+    `compacted`: Kafka keeps the last message of a key, and deletes the key by one without a value.
 
     A connection is plain data and can be pickled. `kafka` may contain credentials: the `repr`
     omits it, and its own `repr` masks them.
@@ -210,6 +211,7 @@ class Connection:
     schemas: Annotated[tuple[SchemaVersion, ...], JsonPath(read=_versions)] = ()
     delivery: str = "at_least_once"
     partitioner: str = "murmur2"
+    compacted: Annotated[bool, JsonPath("topic", "compacted")] = False
 
     def __post_init__(self) -> None:
         if not self.schemas:

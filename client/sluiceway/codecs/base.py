@@ -61,7 +61,7 @@ class Codec(Protocol):
     def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
         """Encode a valid `batch` of exactly the schema `Schema.arrow` as message values.
 
-        Only the format `bytes` has tombstones. No value is longer than `limit_bytes`. Raises
+        Only values of the format `bytes` may be null. No value is longer than `limit_bytes`. Raises
         RecordTooLarge with the index in `batch` of the first record that does not fit, and
         InvalidRecord with that of a record which the format cannot represent.
         """

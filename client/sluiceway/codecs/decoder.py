@@ -173,6 +173,7 @@ class Decoder:
     `schemas` are the channel's schemas by id. `look_up` is called once for each unknown id;
     without it, messages of unknown ids are not skippable. A message of `json` is not skippable if
     another of the channel's schemas can read it; for such, `look_up` is called once a second.
+    With `skip_deletes`, null values are deletes, which have no records and are not corrupt.
     Raises OptionError for an unknown format, and the errors of `codec`.
     """
 
@@ -183,12 +184,14 @@ class Decoder:
         schemas: Mapping[int, Schema],
         *,
         look_up: LookUp | None = None,
+        skip_deletes: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._format = format
         self._target = target
         self._schemas = dict(schemas)
         self._look_up = look_up
+        self._skip_deletes = skip_deletes
         self._clock = clock
         self._unknown_ids: set[int] = set()
         self._by_id: dict[int, _Readable | _Unreadable] = {}
@@ -207,6 +210,16 @@ class Decoder:
         The contract is that of `Codec.decode`. Raises the errors of `look_up`, and may then be
         called again.
         """
+        if not self._skip_deletes or None not in values:
+            return self._decode(values)
+        present = [index for index, value in enumerate(values) if value is not None]
+        decoded = self._decode([values[index] for index in present])
+        counts: np.ndarray[Any, Any] = np.zeros(len(values), np.int64)
+        counts[present] = 1 if decoded.counts is None else decoded.counts
+        corrupt = [replace(message, index=present[message.index]) for message in decoded.corrupt]
+        return Decoded(batches=decoded.batches, counts=counts.tolist(), corrupt=corrupt)
+
+    def _decode(self, values: Sequence[bytes | None]) -> Decoded:
         if self._format == "json":
             return self._decode_by_names(values)
         decoded = self._decode_usual(values)
@@ -355,16 +368,29 @@ def _nullable(schema: Schema) -> bool:
 
 
 def decoder_for(
-    connection: Connection, *, target: Schema, refresh: Callable[[], Connection] | None
+    connection: Connection,
+    *,
+    target: Schema,
+    refresh: Callable[[], Connection] | None,
+    deletes: bool = False,
 ) -> Decoder:
     """Return the decoder for a channel's messages, to records of `target`.
 
+    Null values are deletes on a compacted channel and with `deletes`; without it, a null of the
+    format `bytes` is a record if `target` allows it. Elsewhere they are corrupt.
     `refresh` returns a new connection when a message has an unknown schema id; its exceptions pass
     through `decode`. Without it, messages of unknown ids are not skippable. Raises InvalidSchema,
     UnsupportedType.
     """
     look_up = None if refresh is None else lambda _: _schemas(refresh())
-    return Decoder(connection.format, target, _schemas(connection), look_up=look_up)
+    null_is_record = connection.format == "bytes" and _nullable(target)
+    return Decoder(
+        connection.format,
+        target,
+        _schemas(connection),
+        look_up=look_up,
+        skip_deletes=deletes or (connection.compacted and not null_is_record),
+    )
 
 
 def corrupt_error(

@@ -94,7 +94,8 @@ class WireFormatValidator:
     A value of an `avro` channel must begin with the byte 0 and one of the channel's schema ids, a
     value of an `arrow` channel with an envelope that has such an id, and a value of a `json`
     channel with a JSON object, which registry clients' prefix may precede. A `bytes` channel
-    accepts any value. The rest of the value is not checked. `refresh` requests the connection
+    accepts any value. A compacted channel accepts null, which deletes a key. The rest of the value
+    is not checked. `refresh` requests the connection
     again, once for each unknown id.
     """
 
@@ -104,7 +105,7 @@ class WireFormatValidator:
         self._refresh = refresh
         self._prefixes: set[bytes] = set()
         self._unknown_ids: set[int] = set()
-        self._tombstones = False
+        self._tombstones = connection.compacted
         self._add(connection)
 
     @property
@@ -126,8 +127,8 @@ class WireFormatValidator:
         if value is None and not self._tombstones:
             return (
                 f"the channel {self._channel!r} of format {self._format} does not accept "
-                "tombstones: each message must be a record of its schema. Channels of format "
-                "bytes may allow them"
+                "tombstones: each message must be a record of its schema. Compacted channels "
+                "have them, and channels of format bytes may allow them"
             )
         if value is None:
             return None
@@ -176,7 +177,7 @@ class WireFormatValidator:
         }
         if self._format == "bytes":
             (field,) = Schema.parse(connection.schema_definition).record.fields
-            self._tombstones = isinstance(field.type, Nullable)
+            self._tombstones = connection.compacted or isinstance(field.type, Nullable)
 
 
 def _prefix(id_: int) -> bytes | None:

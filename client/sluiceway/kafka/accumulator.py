@@ -38,6 +38,10 @@ class RecordAccumulator(ABC):
         self._partitioning = partitioning
         self._limit_bytes = limit_bytes
 
+    def fits(self, key: bytes) -> bool:
+        """Whether the delete of a key fits into a message."""
+        return len(key) <= self._limit_bytes
+
     @staticmethod
     def of(
         connection: Connection, schema: Schema, partitioning: Partitioning, *, batch_records: int
@@ -46,12 +50,15 @@ class RecordAccumulator(ABC):
         encoder = codec(connection.format, schema, connection.schema_id)
         limit_bytes = connection.max_message_bytes - _FRAMING_BYTES
         if connection.format == "arrow":
-            return _BatchMessages(encoder, partitioning, limit_bytes, batch_records)
+            if not (connection.compacted and partitioning.has_keys):
+                return _BatchMessages(encoder, partitioning, limit_bytes, batch_records)
+            # Compaction keeps the last message of a key.
+            encoder = _SingleRecords(encoder)
         return _RecordMessages(encoder, partitioning, limit_bytes)
 
     @abstractmethod
-    def add(self, batches: Sequence[pa.RecordBatch]) -> Messages:
-        """Encode one write and return the messages that are full.
+    def add(self, batches: Sequence[pa.RecordBatch | list[bytes]]) -> Messages:
+        """Encode one write and return the messages that are full; a list has deleted keys.
 
         Raises RecordTooLarge, InvalidRecord and OptionError with record numbers of the write.
         """
@@ -92,12 +99,19 @@ def _json_expansion(schema: Schema) -> int:
 class _RecordMessages(RecordAccumulator):
     """One message per record."""
 
-    def add(self, batches: Sequence[pa.RecordBatch]) -> Messages:
+    def add(self, batches: Sequence[pa.RecordBatch | list[bytes]]) -> Messages:
         values: list[pa.Array] = []
         keys: list[pa.Array] = []
         targets: list[Numbers] = []
         first = 0
         for batch in batches:
+            if isinstance(batch, list):
+                assigned = self._partitioning.assign_keys(batch)
+                keys.append(pa.array(batch, pa.binary()))
+                targets.append(_as_targets(assigned.partitions, len(batch)))
+                values.append(pa.array([None] * len(batch), pa.binary()))
+                first += len(batch)
+                continue
             assigned = self._partitioning.assign(batch, first)
             limit_bytes = self._limit_bytes
             if assigned.keys is not None:
@@ -112,6 +126,22 @@ class _RecordMessages(RecordAccumulator):
             keys=pa.chunked_array(keys, pa.binary()) if keys else None,
             partitions=self._resolved(targets),
         )
+
+
+class _SingleRecords:
+    """A codec whose messages have one record each."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self.decoded_schema = codec.decoded_schema
+        self.decode = codec.decode
+
+    def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
+        values: list[pa.Array] = []
+        for row in range(batch.num_rows):
+            one = batch.slice(row, 1)
+            values += _encoded(self._codec, one, limit_bytes, [row]).values.chunks
+        return Encoded(values=pa.chunked_array(values, pa.binary()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,10 +174,11 @@ class _BatchMessages(RecordAccumulator):
         self._batch_records = batch_records
         self._pending: dict[int | None, _Pending] = {}
 
-    def add(self, batches: Sequence[pa.RecordBatch]) -> Messages:
+    def add(self, batches: Sequence[pa.RecordBatch | list[bytes]]) -> Messages:
         added: dict[int | None, list[tuple[pa.RecordBatch, Sequence[int]]]] = {}
         first = 0
         for batch in batches:
+            assert isinstance(batch, pa.RecordBatch)  # noqa: S101 - such writers refuse deletes
             for target, part, row_numbers in self._partitioning.split(batch, first):
                 added.setdefault(target, []).append((part, row_numbers))
             first += batch.num_rows

@@ -4,6 +4,7 @@ import bisect
 import operator
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 from sluiceway.api.endpoints import Position
 from sluiceway.codecs import Corrupt, Decoded
 from sluiceway.errors import OptionError
+from sluiceway.kafka.keys import Deleted
 from sluiceway.records import to_records
 from sluiceway.records.instances import Instances
 
@@ -19,6 +21,20 @@ __all__ = ["CompletedFetch"]
 
 _MAX_ROWS: Final = 8192
 """Rows converted at once: a message of 1 MB may hold millions."""
+
+
+@dataclass(frozen=True)
+class _Deletes:
+    """The keys of consecutive deletes, in the place of a batch."""
+
+    keys: list[Any]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.keys)
+
+    def slice(self, start: int, length: int) -> "_Deletes":
+        return _Deletes(self.keys[start : start + length])
 
 
 class CompletedFetch:
@@ -30,6 +46,8 @@ class CompletedFetch:
     accordingly. With `skip`, corrupt messages are skipped; messages with an unreadable schema never
     are. Otherwise the fetch stops before the first undecodable message, `failed`, and continues
     after it once a seek has skipped it.
+
+    `deletes` has the keys of deletes by the indices of their messages; each is returned as Deleted.
 
     `instances` makes the records instances of a class. Those of `records` then end before one that
     is invalid, and the next call raises ValidationFailed.
@@ -45,6 +63,7 @@ class CompletedFetch:
         *,
         skip: bool,
         instances: Instances | None = None,
+        deletes: Mapping[int, Any] | None = None,
     ) -> None:
         self._instances = instances
         self._corrupt = [corrupt for corrupt in decoded.corrupt if skip and corrupt.skippable]
@@ -57,7 +76,10 @@ class CompletedFetch:
         self._starts = [*accumulate((len(offsets) for _, offsets in self._chunks), initial=0)]
         self._counts = decoded.counts
         self._records_done: dict[int, int] = {}
+        batches: Sequence[pa.RecordBatch | _Deletes]
         batches = self._resumed(decoded.batches, positions)
+        if deletes:
+            batches = self._with_deletes(batches, deletes)
         self._batches = deque(batch for batch in batches if batch.num_rows)
         # Converted rows of the first batch, which stays in the queue until all are converted.
         self._row = 0
@@ -117,8 +139,10 @@ class CompletedFetch:
             self._converted_rows += len(records)
         return self._records
 
-    def _convert(self, rows: pa.RecordBatch) -> list[Any]:
+    def _convert(self, rows: "pa.RecordBatch | _Deletes") -> list[Any]:
         """Return rows as records up to an invalid one. If it is first, raises ValidationFailed."""
+        if isinstance(rows, _Deletes):
+            return [Deleted(key=key) for key in rows.keys]
         if self._instances is None:
             return to_records(rows)
         records, invalid = self._instances.of(rows)
@@ -216,16 +240,39 @@ class CompletedFetch:
         self._limit = self._failures[0].index if self._failures else self._starts[-1]
         self._rows += self._limit - before if counts is None else sum(counts[before : self._limit])
 
-    def _next_rows(self, limit: int) -> pa.RecordBatch:
+    def _next_rows(self, limit: int) -> "pa.RecordBatch | _Deletes":
         """Return up to `limit` rows of the current or the next batch, before `failed`."""
         if self._row == self._batches[0].num_rows:
             self._batches.popleft()
             self._row = 0
         return self._batches[0].slice(self._row, min(limit, self._rows - self._converted_rows))
 
+    def _with_deletes(
+        self, batches: Sequence[pa.RecordBatch], deletes: Mapping[int, Any]
+    ) -> "list[pa.RecordBatch | _Deletes]":
+        """Insert deletes between the records before and after them, and count them."""
+        counts = self._counts = list(self._counts or [1] * self._starts[-1])
+        rows_before = [0, *accumulate(counts)]
+        merged: list[pa.RecordBatch | _Deletes] = []
+        rest, first = deque(batches), 0
+        for index, key in sorted(deletes.items()):
+            counts[index] = 1
+            while rest and first < rows_before[index]:
+                batch = rest.popleft()
+                part = batch.slice(0, rows_before[index] - first)
+                merged.append(part)
+                first += part.num_rows
+                if part.num_rows < batch.num_rows:
+                    rest.appendleft(batch.slice(part.num_rows))
+            if merged and isinstance(merged[-1], _Deletes):
+                merged[-1].keys.append(key)
+            else:
+                merged.append(_Deletes([key]))
+        return [*merged, *rest]
+
     def _resumed(
         self, batches: list[pa.RecordBatch], positions: Mapping[int, Position]
-    ) -> list[pa.RecordBatch]:
+    ) -> Sequence[pa.RecordBatch]:
         """Remove records that a position within a message counts as done."""
         inside = {p: position for p, position in positions.items() if position.records}
         for (partition, offsets), index in zip(self._chunks, self._starts, strict=False):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
+from confluent_kafka import Message
 
 from sluiceway.api.endpoints import Position
 from sluiceway.api.models import Connection
@@ -18,6 +19,7 @@ from sluiceway.concurrency import FairLock, this_process
 from sluiceway.errors import KafkaFailure, KafkaUnavailable, SluicewayError
 from sluiceway.kafka.completed_fetch import CompletedFetch
 from sluiceway.kafka.consumer import FetchedMessages, IdleTimeout, PartitionStream
+from sluiceway.kafka.keys import KeyField, deletes_of
 from sluiceway.records.instances import Instances
 
 __all__ = ["EndOffsets", "Fetcher"]
@@ -45,7 +47,8 @@ class EndOffsets(Protocol):
 class Fetcher:
     """Fetches messages of the assigned partitions, and returns their records.
 
-    `instances` makes them instances of a class.
+    `instances` makes them instances of a class. With `deletes`, the stream has whole messages, and
+    deletes are returned as Deleted, with their keys as values of the field `key`, or as bytes.
 
     A position moves only when records are returned, or when there are certainly none between the
     old and the new position.
@@ -67,6 +70,8 @@ class Fetcher:
         skip_corrupt: bool,
         timeout_s: float,
         instances: Instances | None = None,
+        deletes: bool = False,
+        key: KeyField | None = None,
     ) -> None:
         self.turn = FairLock()
         self._process = this_process()
@@ -76,6 +81,8 @@ class Fetcher:
         self._stream = stream
         self._skip_corrupt = skip_corrupt
         self._instances = instances
+        self._deletes = deletes
+        self._key = key
         self._end_offsets = end_offsets
         self._positions = dict(positions)
         self._known_ends = end_offsets.ends()
@@ -419,15 +426,20 @@ class Fetcher:
             fetched = replace(fetched, chunks=before_ends)
         completed: CompletedFetch | None = None
         failure: SluicewayError | None = None
-        if values := fetched.items:
+        if items := fetched.items:
             try:
+                values = [*map(Message.value, items)] if self._deletes else items
                 decoded = self._decoder.decode(values)
+                deletes: Mapping[int, Any] = {}
+                if self._deletes:
+                    deletes, decoded = deletes_of(items, decoded, self._key)
                 completed = CompletedFetch(
                     [(chunk.partition, chunk.offsets) for chunk in fetched.chunks],
                     decoded,
                     self._positions,
                     skip=self._skip_corrupt,
                     instances=self._instances,
+                    deletes=deletes,
                 )
                 _log_skipped(self._connection.channel_name, completed.skipped)
             except SluicewayError as error:

@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from sluiceway.api.arguments import whole_number
 from sluiceway.errors import IncompatibleGateway, OptionError
+from sluiceway.kafka.keys import KeyField, key_bytes
 from sluiceway.kafka.messages import Numbers
 from sluiceway.records import to_records
 from sluiceway.schema import Schema
-from sluiceway.schema.types import find_union
 
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -173,6 +173,7 @@ class Partitioning:
     """
 
     follows_growth = True
+    has_keys = False
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
@@ -202,6 +203,18 @@ class Partitioning:
         """
         del batch, first
         return KeysAndPartitions()
+
+    def encode_key(self, key: Any) -> bytes:
+        """Return the key of a delete. Raises OptionError, also for a writer without keys."""
+        del key
+        raise OptionError(
+            "this writer has no keys, by which records are deleted: open it with the key of the "
+            'records, as in channel.writer(key="id")'
+        )
+
+    def assign_keys(self, keys: Sequence[bytes | None]) -> KeysAndPartitions:
+        """Return these keys with their partitions."""
+        return KeysAndPartitions(keys=keys)
 
     def split(
         self, batch: pa.RecordBatch, first: int
@@ -244,12 +257,13 @@ class _ByKey(Partitioning):
     """
 
     follows_growth = False
+    has_keys = True
 
     def __init__(self, partitions: int, key_partitioner: str) -> None:
         super().__init__(partitions)
         self._key_partitioner = key_partitioner
 
-    def _hashed(self, keys: Sequence[bytes | None]) -> KeysAndPartitions:
+    def assign_keys(self, keys: Sequence[bytes | None]) -> KeysAndPartitions:
         partitions = partitions_of(keys, self.partitions, self._key_partitioner)
         return KeysAndPartitions(keys=keys, partitions=partitions)
 
@@ -257,36 +271,16 @@ class _ByKey(Partitioning):
 class _ByField(_ByKey):
     def __init__(self, partitions: int, key_partitioner: str, field: str, schema: Schema) -> None:
         super().__init__(partitions, key_partitioner)
-        names = schema.arrow.names
-        if field not in names:
-            raise OptionError(f"key is {field!r}; the channel has the fields {', '.join(names)}")
-        if find_union(schema.select([field]).record):
-            raise OptionError(
-                f"key is {field!r}, a field with a union of several types; give a function that "
-                "returns a string, bytes or an int for a record"
-            )
-        kind = schema.arrow.field(field).type
-        self._field = field
-        if pa.types.is_int32(kind):
-            self._to_bytes: Callable[[Any], bytes] = struct.Struct(">i").pack
-        elif pa.types.is_int64(kind):
-            self._to_bytes = struct.Struct(">q").pack
-        elif pa.types.is_string(kind):
-            self._to_bytes = str.encode
-        elif pa.types.is_binary(kind):
-            self._to_bytes = bytes
-        else:
-            raise OptionError(
-                f"key is {field!r}, a field of type {kind}; a key is a string, bytes, an int or a "
-                "long. For other types give a function that returns one of these for a record; "
-                "Spark needs a column of one of these types"
-            )
+        self._field = KeyField(field, schema)
 
     def assign(self, batch: pa.RecordBatch, first: int) -> KeysAndPartitions:
         del first
-        to_bytes = self._to_bytes
-        values = batch.column(self._field).to_pylist()
-        return self._hashed([None if value is None else to_bytes(value) for value in values])
+        encode = self._field.encode
+        values = batch.column(self._field.name).to_pylist()
+        return self.assign_keys([None if value is None else encode(value) for value in values])
+
+    def encode_key(self, key: Any) -> bytes:
+        return self._field.checked(key)
 
 
 class _ByKeyFunction(_ByKey):
@@ -300,18 +294,23 @@ class _ByKeyFunction(_ByKey):
         keys: list[bytes | None] = []
         for index, record in enumerate(to_records(batch), first):
             key = self._function(record)
-            if key is None or type(key) is bytes:
-                keys.append(key)
-            elif type(key) is str:
-                keys.append(key.encode())
-            elif (number := whole_number(key, -(2**63), 2**63)) is not None:
-                keys.append(struct.pack(">q", number))
-            else:
+            encoded = key_bytes(key)
+            if encoded is None and key is not None:
                 raise OptionError(
                     f"the key function returned {key!r} for record {index}; a key is a str, bytes, "
                     "an int of 64 bits, or None. No record of this write was sent"
                 )
-        return self._hashed(keys)
+            keys.append(encoded)
+        return self.assign_keys(keys)
+
+    def encode_key(self, key: Any) -> bytes:
+        encoded = key_bytes(key)
+        if encoded is None:
+            raise OptionError(
+                f"the key to delete is {key!r}; it takes what the writer's key function returns: "
+                "a str, bytes, or an int of 64 bits"
+            )
+        return encoded
 
 
 class _ByPartitioner(Partitioning):

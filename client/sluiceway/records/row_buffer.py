@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -38,17 +39,17 @@ _Check = Callable[[Any], int]
 
 
 class Rows:
-    """Records that `RowBuffer.check` has accepted.
+    """Records that `RowBuffer.check` has accepted, or the key of a delete.
 
-    `values` has a tuple for each, in the order of the schema's fields; `size_bytes` is an upper
-    bound of their encoded size.
+    `values` has a tuple for each record, in the order of the schema's fields, or the key's bytes;
+    `size_bytes` is an upper bound of their encoded size.
     """
 
     __slots__ = ("size_bytes", "values")
 
-    def __init__(self) -> None:
-        self.values: list[tuple[Any, ...]] = []
-        self.size_bytes = 0
+    def __init__(self, deleted_key: bytes | None = None) -> None:
+        self.values: list[Any] = [] if deleted_key is None else [deleted_key]
+        self.size_bytes = 0 if deleted_key is None else len(deleted_key) + _VALUE_BYTES
 
 
 class RowBuffer:
@@ -92,7 +93,7 @@ class RowBuffer:
         self._fixed_bytes = _VALUE_BYTES * len(record.fields)
         # No call is made with it held: a signal's handler that writes or flushes may come there.
         self._lock = threading.Lock()
-        self._rows: list[tuple[Any, ...]] = []
+        self._rows: list[Any] = []
         self._count = self._size_bytes = 0
         self.added = 0
         """The number of rows added so far."""
@@ -135,11 +136,19 @@ class RowBuffer:
         with self._lock:
             self._closed = True
 
-    def drain(self) -> list[pa.RecordBatch]:
-        """Remove all rows and return them as a batch; none give an empty list."""
+    def drain(self) -> list[pa.RecordBatch | list[bytes]]:
+        """Remove all rows and return them as batches, and deletes between them as lists of keys."""
         with self._lock:
             rows, self._rows, self._count, self._size_bytes = self._rows, [], 0, 0
-        return self.to_batches(rows)
+        if bytes not in set(map(type, rows)):
+            return self.to_batches(rows)
+        if bytes not in set(map(type, rows)):
+            return [*self.to_batches(rows)]
+        drained: list[pa.RecordBatch | list[bytes]] = []
+        for kind, group in itertools.groupby(rows, type):
+            run = list(group)
+            drained += [run] if kind is bytes else self.to_batches(run)
+        return drained
 
     def to_batches(self, rows: Sequence[tuple[Any, ...]]) -> list[pa.RecordBatch]:
         """Convert the values of rows that `check` has returned."""

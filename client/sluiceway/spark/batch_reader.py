@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from sluiceway import Connection, Schema
 from sluiceway.errors import GatewayUnavailable, KafkaUnavailable, OffsetOutOfRange
 from sluiceway.spark.endpoints import Job, JobEndpoint, TaskSlice, reporting
-from sluiceway.spark.metadata_columns import MetadataColumns
+from sluiceway.spark.metadata_columns import DeletedRows, MetadataColumns
 from sluiceway.spark.offsets import (
     DEFAULT_MAX_MESSAGES,
     LossHandler,
@@ -38,10 +38,12 @@ from sluiceway.spi import (
     FetchedMessages,
     IdleTimeout,
     Interval,
+    KeyField,
     MaskedProperties,
     PartitionStream,
     corrupt_error,
     decoder_for,
+    deletes_of,
     fixed_visibility,
     open_stream,
     tracing,
@@ -312,22 +314,26 @@ def read_split(
             "run the job or restart the query when the gateway answers"
         )
 
-    target = selected_schema(Schema.parse(connection.schema_definition), columns)
-    decoder = decoder_for(connection, target=target, refresh=refresh)
+    schema = Schema.parse(connection.schema_definition)
+    target = selected_schema(schema, columns)
+    deletes = options.include_deletes
+    decoder = decoder_for(connection, target=target, refresh=refresh, deletes=deletes)
     transform = spark_transform(target)
+    key = None if options.key is None else KeyField(options.key, schema)
+    deleted_rows = DeletedRows(transform(pa.RecordBatch.from_pylist([], target.arrow)), key)
     selection = ColumnSelection(columns)
     metadata = MetadataColumns(options)
     config = MaskedProperties(_TUNING).over(options.kafka)
     properties = MaskedProperties(connection.kafka).over(config)
     # Without metadata columns, the values of messages are enough.
     whole = bool(metadata)
-    key = (connection.topic_name, connection.topic_id, connection.delivery, properties, whole)
+    pooled = (connection.topic_name, connection.topic_id, connection.delivery, properties, whole)
     timeout_s = _request_timeout_s(options)
 
     def new_stream() -> PartitionStream:
         return open_stream(connection, config, timeout_s=timeout_s, whole_messages=whole)
 
-    with STREAMS.borrow(key, new_stream) as stream:
+    with STREAMS.borrow(pooled, new_stream) as stream:
         if split.visible is not None:
             ends = {split.offsets.partition: split.offsets.end}
             runs = {split.offsets.partition: split.visible}
@@ -335,10 +341,14 @@ def read_split(
         for fetched in RangeFetcher(stream, split, options):
             items = fetched.items
             decoded = decoder.decode([*map(Message.value, items)] if whole else items)
+            keys: Mapping[int, object] = {}
+            if deletes:
+                keys, decoded = deletes_of(items, decoded, key)
             if decoded.corrupt:
                 _handle_corrupt(decoded.corrupt, fetched, connection.channel_name, options)
             batches = [transform(batch) for batch in decoded.batches]
-            for batch in metadata.append_to(batches, items, decoded.counts):
+            rows, counts = deleted_rows.insert(batches, decoded.counts, keys)
+            for batch in metadata.append_to(rows, items, counts):
                 yield selection.apply(batch)
         stream.drop([split.offsets.partition])
 

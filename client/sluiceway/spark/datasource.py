@@ -30,7 +30,7 @@ from sluiceway.spark.options import ReadOptions, WriteOptions
 from sluiceway.spark.types import require_readable, require_writable, struct_of
 from sluiceway.spark.worker import RefreshableConnection, Shipped, prepare_worker, traced
 from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter, TaskWriter
-from sluiceway.spi import partitioning, this_process, tracing
+from sluiceway.spi import KeyField, partitioning, this_process, tracing
 
 _KEY: Final = "sluiceway.options"
 _PREFIX: Final = "option."
@@ -207,6 +207,13 @@ class ChannelDataSource(Shipped, DataSource):
 
     def _checked_source(self, options: ReadOptions, struct: StructType) -> RefreshableConnection:
         source = self._source(options.channel)
+        if options.include_deletes and source.connection.delivery == "exactly_once":
+            raise OptionError(
+                f"the channel {options.channel!r} has the delivery exactly_once, which has no "
+                "deletes: remove includeDeletes"
+            )
+        if options.key is not None:
+            KeyField(options.key, _schema(source))  # raises OptionError
         columns = MetadataColumns(options).remove_from(struct, options.channel)
         of_table = any(_KEY in field.metadata for field in struct.fields)
         require_readable(columns, options.channel, _schema(source), of_table=of_table)

@@ -1,19 +1,22 @@
-"""Metadata columns: headers, partition, offset, timestamp, key."""
+"""Metadata columns: headers, partition, offset, timestamp, key, deletes; and rows of deletes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from sluiceway.errors import SchemaMismatch
 from sluiceway.spark.options import ReadOptions
 from sluiceway.spark.types import require_same_type, struct_of
+from sluiceway.spi import KeyField
 
 HEADERS: Final = "headers"
 METADATA: Final = "_metadata"
+DELETED: Final = "_deleted"
 
 _HEADERS_FIELD: Final = pa.field(
     HEADERS,
@@ -33,30 +36,46 @@ _METADATA_FIELD: Final = pa.field(
 )
 
 
+_DELETED_FIELD: Final = pa.field(DELETED, pa.bool_(), nullable=False)
+_OPTIONS: Final = {
+    HEADERS: "includeHeaders",
+    METADATA: "includeMetadata",
+    DELETED: "includeDeletes",
+}
+
+
 class MetadataColumns:
     """The metadata columns of a read. The records of one message share their values."""
 
     def __init__(self, options: ReadOptions) -> None:
+        self._deletes = options.include_deletes
         self._fields: list[pa.Field] = []
         if options.include_headers:
             self._fields.append(_HEADERS_FIELD)
         if options.include_metadata:
             self._fields.append(_METADATA_FIELD)
+        if options.include_deletes:
+            self._fields.append(_DELETED_FIELD)
 
     def __bool__(self) -> bool:
         """Whether there are any."""
         return bool(self._fields)
 
     def add_to(self, struct: StructType, channel: str) -> StructType:
-        """Return a channel's columns and these. Raises SchemaMismatch for a duplicate name."""
+        """Return a channel's columns and these; columns that deletes lack are nullable.
+
+        Raises SchemaMismatch for a duplicate name.
+        """
         for field in self._fields:
             if field.name in struct.names:
-                option = "includeHeaders" if field.name == HEADERS else "includeMetadata"
                 raise SchemaMismatch(
                     f"the channel {channel!r} has its own column {field.name!r}: read it "
-                    f"without {option}"
+                    f"without {_OPTIONS[field.name]}"
                 )
-        return StructType([*struct.fields, *struct_of(pa.schema(self._fields)).fields])
+        columns = struct.fields
+        if self._deletes:
+            columns = [StructField(field.name, field.dataType) for field in columns]
+        return StructType([*columns, *struct_of(pa.schema(self._fields)).fields])
 
     def remove_from(self, struct: StructType, channel: str) -> StructType:
         """Return `struct` without these columns. Raises SchemaMismatch for another type."""
@@ -64,6 +83,11 @@ class MetadataColumns:
         for field in struct.fields:
             if field.name in own.names:
                 require_same_type(field, own[field.name], channel)
+            elif self._deletes and not field.nullable:
+                raise SchemaMismatch(
+                    f"the column {field.name!r} is null in deletes of the channel {channel!r}: "
+                    "make it nullable in .schema(...), or read without includeDeletes"
+                )
         return StructType([field for field in struct.fields if field.name not in own.names])
 
     def append_to(
@@ -113,4 +137,45 @@ def _metadata(messages: Sequence[Message]) -> pa.Array:
     return pa.array([row(message) for message in messages], _METADATA_FIELD.type)
 
 
-_VALUES: Final = {HEADERS: _headers, METADATA: _metadata}
+def _deleted(messages: Sequence[Message]) -> pa.Array:
+    return pa.array([message.value() is None for message in messages], pa.bool_())
+
+
+_VALUES: Final = {HEADERS: _headers, METADATA: _metadata, DELETED: _deleted}
+
+
+class DeletedRows:
+    """Rows of deletes among the records of a read, of which `empty` is a batch without rows.
+
+    They are null, but for the column of the `key`.
+    """
+
+    def __init__(self, empty: pa.RecordBatch, key: KeyField | None) -> None:
+        self._schema = pa.schema([field.with_nullable(True) for field in empty.schema])
+        self._key = key if key is not None and key.name in empty.schema.names else None
+
+    def insert(
+        self,
+        batches: Sequence[pa.RecordBatch],
+        counts: Sequence[int] | None,
+        keys: Mapping[int, Any],
+    ) -> tuple[Sequence[pa.RecordBatch], Sequence[int] | None]:
+        """Return batches with a row for each of the `keys` by message, and their `counts`."""
+        if not keys or counts is None:
+            return batches, counts
+        deletes = np.zeros(len(counts), np.bool_)
+        deletes[[*keys]] = True
+        counts = np.where(deletes, 1, counts).tolist()
+        mask = np.repeat(deletes, counts)
+        rows = pa.array(np.cumsum(~mask) - 1, mask=mask)
+        records = [batch.cast(self._schema) for batch in batches]
+        table = pa.Table.from_batches(records, self._schema).take(rows).combine_chunks()
+        if self._key is not None:
+            place = table.schema.get_field_index(self._key.name)
+            values = pa.array(
+                [keys[index] for index in sorted(keys)], table.schema.field(place).type
+            )
+            column = table.column(place).combine_chunks()
+            filled = pc.replace_with_mask(column, pa.array(mask), values)
+            table = table.set_column(place, self._schema.field(place), filled)
+        return table.to_batches(), counts

@@ -22,6 +22,8 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "failOnDataLoss",
         "includeHeaders",
         "includeMetadata",
+        "includeDeletes",
+        "key",
         "kafkaConsumer.pollTimeoutMs",
     ),
     "batch read": ("endingOffsets", "endingTimestamp", "snapshot"),
@@ -195,6 +197,7 @@ class ReadOptions:
     `max_offsets_per_trigger` those per micro-batch (None: no limit). The read fails when Kafka
     sends nothing for `poll_timeout_ms`. `group` is a query's group (None: its name, or its id).
     `snapshot` is the number or the time of the commit as of which an exactly-once channel is read.
+    With `include_deletes`, deletes are rows, which are null but for the column `key`.
     """
 
     channel: str
@@ -209,6 +212,8 @@ class ReadOptions:
     fail_on_data_loss: bool
     include_headers: bool
     include_metadata: bool
+    include_deletes: bool = False
+    key: str | None = None
     poll_timeout_ms: int
     kafka: Mapping[str, str]
 
@@ -232,6 +237,13 @@ class ReadOptions:
                 f"startingTimestamp {times[0]} is after endingTimestamp {times[1]}, so nothing "
                 "would be read: exchange them"
             )
+        include_deletes = parser.flag("includeDeletes", default=False)
+        key = parser.text("key")
+        if key is not None and not include_deletes:
+            raise OptionError(
+                f"key is {key!r}, but a read uses it for the keys of deletes: add "
+                '.option("includeDeletes", "true"), or remove it'
+            )
         return cls(
             channel=channel,
             starting=starting,
@@ -245,6 +257,8 @@ class ReadOptions:
             fail_on_data_loss=parser.flag("failOnDataLoss", default=True),
             include_headers=parser.flag("includeHeaders", default=False),
             include_metadata=parser.flag("includeMetadata", default=False),
+            include_deletes=include_deletes,
+            key=key,
             poll_timeout_ms=parser.number("kafkaConsumer.pollTimeoutMs", 1, _MAX_TIMEOUT_MS)
             or 60_000,
             kafka=parser.kafka,

@@ -299,6 +299,11 @@ class Channel:
         return replace(self, conditions=tuple(conditions))
 
     @property
+    def compacted(self) -> bool:
+        """Whether Kafka keeps the last message of each key, and a null value deletes a key."""
+        return "compact" in self.spec.config.get("cleanup.policy", "")
+
+    @property
     def max_message_bytes(self) -> int:
         """Maximum message size of the topic."""
         return int(self.spec.config.get("max.message.bytes", DEFAULT_MAX_MESSAGE_BYTES))

@@ -295,6 +295,10 @@ def _connection_json(
             }
             for version in versions
         ],
-        "topic": vars(channel.topic) | {"max_message_bytes": channel.max_message_bytes},
+        "topic": {
+            **vars(channel.topic),
+            "max_message_bytes": channel.max_message_bytes,
+            "compacted": channel.compacted,
+        },
         "kafka": dict(kafka),
     }

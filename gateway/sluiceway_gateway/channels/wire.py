@@ -130,6 +130,7 @@ class ConnectionTopic(BaseModel):
     id: str
     partitions: int
     max_message_bytes: int
+    compacted: bool = Field(description="Whether its cleanup.policy includes compact")
 
 
 class KafkaProperties(BaseModel):

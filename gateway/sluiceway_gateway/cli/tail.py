@@ -2,11 +2,11 @@
 
 import math
 from contextlib import ExitStack
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
-from sluiceway import Channel, ChannelReader, Gateway
+from sluiceway import Channel, ChannelReader, Deleted, Gateway
 from sluiceway.errors import ChannelNotFound
 from sluiceway.records.json_values import json_value
 from sluiceway_gateway.cli import entry
@@ -20,6 +20,7 @@ _READ_TIMEOUT_S = 0.2
 @click.option("--from-beginning", is_flag=True, help="Start at the oldest record, not the end.")
 @click.option("--number", "-n", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option("--no-follow", is_flag=True, help="Print the existing records, then stop.")
+@click.option("--key", metavar="FIELD", help="The field whose values the keys of deletes are.")
 @click.option("--skip-corrupt", is_flag=True, help="Skip messages that cannot be decoded.")
 @entry.gateway_option
 def tail(
@@ -27,13 +28,15 @@ def tail(
     from_beginning: bool,
     number: int | None,
     no_follow: bool,
+    key: str | None,
     skip_corrupt: bool,
     url: str | None,
 ) -> None:
     """Print new records of the channel NAME, one JSON object per line; committed ones only.
 
     Dates and times are ISO 8601 strings, decimals and UUIDs strings, bytes base64, NaN and
-    infinities the strings NaN, Infinity and -Infinity.
+    infinities the strings NaN, Infinity and -Infinity. A delete is {"@deleted": KEY}, with the key
+    as text, or in base64.
     """
     start: Literal["earliest", "latest"] = "earliest" if from_beginning or no_follow else "latest"
     with Gateway(url, timeout_s=entry.retry_s()) as gateway, ExitStack() as stack:
@@ -45,6 +48,8 @@ def tail(
                     until="now" if no_follow else None,
                     start=start,
                     on_corrupt="skip" if skip_corrupt else "raise",
+                    deletes=channel.compacted,
+                    key=key,
                 )
             )
         _print(reader, number, "Kafka" if no_follow else f"records of the channel {name}")
@@ -73,5 +78,19 @@ def _print(reader: ChannelReader, number: int | None, awaited: str) -> None:
             records = reader.read(int(min(left, _READ_RECORDS)), timeout=_READ_TIMEOUT_S)
             if records:
                 notice.close()
-                click.echo("\n".join(entry.json_text(json_value(record)) for record in records))
+                click.echo("\n".join(entry.json_text(_line(record)) for record in records))
             left -= len(records)
+
+
+def _line(record: Any) -> Any:
+    if not isinstance(record, Deleted):
+        return json_value(record)
+    key = record.key
+    if isinstance(key, bytes):
+        try:
+            text = key.decode()
+        except UnicodeDecodeError:
+            text = ""
+        # Numbers are control characters, which nobody can read.
+        key = text if text.isprintable() else key
+    return {"@deleted": json_value(key)}

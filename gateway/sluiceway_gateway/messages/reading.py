@@ -292,7 +292,7 @@ class MessageReads:
         # Imported on use: the libraries take memory that most gateways do not need.
         from sluiceway_gateway.messages.records import MessageDecoder
 
-        decoder = MessageDecoder(channel.spec.format, versions)
+        decoder = MessageDecoder(channel.spec.format, versions, compacted=channel.compacted)
         exact = channel.spec.delivery is Delivery.EXACTLY_ONCE
         listed = self._listed(channel, messages) if exact and uncommitted else None
         return tuple(

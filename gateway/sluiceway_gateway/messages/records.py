@@ -26,19 +26,26 @@ __all__ = ["EncodedMessage", "MessageContent", "MessageDecoder", "encode", "part
 
 @dataclass(frozen=True, kw_only=True)
 class MessageContent:
-    """The first records of a message as JSON values, or the reason why there are none."""
+    """The first records of a message as JSON values, or the reason why there are none.
+
+    A `deleted` one deletes its key.
+    """
 
     schema: SchemaVersion | None = None
     records: Sequence[Any] = ()
     record_count: int = 0
     error: str | None = None
+    deleted: bool = False
 
 
 class MessageDecoder:
-    """Decodes messages of a channel, each by its writer's schema."""
+    """Decodes messages of a channel, each by its writer's schema; `compacted` ones have deletes."""
 
-    def __init__(self, format_: Format, versions: Sequence[SchemaVersion]) -> None:
+    def __init__(
+        self, format_: Format, versions: Sequence[SchemaVersion], *, compacted: bool = False
+    ) -> None:
         self._format = format_
+        self._compacted = compacted
         self._versions = {version.id: version for version in versions}
         self._decoders: dict[int, Decoder] = {}
 
@@ -47,6 +54,8 @@ class MessageDecoder:
         id_ = self._schema_id(value)
         version = None if id_ is None else self._versions.get(id_)
         decoded = self._decoder(id_).decode([value])
+        if decoded.corrupt and value is None and self._compacted:
+            return MessageContent(deleted=True)
         if decoded.corrupt:
             return MessageContent(schema=version, error=decoded.corrupt[0].reason)
         records: list[Any] = []

@@ -231,6 +231,7 @@ class MessageBody(BaseModel):
         "whose rest was left out. limit=1 cuts less"
     )
     error: str | None = Field(description="The reason why it has no records")
+    deleted: bool = Field(description="Whether it has no value and deletes its key")
     raw: BytesBody | None = Field(description="The value of a message of bytes, or with an error")
 
 
@@ -418,6 +419,7 @@ def _message_json(shown: ShownMessage, format_: Format, characters: int) -> dict
         "records": records,
         "truncated": truncated,
         "error": content.error,
+        "deleted": content.deleted,
         "raw": _bytes_json(message.value, characters) if with_raw else None,
     }
 

@@ -258,8 +258,7 @@ def _has_record_per_message(channel: Channel, last: StoredSample) -> bool:
     ledger = last.sample.ledger
     if ledger is not None and not ledger.is_gapless(last.sample.starts):
         return False
-    compacted = "compact" in channel.spec.config.get("cleanup.policy", "")
-    return channel.spec.format is not Format.ARROW and not channel.adopted and not compacted
+    return channel.spec.format is not Format.ARROW and not channel.adopted and not channel.compacted
 
 
 def _sum(numbers: Sequence[int | None]) -> int | None:

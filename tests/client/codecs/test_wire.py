@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given
@@ -112,28 +114,29 @@ def test_values_that_are_no_json_object_are_refused_with_advice(value):
     assert not JSON.may_refresh(value)
 
 
-def test_json_channels_have_no_tombstones():
+def test_only_compacted_channels_have_tombstones():
     assert "does not accept tombstones" in JSON.error(None)
     assert not JSON.accepts_any
+    compacted = WireFormatValidator(replace(CHANNEL, compacted=True), refresh=no_refresh)
+    assert compacted.error(None) is None
+    assert compacted.error(b"5") is not None
 
 
 def no_refresh():
     raise AssertionError
 
 
-JSON = WireFormatValidator(
-    Connection(
-        channel_name="c",
-        channel_uid="0" * 32,
-        generation=1,
-        format="json",
-        schema_id=7,
-        schema_definition=PRESENT.definition,
-        topic_name="t",
-        topic_id="i",
-        partitions=1,
-        max_message_bytes=1000,
-        kafka={},
-    ),
-    refresh=no_refresh,
+CHANNEL = Connection(
+    channel_name="c",
+    channel_uid="0" * 32,
+    generation=1,
+    format="json",
+    schema_id=7,
+    schema_definition=PRESENT.definition,
+    topic_name="t",
+    topic_id="i",
+    partitions=1,
+    max_message_bytes=1000,
+    kafka={},
 )
+JSON = WireFormatValidator(CHANNEL, refresh=no_refresh)

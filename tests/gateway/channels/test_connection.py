@@ -25,6 +25,7 @@ def test_a_ready_channel_returns_its_connection(rig: Rig, access: str) -> None:
             "id": "dG9waWM",
             "partitions": 3,
             "max_message_bytes": 2_000_000,
+            "compacted": False,
         },
         "kafka": {"bootstrap.servers": UNREACHABLE},
     }

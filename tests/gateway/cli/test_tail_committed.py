@@ -1,6 +1,7 @@
-"""`sluiceway tail` of an exactly-once channel."""
+"""`sluiceway tail` of an exactly-once channel, and of a compacted one."""
 
 import json
+import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -41,3 +42,20 @@ def test_tail_without_follow_waits_for_no_open_batch(command: Command, channel: 
         result = command("tail", channel.name, "--no-follow")
         printed = [json.loads(line)["id"] for line in result.out.splitlines()]
         assert (7 in printed, 9 in printed) == (True, False)
+
+
+def test_tail_prints_deletes(command: Command, gateway_url: str) -> None:
+    with Gateway(gateway_url) as gateway:
+        compacted = {"cleanup.policy": "compact"}
+        channel = gateway.channel(f"compacted-{uuid.uuid4().hex[:8]}", SCHEMA, config=compacted)
+        with channel.writer(key="id") as writer:
+            writer.write({"id": 7})
+            writer.delete(7)
+        with channel.writer(key=lambda record: str(record["id"])) as writer:
+            writer.delete("seven")
+
+    lines = command("tail", channel.name, "--no-follow").out.splitlines()
+    deleted = [{"@deleted": "AAAAAAAAAAc="}, {"@deleted": "seven"}]
+    assert [json.loads(line) for line in lines] == [{"id": 7}, *deleted]
+    typed = command("tail", channel.name, "--no-follow", "--key", "id", "--skip-corrupt").out
+    assert json.loads(typed.splitlines()[1]) == {"@deleted": 7}

@@ -271,6 +271,15 @@ def test_a_message_that_cannot_be_decoded_is_shown_raw_with_the_reason(
             assert "not one of the channel's" in unknown["error"]
 
 
+def test_deletes_of_compacted_channels_are_no_errors(http: httpx.Client, gateway: Gateway) -> None:
+    channel = channel_of(gateway, config={"cleanup.policy": "compact"})
+    with channel.writer(key="id") as writer:
+        writer.delete(1)
+    (delete,) = page(http, channel)["items"]
+    assert (delete["deleted"], delete["error"], delete["records"]) == (True, None, [])
+    assert delete["key"]["data"]
+
+
 @pytest.mark.long
 def test_each_message_is_shown_with_the_schema_of_its_writer(
     http: httpx.Client, gateway: Gateway

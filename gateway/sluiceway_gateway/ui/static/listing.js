@@ -35,7 +35,8 @@ function download(file, items) {
 }
 
 // The text of a message's value in one line.
-export function textOf({ records, raw, error, record_count: count }) {
+export function textOf({ records, raw, error, deleted, record_count: count }) {
+  if (deleted) return "";
   if (raw !== null && (error === null || raw.encoding === "utf-8")) return visible(raw.data);
   if (error !== null) return raw === null ? "" : raw.data;
   return jsonText(count > 1 ? records : (records[0] ?? null));
@@ -45,12 +46,12 @@ const shortText = (text) => (text.length > SHOWN_CHARACTERS ? `${text.slice(0, S
 
 function Message({ name, status, message, text, flagged, onWritten }) {
   const [open, setOpen] = useState(false);
-  const { partition, offset, timestamp, key, error, record_count: count, committed } = message;
+  const { partition, offset, timestamp, key, error, deleted, record_count: count, committed } = message;
   return html`<tr>
     <td class="numeric">${partition}</td><th scope="row" class="numeric">${String(offset)}</th>
     <td>${isUnknown(timestamp) ? "none" : html`<time datetime=${timestamp} title=${timestamp}>${dateTime(timestamp)}</time>`}</td>
     <td>${key === null ? html`<span class="unknown">none</span>` : html`<${Text} value=${shortText(visible(key.data))} />`}</td>
-    <td class="value">${error !== null && html`<${State} kind="error" word="Cannot be decoded" /> `}${count > 1 && html`<span class="hint">${whole(count)} records </span>`}<bdi class="text code">${shortText(text)}</bdi></td>
+    <td class="value">${error !== null && html`<${State} kind="error" word="Cannot be decoded" /> `}${deleted && html`<span class="hint">Deletes its key</span> `}${count > 1 && html`<span class="hint">${whole(count)} records </span>`}<bdi class="text code">${shortText(text)}</bdi></td>
     ${flagged && html`<td>${committed === null ? "unknown" : html`<${State} kind=${committed ? "good" : "warning"} word=${committed ? "Committed" : "Uncommitted"} />`}</td>`}
     <td class="actions"><button class="disclosure" aria-expanded=${open} onClick=${() => setOpen(!open)}>Details<span class="sr"> of offset ${String(offset)}</span></button></td>
   </tr>
