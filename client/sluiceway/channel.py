@@ -1,5 +1,6 @@
 """Channel: a named, typed, partitioned stream of records."""
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from sluiceway.api.models import (
     Retention,
     SchemaVersion,
 )
+from sluiceway.api.schema_registry import SchemaRegistry
 from sluiceway.api.status import StatusReport
 from sluiceway.endpoint.attached import AttachedEndpoint
 from sluiceway.endpoint.stop_condition import OnLostWriter
@@ -475,6 +477,7 @@ class Channel:
         as_: type[R] | None = None,
         deletes: bool = False,
         key: str | None = None,
+        schema_registry: "str | os.PathLike[str] | None" = None,
         config: Mapping[str, object] | None = None,
     ) -> ChannelReader[R]:
         """Open a reader; see ChannelReader for the other arguments.
@@ -490,7 +493,9 @@ class Channel:
         `patience_s` is its own heartbeat timeout, as for a writer; after it, the other members of
         a dynamic group get its partitions. `snapshot` reads an exactly-once channel as of one
         commit, given by its number (see `commits`) or a time. With `as_`, records are instances of
-        a class instead of dicts.
+        a class instead of dicts. `schema_registry` is for adopted topics of the format avro whose
+        messages have ids of another registry: its URL, or a file with a JSON object of schemas by
+        id; see SchemaRegistry.
         """
         member = membership(group, index, size, mode, dynamic=dynamic)
         config = MaskedProperties(config or {})
@@ -499,6 +504,10 @@ class Channel:
                 f"the topic of the channel {self.name!r} existed before it, so its writers are "
                 "unknown: give until='now' or until=None (never)"
             )
+        registry = None
+        if schema_registry is not None:
+            registry = SchemaRegistry.open(schema_registry)
+            registry.require_usable(self.name, self.format, adopted=self.adopted)
         kind: type[ChannelReader[R]] = ChannelReader
         callbacks: dict[str, Any] = {}
         if member is not None and member.dynamic:
@@ -551,6 +560,7 @@ class Channel:
                 as_=as_,
                 deletes=deletes,
                 key=key,
+                schema_registry=registry,
                 **callbacks,
             )
         except BaseException as error:

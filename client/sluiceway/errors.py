@@ -19,6 +19,8 @@
     │   ├── DeliveryFailed, OffsetOutOfRange, RecordsLost, TopicGone
     │   └── KafkaUnavailable
     │       └── KafkaAccessFailed
+    ├── RegistryFailure
+    │   └── RegistryUnavailable
     ├── RecordError
     │   └── InvalidRecord, RecordTooLarge
     └── SchemaError
@@ -445,6 +447,14 @@ def _where(index: int, field: str) -> str:
     return f"record {index}, field {field!r}" if field else f"record {index}"
 
 
+class RegistryFailure(SluicewayError, code="registry_failure", public=True):
+    """A schema registry refused a request, or answered otherwise than a registry."""
+
+
+class RegistryUnavailable(RegistryFailure, code="registry_unavailable", retriable=True):
+    """A schema registry does not answer; no message was skipped."""
+
+
 class SchemaError(SluicewayError, code="schema_error"):
     """A schema or its source is unusable; `path` is the field's, empty for the whole schema."""
 
@@ -476,8 +486,9 @@ __all__ = [
     *("GatewayError", "GatewayUnavailable", "IncompatibleGateway", "IncompleteBatch"),
     *("InvalidRecord", "InvalidRequest", "InvalidSchema", "KafkaAccessFailed", "KafkaFailure"),
     *("KafkaUnavailable", "OffsetOutOfRange", "OptionError", "PortError", "RecordError"),
-    *("RecordTooLarge", "RecordsLost", "ReplayMismatch", "SchemaError", "SchemaMismatch"),
-    *("SluicewayError", "SluicewayTimeout", "StaleGeneration", "TopicGone", "Unauthenticated"),
+    *("RecordTooLarge", "RecordsLost", "RegistryFailure", "RegistryUnavailable"),
+    *("ReplayMismatch", "SchemaError", "SchemaMismatch", "SluicewayError", "SluicewayTimeout"),
+    *("StaleGeneration", "TopicGone", "Unauthenticated"),
     *("UnsupportedType", "ValidationFailed", "ValueOutOfRange", "WriterFailed", "WriterLost"),
     "cause_of",
 ]

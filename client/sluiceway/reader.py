@@ -14,6 +14,7 @@ from sluiceway import offsets
 from sluiceway.api.arguments import check_seconds, whole_number
 from sluiceway.api.endpoints import Position, PositionAdvance
 from sluiceway.api.models import Connection
+from sluiceway.api.schema_registry import SchemaRegistry
 from sluiceway.codecs.decoder import decoder_for
 from sluiceway.endpoint.attached import AttachedEndpoint
 from sluiceway.endpoint.channel_endpoint import ChannelEndpoint
@@ -120,6 +121,7 @@ class ChannelReader(ChannelEndpoint, Generic[R]):
         as_: type[R] | None = None,
         deletes: bool = False,
         key: str | None = None,
+        schema_registry: SchemaRegistry | None = None,
     ) -> None:
         """Open a reader.
 
@@ -135,7 +137,10 @@ class ChannelReader(ChannelEndpoint, Generic[R]):
         are validated as its library does when it reads data; a record that is not valid raises
         ValidationFailed, and the position stays before it. `deletes` returns deletes, from any
         channel without exactly-once delivery; batches and tables have none. With `key`, the field
-        that is the writer's `key`, their keys are values of this field, without it bytes.
+        that is the writer's `key`, their keys are values of this field, without it bytes. The ids
+        in messages are those of `schema_registry`, if there is one: each schema is requested once a
+        process, and resolved to the reader's. Reads may then raise RegistryFailure, and
+        RegistryUnavailable, after which the same call requests it again.
 
         `handle` makes the reader an endpoint, with the partitions and committed positions of its
         group. With `until="finished"`, `writers` is the least number that has to attach, 0 to
@@ -233,7 +238,13 @@ class ChannelReader(ChannelEndpoint, Generic[R]):
             )
             self._fetcher = Fetcher(
                 connection,
-                decoder_for(connection, target=self.schema, refresh=refresh, deletes=deletes),
+                decoder_for(
+                    connection,
+                    target=self.schema,
+                    refresh=refresh,
+                    registry=schema_registry,
+                    deletes=deletes,
+                ),
                 self._stream,
                 positions=self._start_positions(start, chosen, committed),
                 end_offsets=self._stop_condition,

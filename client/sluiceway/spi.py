@@ -28,6 +28,7 @@ from sluiceway.api.endpoints import (
 from sluiceway.api.groups import Membership
 from sluiceway.api.ledger import Batch, BatchRequest, Interval, KnownCommit
 from sluiceway.api.models import ChannelResource, ChannelSpec
+from sluiceway.api.schema_registry import SchemaRegistry
 from sluiceway.api.transport import Transport
 from sluiceway.codecs import Corrupt
 from sluiceway.codecs.decoder import corrupt_error, decoder_for
@@ -104,7 +105,7 @@ __all__ += ["SHARED_CONSUMERS", "Consumers", "FetchedMessages", "IdleTimeout"]
 __all__ += ["PartitionStream", "Watermarks"]
 __all__ += ["CommittedStream", "Visibility", "fixed_visibility", "open_stream", "visibility_of"]
 __all__ += ["Corrupt", "Interval", "KnownCommit", "corrupt_error", "decoder_for", "gc_paused"]
-__all__ += ["KeyField", "deletes_of"]
+__all__ += ["KeyField", "SchemaRegistry", "deletes_of"]
 # Writing: messages, and the batches of exactly-once channels.
 __all__ += ["IdempotentProducer", "PreparedRecords", "RecordAccumulator", "to_batches"]
 __all__ += ["DeliveredIntervals", "WriterEndpoint", "WrittenRecords"]

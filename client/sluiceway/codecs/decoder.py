@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluiceway.api.models import Connection
+from sluiceway.api.schema_registry import SchemaRegistry
 from sluiceway.codecs.arrow import ArrowCodec
 from sluiceway.codecs.avro import AvroCodec
 from sluiceway.codecs.base import Codec, Corrupt, Decoded, runs
@@ -139,8 +140,11 @@ class _Merger:
         return Decoded(batches=self._batches, counts=counts, corrupt=corrupt)
 
 
-LookUp: TypeAlias = Callable[[Collection[int]], Mapping[int, Schema]]
-"""Looks up schemas of the channel by id; unknown ids are left out, and others may be added."""
+LookUp: TypeAlias = Callable[[Collection[int]], Mapping[int, Schema | SchemaMismatch]]
+"""Looks up schemas by id; unknown ids are left out, and others may be added.
+
+A SchemaMismatch is the reason why a schema cannot be used.
+"""
 
 _LOOK_UP_INTERVAL_S: Final = 1.0
 """The least time between two requests for newer schemas: a topic may have any number of messages
@@ -173,6 +177,7 @@ class Decoder:
     `schemas` are the channel's schemas by id. `look_up` is called once for each unknown id;
     without it, messages of unknown ids are not skippable. A message of `json` is not skippable if
     another of the channel's schemas can read it; for such, `look_up` is called once a second.
+    If the ids are those of another `registry`, messages of unknown ids are not skippable either.
     With `skip_deletes`, null values are deletes, which have no records and are not corrupt.
     Raises OptionError for an unknown format, and the errors of `codec`.
     """
@@ -184,12 +189,15 @@ class Decoder:
         schemas: Mapping[int, Schema],
         *,
         look_up: LookUp | None = None,
+        registry: str | None = None,
         skip_deletes: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._format = format
         self._target = target
         self._schemas = dict(schemas)
+        self._unusable: dict[int, SchemaMismatch] = {}
+        self._registry = registry
         self._look_up = look_up
         self._skip_deletes = skip_deletes
         self._clock = clock
@@ -270,7 +278,7 @@ class Decoder:
             return decoded
         now_s = self._clock()
         if self._look_up is not None and now_s >= self._look_up_due_s:
-            self._schemas = {**self._schemas, **self._look_up(())}
+            self._learn(self._look_up(()))
             self._look_up_due_s = now_s + _LOOK_UP_INTERVAL_S
         for id_, schema in self._schemas.items():
             if not unread or schema.record == self._target.record:
@@ -308,17 +316,33 @@ class Decoder:
         merger.add(readable.codec.decode(group), indices, readable.resolution)
 
     def _look_up_unknown(self, ids: set[int]) -> None:
-        unknown = ids - self._schemas.keys() - self._unknown_ids
+        unknown = ids - self._schemas.keys() - self._unusable.keys() - self._unknown_ids
         if not unknown:
             return
         if self._look_up is not None:
-            self._schemas = {**self._look_up(sorted(unknown)), **self._schemas}
+            self._learn(self._look_up(sorted(unknown)))
         if len(self._unknown_ids) > _MAX_UNKNOWN_IDS:
             self._unknown_ids.clear()
         self._unknown_ids |= unknown - self._schemas.keys()
 
+    def _learn(self, schemas: Mapping[int, Schema | SchemaMismatch]) -> None:
+        for id_, schema in schemas.items():
+            if isinstance(schema, Schema):
+                self._schemas.setdefault(id_, schema)
+            else:
+                self._unusable[id_] = schema
+
     def _resolve(self, id_: int) -> _Readable | _Unreadable:
         schema = self._schemas.get(id_)
+        if id_ in self._unusable:
+            reason = f"it has {self._of_schema(id_)}, and {self._unusable[id_]}"
+            return _Unreadable(reason=reason, skippable=False)
+        if schema is None and self._registry is not None:
+            return _Unreadable(
+                reason=f"its schema id {id_} is not in {self._registry}, which may be the wrong "
+                "one",
+                skippable=False,
+            )
         if schema is None and self._look_up is None:
             return _Unreadable(
                 reason=f"its schema id {id_} is unknown to this reader, and cannot be looked up "
@@ -345,12 +369,16 @@ class Decoder:
             readable = _Readable(codec=decoding, resolution=resolution)
         except SchemaMismatch as error:
             readable = _Unreadable(
-                reason=f"it has the channel's schema {id_}, which this reader's schema cannot "
-                f"read: {error}",
+                reason=f"it has {self._of_schema(id_)}, which this reader's schema cannot read: "
+                f"{error}",
                 skippable=False,
             )
         self._by_id[id_] = readable
         return readable
+
+    def _of_schema(self, id_: int) -> str:
+        own = self._registry is None
+        return f"the channel's schema {id_}" if own else f"the schema id {id_} of {self._registry}"
 
 
 def _schema_id_of(
@@ -372,9 +400,12 @@ def decoder_for(
     *,
     target: Schema,
     refresh: Callable[[], Connection] | None,
+    registry: SchemaRegistry | None = None,
     deletes: bool = False,
 ) -> Decoder:
     """Return the decoder for a channel's messages, to records of `target`.
+
+    The ids in them are those of the `registry`, if there is one.
 
     Null values are deletes on a compacted channel and with `deletes`; without it, a null of the
     format `bytes` is a record if `target` allows it. Elsewhere they are corrupt.
@@ -382,13 +413,19 @@ def decoder_for(
     through `decode`. Without it, messages of unknown ids are not skippable. Raises InvalidSchema,
     UnsupportedType.
     """
-    look_up = None if refresh is None else lambda _: _schemas(refresh())
+    schemas: Mapping[int, Schema] = {} if registry is not None else _schemas(connection)
+    look_up: LookUp | None = None
+    if registry is not None:
+        look_up = registry.look_up
+    elif refresh is not None:
+        look_up = lambda _: _schemas(refresh())  # noqa: E731
     null_is_record = connection.format == "bytes" and _nullable(target)
     return Decoder(
         connection.format,
         target,
-        _schemas(connection),
+        schemas,
         look_up=look_up,
+        registry=None if registry is None else str(registry),
         skip_deletes=deletes or (connection.compacted and not null_is_record),
     )
 

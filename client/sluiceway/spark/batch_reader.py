@@ -317,7 +317,9 @@ def read_split(
     schema = Schema.parse(connection.schema_definition)
     target = selected_schema(schema, columns)
     deletes = options.include_deletes
-    decoder = decoder_for(connection, target=target, refresh=refresh, deletes=deletes)
+    decoder = decoder_for(
+        connection, target=target, refresh=refresh, registry=options.registry, deletes=deletes
+    )
     transform = spark_transform(target)
     key = None if options.key is None else KeyField(options.key, schema)
     deleted_rows = DeletedRows(transform(pa.RecordBatch.from_pylist([], target.arrow)), key)

@@ -30,7 +30,7 @@ from sluiceway.spark.options import ReadOptions, WriteOptions
 from sluiceway.spark.types import require_readable, require_writable, struct_of
 from sluiceway.spark.worker import RefreshableConnection, Shipped, prepare_worker, traced
 from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter, TaskWriter
-from sluiceway.spi import KeyField, partitioning, this_process, tracing
+from sluiceway.spi import KeyField, SchemaRegistry, partitioning, this_process, tracing
 
 _KEY: Final = "sluiceway.options"
 _PREFIX: Final = "option."
@@ -206,7 +206,7 @@ class ChannelDataSource(Shipped, DataSource):
         )
 
     def _checked_source(self, options: ReadOptions, struct: StructType) -> RefreshableConnection:
-        source = self._source(options.channel)
+        source = self._source(options.channel, options.registry)
         if options.include_deletes and source.connection.delivery == "exactly_once":
             raise OptionError(
                 f"the channel {options.channel!r} has the delivery exactly_once, which has no "
@@ -219,10 +219,15 @@ class ChannelDataSource(Shipped, DataSource):
         require_readable(columns, options.channel, _schema(source), of_table=of_table)
         return source
 
-    def _source(self, channel: str) -> RefreshableConnection:
+    def _source(
+        self, channel: str, registry: SchemaRegistry | None = None
+    ) -> RefreshableConnection:
         with Gateway(self.gateway_url) as gateway:
             try:
-                connection = gateway.channel(channel).connection("read")
+                opened = gateway.channel(channel)
+                if registry is not None:
+                    registry.require_usable(channel, opened.format, adopted=opened.adopted)
+                connection = opened.connection("read")
             except ChannelNotFound as error:
                 raise ChannelNotFound(
                     f"there is no channel {channel!r}: check its name, or create it by a write "

@@ -8,7 +8,14 @@ from typing import Any, Final, Literal, TypeVar
 
 from sluiceway.errors import OptionError
 from sluiceway.spark.offsets import EARLIEST, LATEST, AtTime, OffsetBound, parse_offsets
-from sluiceway.spi import CONNECTION, CONSUMER, PRODUCER, group_path, refuse_unlisted
+from sluiceway.spi import (
+    CONNECTION,
+    CONSUMER,
+    PRODUCER,
+    SchemaRegistry,
+    group_path,
+    refuse_unlisted,
+)
 
 T = TypeVar("T")
 
@@ -24,6 +31,7 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "includeMetadata",
         "includeDeletes",
         "key",
+        "schemaRegistry",
         "kafkaConsumer.pollTimeoutMs",
     ),
     "batch read": ("endingOffsets", "endingTimestamp", "snapshot"),
@@ -197,6 +205,7 @@ class ReadOptions:
     `max_offsets_per_trigger` those per micro-batch (None: no limit). The read fails when Kafka
     sends nothing for `poll_timeout_ms`. `group` is a query's group (None: its name, or its id).
     `snapshot` is the number or the time of the commit as of which an exactly-once channel is read.
+    The ids in messages are those of `registry`, if there is one.
     With `include_deletes`, deletes are rows, which are null but for the column `key`.
     """
 
@@ -214,6 +223,7 @@ class ReadOptions:
     include_metadata: bool
     include_deletes: bool = False
     key: str | None = None
+    registry: SchemaRegistry | None = None
     poll_timeout_ms: int
     kafka: Mapping[str, str]
 
@@ -238,6 +248,7 @@ class ReadOptions:
                 "would be read: exchange them"
             )
         include_deletes = parser.flag("includeDeletes", default=False)
+        registry = parser.text("schemaRegistry")
         key = parser.text("key")
         if key is not None and not include_deletes:
             raise OptionError(
@@ -259,6 +270,7 @@ class ReadOptions:
             include_metadata=parser.flag("includeMetadata", default=False),
             include_deletes=include_deletes,
             key=key,
+            registry=None if registry is None else SchemaRegistry.open(registry),
             poll_timeout_ms=parser.number("kafkaConsumer.pollTimeoutMs", 1, _MAX_TIMEOUT_MS)
             or 60_000,
             kafka=parser.kafka,

@@ -21,6 +21,11 @@ _READ_TIMEOUT_S = 0.2
 @click.option("--number", "-n", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option("--no-follow", is_flag=True, help="Print the existing records, then stop.")
 @click.option("--key", metavar="FIELD", help="The field whose values the keys of deletes are.")
+@click.option(
+    "--schema-registry",
+    metavar="URL|FILE",
+    help="The registry whose ids the messages of an adopted topic have.",
+)
 @click.option("--skip-corrupt", is_flag=True, help="Skip messages that cannot be decoded.")
 @entry.gateway_option
 def tail(
@@ -29,6 +34,7 @@ def tail(
     number: int | None,
     no_follow: bool,
     key: str | None,
+    schema_registry: str | None,
     skip_corrupt: bool,
     url: str | None,
 ) -> None:
@@ -50,6 +56,7 @@ def tail(
                     on_corrupt="skip" if skip_corrupt else "raise",
                     deletes=channel.compacted,
                     key=key,
+                    schema_registry=schema_registry,
                 )
             )
         _print(reader, number, "Kafka" if no_follow else f"records of the channel {name}")

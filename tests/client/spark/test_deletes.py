@@ -22,11 +22,11 @@ def test_deletes_are_rows_on_request(spark: SparkSession, gateway: Gateway, name
 
     assert sorted(row.id for row in load().collect()) == [1, 2]
     frame = load(includeDeletes="true", key="id", includeMetadata="true")
-    rows = [(row.id, row.s, row._deleted) for row in frame.orderBy("_metadata.offset").collect()]
+    rows = [(row.id, row.s, row["_deleted"]) for row in frame.orderBy("_metadata.offset").collect()]
     deletes = [(number, None, True) for number in (0, 1, 2)]
     assert rows == [deletes[0], (1, "a", False), deletes[1], (2, "a", False), deletes[2]]
     flags = load("_deleted boolean not null", includeDeletes="true").collect()
-    assert sorted(row._deleted for row in flags) == [False, False, True, True, True]
+    assert sorted(row["_deleted"] for row in flags) == [False, False, True, True, True]
 
     with pytest.raises(PySparkException, match="the column 'id' is null in deletes"):
         load("id long not null", includeDeletes="true").collect()
