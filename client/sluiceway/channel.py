@@ -477,7 +477,7 @@ class Channel:
         as_: type[R] | None = None,
         deletes: bool = False,
         key: str | None = None,
-        schema_registry: "str | os.PathLike[str] | None" = None,
+        schema_registry: "str | os.PathLike[str] | SchemaRegistry | None" = None,
         config: Mapping[str, object] | None = None,
     ) -> ChannelReader[R]:
         """Open a reader; see ChannelReader for the other arguments.

@@ -6,6 +6,7 @@ import struct
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from sluiceway import Channel, Gateway
-from sluiceway.api import schema_registry
+from sluiceway.api.schema_registry import SchemaRegistry
 from sluiceway.errors import OptionError, RegistryFailure, RegistryUnavailable, SchemaMismatch
 from topics import Topics
 
@@ -177,10 +178,9 @@ def test_requests_are_repeated_and_have_credentials(
     tmp_path: Path,
 ) -> None:
     url, credentials = faulty
-    # Requests are repeated for 15 s.
-    monkeypatch.setattr(schema_registry, "_TIMEOUT_S", 0.2)
     produce(channel, 1)
-    with channel.reader(until="now", schema_registry=url) as reader:
+    impatient = replace(SchemaRegistry.open(url), timeout_s=0.2)
+    with channel.reader(until="now", schema_registry=impatient) as reader:
         answers[1] = (503, b"")
         with pytest.raises(RegistryUnavailable, match=r"the schema id 1 within .* HTTP 503"):
             reader.read(1, timeout=None)

@@ -24,7 +24,6 @@ from sluiceway.schema import Schema
 
 __all__ = ["SchemaRegistry"]
 
-_TIMEOUT_S: Final = 15.0
 _MAX_BYTES: Final = 4 * 1024 * 1024
 _MAX_KEPT: Final = 10_000
 _MAX_MISSING: Final = 100
@@ -42,11 +41,13 @@ _MISSING: dict[str, set[int]] = {}
 class SchemaRegistry:
     """A registry at the URL `source`, or the file `source` with its `definitions` by id.
 
-    It may be pickled; credentials are read from the environment of the process that requests.
+    It may be pickled; credentials are read from the environment of the process that requests. The
+    request for an id is repeated for `timeout_s`.
     """
 
     source: str
     definitions: Mapping[int, str] | None = None
+    timeout_s: float = 15.0
 
     @classmethod
     def open(cls, source: "str | os.PathLike[str] | SchemaRegistry") -> "SchemaRegistry":
@@ -138,7 +139,7 @@ class SchemaRegistry:
 
     def _get(self, client: httpx.Client, id_: int) -> dict[str, Any] | None:
         """Return the registry's answer for an id; None if it does not have it."""
-        backoff = Backoff(_TIMEOUT_S)
+        backoff = Backoff(self.timeout_s)
         while True:
             cause: Exception | None = None
             try:
@@ -162,7 +163,8 @@ class SchemaRegistry:
                     )
             if not backoff.wait():
                 raise RegistryUnavailable(
-                    f"{self} did not return the schema id {id_} within {_TIMEOUT_S:g} s: {reason}. "
+                    f"{self} did not return the schema id {id_} within {self.timeout_s:g} s: "
+                    f"{reason}. "
                     "No message was skipped: call again when it answers"
                 ) from cause
 
