@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Final
 import httpx
 
 from sluiceway.api.auth import Token
+from sluiceway.api.tls import trusted
 from sluiceway.api.transport import Backoff, proxy_of
 from sluiceway.errors import (
     OptionError,
@@ -30,6 +32,7 @@ _MAX_MISSING: Final = 100
 """The most ids that a registry may lack: garbage has any number, and each is a request."""
 _NOT_REGISTERED: Final = 40403
 _AUTH: Final = "SLUICEWAY_REGISTRY_AUTH"
+_CA_FILE: Final = "SLUICEWAY_REGISTRY_CA_FILE"
 
 _Found = Schema | SchemaMismatch
 _KEPT: dict[tuple[str, int], _Found] = {}
@@ -103,7 +106,10 @@ class SchemaRegistry:
         wanted = [id_ for id_ in ids if (self.source, id_) not in _KEPT]
         if wanted:
             url = httpx.URL(self.source)
-            with httpx.Client(auth=_auth(), proxy=proxy_of(url), trust_env=False) as client:
+            verify = trusted(self.source, os.environ.get(_CA_FILE))
+            with httpx.Client(
+                auth=_auth(), verify=verify, proxy=proxy_of(url), trust_env=False
+            ) as client:
                 for id_ in wanted:
                     self._request(client, id_)
         return {id_: _KEPT[self.source, id_] for id_ in ids if (self.source, id_) in _KEPT}
@@ -144,7 +150,7 @@ class SchemaRegistry:
             cause: Exception | None = None
             try:
                 status, body = _read(client, f"{self.source}/schemas/ids/{id_}", backoff.left_s)
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 # Its frames have the credentials.
                 clear_tracebacks(error)
                 reason, cause = str(error) or type(error).__name__, error
@@ -164,8 +170,7 @@ class SchemaRegistry:
             if not backoff.wait():
                 raise RegistryUnavailable(
                     f"{self} did not return the schema id {id_} within {self.timeout_s:g} s: "
-                    f"{reason}. "
-                    "No message was skipped: call again when it answers"
+                    f"{reason}. No message was skipped: call again when it answers"
                 ) from cause
 
     def _answer(self, id_: int, status: int, body: bytes) -> dict[str, Any] | None:
@@ -192,11 +197,14 @@ def _parsed(definition: object) -> _Found:
 
 
 def _read(client: httpx.Client, url: str, timeout_s: float) -> tuple[int, bytes]:
-    """Return status and body. Raises httpx.TransportError, RegistryFailure."""
+    """Return status and body. Raises httpx.RequestError, RegistryFailure."""
     body = bytearray()
+    deadline_s = time.monotonic() + max(1.0, timeout_s)
     with client.stream("GET", url, timeout=max(1.0, timeout_s)) as response:
         for part in response.iter_bytes():
             body += part
+            if time.monotonic() > deadline_s:
+                raise httpx.ReadTimeout("the answer takes too long")
             if len(body) > _MAX_BYTES:
                 raise RegistryFailure(f"{url} returned more than {_MAX_BYTES:,} bytes")
     return response.status_code, bytes(body)
