@@ -128,12 +128,22 @@ class Control:
         return Control.channel(self, name, timeout_s=timeout_s)
 
     def update(
-        self, name: str, *, uid: str, spec: ChannelSpec, labels: Mapping[str, str] | None
+        self,
+        name: str,
+        *,
+        uid: str,
+        spec: ChannelSpec,
+        labels: Mapping[str, str] | None = None,
+        seen: str | None = None,
     ) -> ChannelResource:
-        """Change the given fields of the channel with this uid."""
+        """Change the given fields of the channel with this uid.
+
+        Raises Conflict `precondition_failed` if its ETag is no longer `seen`.
+        """
         metadata = {"uid": uid} | ({} if labels is None else {"labels": dict(labels)})
         body = {"metadata": metadata, "spec": to_json(spec)}
-        return self._change("PUT", channel_path(name), body=body)
+        headers = {} if seen is None else {"If-Match": seen}
+        return self._change("PUT", channel_path(name), body=body, headers=headers)
 
     def close_channel(self, name: str, *, uid: str, force: bool = False) -> ChannelResource:
         """Close the channel with this uid to writers."""

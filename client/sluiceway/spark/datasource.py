@@ -4,6 +4,7 @@ import json
 import sys
 import uuid
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
@@ -27,10 +28,24 @@ from sluiceway.spark.ledger_batches import JobBatch, request_of_job
 from sluiceway.spark.metadata_columns import MetadataColumns
 from sluiceway.spark.microbatch import require_supported, stream_reader
 from sluiceway.spark.options import ReadOptions, WriteOptions
-from sluiceway.spark.types import require_readable, require_writable, struct_of
+from sluiceway.spark.types import (
+    merged_schema,
+    require_readable,
+    require_writable,
+    struct_of,
+)
 from sluiceway.spark.worker import RefreshableConnection, Shipped, prepare_worker, traced
 from sluiceway.spark.writer import ChannelDataWriter, ChannelStreamWriter, TaskWriter
-from sluiceway.spi import KeyField, SchemaRegistry, partitioning, this_process, tracing
+from sluiceway.spi import (
+    ChannelSpec,
+    Control,
+    KeyField,
+    SchemaRegistry,
+    Transport,
+    partitioning,
+    this_process,
+    tracing,
+)
 
 _KEY: Final = "sluiceway.options"
 _PREFIX: Final = "option."
@@ -251,6 +266,8 @@ class ChannelDataSource(Shipped, DataSource):
                 schema = Schema.of(struct)
                 _require_creatable(schema, options)
                 channel = gateway.channel(options.channel, schema, **creation)
+            if options.merge_schema:
+                _merge_schema(gateway.url, options, struct)
             connection = channel.connection("write")
             return RefreshableConnection(connection, "write", gateway_url=gateway.url)
 
@@ -259,7 +276,8 @@ class ChannelDataSource(Shipped, DataSource):
 
         Opens a deleted and recreated channel again.
         """
-        key = (this_process(), self.gateway_url, options.channel)
+        merged = struct.json() if options.merge_schema else None
+        key = (this_process(), self.gateway_url, options.channel, merged)
         sink = _STREAM_SINKS.get(key)
         if sink is not None:
             try:
@@ -276,11 +294,47 @@ def _schema(channel: RefreshableConnection) -> Schema:
     return Schema.parse(channel.connection.schema_definition)
 
 
+def _merge_schema(gateway_url: str, options: WriteOptions, struct: StructType) -> None:
+    """Make further and wider columns of a dataframe a new version of the channel's schema.
+
+    The channel does not change if the dataframe cannot be written. Raises Conflict
+    `schema_incompatible` with each broken rule of the channel's compatibility.
+    """
+    channel = options.channel
+    with closing(Transport(gateway_url)) as transport:
+        control = Control(transport)
+        while True:
+            resource = control.channel(channel)
+            present = Schema.parse(resource.schema_definition)
+            merged = merged_schema(struct, present)
+            if merged == present:
+                return
+            require_writable(struct, channel, merged)
+            _require_key(merged, options)
+            spec = ChannelSpec(schema=merged)
+            try:
+                # Another write may merge other columns, which must not be lost.
+                control.update(channel, uid=resource.uid, spec=spec, seen=resource.etag)
+            except Conflict as error:
+                if error.code != "precondition_failed":
+                    raise
+            else:
+                return
+
+
 def _require_creatable(schema: Schema, options: WriteOptions) -> None:
     """Raise OptionError for options that the created channel would refuse.
 
     The delivery of a channel cannot be changed, so it must not exist after this error.
     """
+    _require_key(schema, options)
+    delivery = (options.creation or {}).get("delivery", "at_least_once")
+    if options.batch_key is not None and delivery != "exactly_once":
+        raise _no_batches(options.channel, delivery)
+
+
+def _require_key(schema: Schema, options: WriteOptions) -> None:
+    """Raise OptionError for a key that the schema does not have."""
     partitioning(
         schema,
         1,
@@ -289,9 +343,6 @@ def _require_creatable(schema: Schema, options: WriteOptions) -> None:
         partition=None,
         key_partitioner="murmur2",
     )
-    delivery = (options.creation or {}).get("delivery", "at_least_once")
-    if options.batch_key is not None and delivery != "exactly_once":
-        raise _no_batches(options.channel, delivery)
 
 
 def _no_batches(channel: str, delivery: str) -> OptionError:

@@ -34,11 +34,14 @@ OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "schemaRegistry",
         "kafkaConsumer.pollTimeoutMs",
     ),
-    "batch read": ("endingOffsets", "endingTimestamp", "snapshot"),
+    "batch read": (
+        *("endingOffsets", "endingTimestamp"),
+        *("snapshot", "versionAsOf", "timestampAsOf"),
+    ),
     "streaming read": ("maxOffsetsPerTrigger", "group"),
     "write": (
         *("key", "group", "create", "format", "partitions", "replication", "delivery"),
-        "deliveryTimeoutMs",
+        *("mergeSchema", "deliveryTimeoutMs"),
     ),
     "batch write": ("batchKey",),
 }
@@ -170,18 +173,28 @@ class OptionParser:
         return group
 
     def snapshot(self) -> int | datetime | None:
-        """Return the number or the time of a commit, or None."""
-        text = self.text("snapshot")
-        if text is None or (text.strip().isascii() and text.strip().isdigit()):
-            return self.number("snapshot", 0, _MAX_LONG)
+        """Return the number or the time of a commit, or None.
+
+        Other tables have an option for the one and the other.
+        """
+        names = ("snapshot", "versionAsOf", "timestampAsOf")
+        given = [name for name in names if self.text(name) is not None]
+        if len(given) > 1:
+            raise OptionError(f"{given[0]} and {given[1]} cannot both be given: remove one")
+        option = given[0] if given else "snapshot"
+        text = self.text(option)
+        is_number = text is not None and text.strip().isascii() and text.strip().isdigit()
+        if text is None or option == "versionAsOf" or (option == "snapshot" and is_number):
+            return self.number(option, 0, _MAX_LONG)
         try:
             moment = datetime.fromisoformat(text.strip())
         except ValueError:
             moment = None
         if moment is None or moment.tzinfo is None:
+            number = "the number of a commit, or " if option == "snapshot" else ""
             raise OptionError(
-                f"snapshot is {text!r}; it takes the number of a commit, or a time with its zone "
-                "such as 2026-11-24T08:00:00Z"
+                f"{option} is {text!r}; it takes {number}a time with its zone such as "
+                "2026-11-24T08:00:00Z"
             )
         return moment
 
@@ -284,8 +297,9 @@ class WriteOptions:
     Records with the same value in the column `key` go to the same partition; with None, each task
     writes to one partition. `group` is the writer's group. `batch_key` is the key of an
     exactly-once write. `creation` has arguments of `Gateway.channel` to create a missing channel;
-    with None, a missing channel is an error. A task fails when Kafka has not acknowledged a message
-    within `delivery_timeout_ms`.
+    with None, a missing channel is an error. With `merge_schema`, further and wider columns of the
+    dataframe become a new version of the channel's schema. A task fails when Kafka has not
+    acknowledged a message within `delivery_timeout_ms`.
     """
 
     channel: str
@@ -293,6 +307,7 @@ class WriteOptions:
     group: str | None
     batch_key: str | None
     creation: Mapping[str, Any] | None
+    merge_schema: bool
     delivery_timeout_ms: int
     kafka: Mapping[str, str]
 
@@ -331,6 +346,7 @@ class WriteOptions:
             group=parser.group(),
             batch_key=parser.text("batchKey"),
             creation=creation if create else None,
+            merge_schema=parser.flag("mergeSchema", default=False),
             delivery_timeout_ms=parser.number("deliveryTimeoutMs", 1000, _MAX_TIMEOUT_MS)
             or 120_000,
             kafka=parser.kafka,

@@ -5,6 +5,7 @@ The other direction, from a StructType to a schema, is in `sluiceway.schema.infe
 
 import math
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -80,10 +81,7 @@ def require_writable(struct: spark.StructType, channel: str, schema: Schema) -> 
     column of a channel created by Spark. Raises SchemaMismatch, UnsupportedType.
     """
     theirs = _columns_of(schema)
-    advice = (
-        "drop or rename the column, or add it to the channel by a new schema: `sluiceway channels "
-        f"update {channel} --schema FILE`"
-    )
+    advice = 'drop or rename the column, or add it to the channel by .option("mergeSchema", "true")'
     _require_columns(struct, theirs, "the dataframe", channel, advice)
     for field in struct.fields:
         if path := t.find_union(schema.select([field.name]).record):
@@ -100,6 +98,55 @@ def require_writable(struct: spark.StructType, channel: str, schema: Schema) -> 
                 f"the dataframe lacks the column {wanted.name!r} ({kind}), for which the channel "
                 f"{channel!r} has no default: add it"
             )
+
+
+_WIDER: Final = frozenset({(t.Kind.INT, t.Kind.LONG), (t.Kind.FLOAT, t.Kind.DOUBLE)})
+
+
+def merged_schema(struct: spark.StructType, schema: Schema) -> Schema:
+    """Return a channel's schema with the columns of a dataframe that it lacks, and wider numbers.
+
+    Added columns, also those within structs, come last, and are nullable, so that records without
+    them can be read. An int becomes a long, a float a double. Whatever else differs stays, for
+    `require_writable`. Raises InvalidSchema, UnsupportedType.
+    """
+    if not struct.fields:
+        return schema
+    return Schema(_merged_record(Schema.of(struct).record, schema.record))
+
+
+def _merged_record(mine: t.Record, theirs: t.Record) -> t.Record:
+    columns = {field.name: field for field in mine.fields}
+    kept = [
+        replace(field, type=_merged_type(columns[field.name].type, field.type))
+        if field.name in columns
+        else field
+        for field in theirs.fields
+    ]
+    names = {field.name for field in theirs.fields}
+    added = [
+        replace(field, type=t.Nullable(item=t.present(field.type)), default="null")
+        for field in mine.fields
+        if field.name not in names
+    ]
+    return replace(theirs, fields=(*kept, *added))
+
+
+def _merged_type(mine: t.Type, theirs: t.Type) -> t.Type:
+    match t.present(mine), theirs:
+        case _, t.Nullable(item=item):
+            merged = _merged_type(mine, item)
+            # A present type stays one.
+            return replace(theirs, item=t.present(merged))
+        case t.Record() as ours, t.Record():
+            return _merged_record(ours, theirs)
+        case t.Array(items=items), t.Array():
+            return replace(theirs, items=_merged_type(items, theirs.items))
+        case t.Map(values=values), t.Map():
+            return replace(theirs, values=_merged_type(values, theirs.values))
+        case t.Scalar(kind=kind), t.Scalar() if (theirs.kind, kind) in _WIDER:
+            return replace(theirs, kind=kind)
+    return theirs
 
 
 _LOAD_AGAIN: Final = (

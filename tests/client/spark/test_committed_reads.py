@@ -188,8 +188,9 @@ def test_a_snapshot_is_the_channel_as_of_a_commit(channel: Channel, read: Read) 
     fill(channel, range(5, 8), partition=1)
 
     assert read() == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert read(snapshot=str(first.number)) == [0, 1, 2]
+    assert read(snapshot=str(first.number)) == read(versionAsOf=str(first.number)) == [0, 1, 2]
     assert read(snapshot=first.at.isoformat()) == [0, 1, 2]
+    assert read(timestampAsOf=first.at.isoformat()) == [0, 1, 2]
     assert read(snapshot=datetime.now(UTC).isoformat()) == [0, 1, 2, 3, 4, 5, 6, 7]
     with open_batch(channel):
         fill(channel, range(8, 9))

@@ -198,3 +198,19 @@ def test_the_documentation_lists_every_option() -> None:
         for kind in ("read", "write")
     ]
     assert documented == [names | {"kafka.*"} for names in expected]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"versionAsOf": "2026-11-24T08:00:00Z"}, "versionAsOf is .*; it takes a whole number"),
+        ({"timestampAsOf": "3"}, "timestampAsOf is '3'; it takes a time with its zone"),
+        ({"timestampAsOf": "2026-11-24"}, "timestampAsOf is .* time with its zone"),
+        ({"snapshot": "3", "versionAsOf": "3"}, "snapshot and versionAsOf cannot both be given"),
+    ],
+)
+def test_the_version_and_the_time_of_a_snapshot_are_options_of_their_own(
+    options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(OptionError, match=said):
+        ReadOptions.parse({"path": "flights"} | options, "batch read")

@@ -42,6 +42,18 @@ def test_a_write_creates_a_channel_only_on_request(
 
 
 @pytest.mark.long
+def test_a_write_merges_its_columns_into_the_channels(
+    spark: SparkSession, frame: DataFrame, name: str
+) -> None:
+    save(frame.limit(2), name, create="true")
+    save(frame.limit(3).selectExpr("*", "'LAX' as city"), name, mergeSchema="true")
+
+    rows = spark.read.format("channel").load(name).groupBy("city").count().collect()
+
+    assert dict(map(tuple, rows)) == {None: 2, "LAX": 3}
+
+
+@pytest.mark.long
 def test_a_second_write_appends_to_the_channel(
     spark: SparkSession, frame: DataFrame, gateway: Gateway, name: str
 ) -> None:

@@ -8,7 +8,13 @@ from pyspark.sql import types as spark
 from sluiceway.errors import SchemaMismatch, UnsupportedType, ValueOutOfRange
 from sluiceway.records import to_batches, to_records
 from sluiceway.schema import Schema
-from sluiceway.spark.types import require_readable, require_writable, spark_transform, struct_of
+from sluiceway.spark.types import (
+    merged_schema,
+    require_readable,
+    require_writable,
+    spark_transform,
+    struct_of,
+)
 
 
 def struct(ddl: str) -> spark.StructType:
@@ -260,7 +266,7 @@ def test_a_matching_dataframe_is_accepted(ddl: str) -> None:
         ("id double", "column 'id' is double in the dataframe and bigint"),
         (
             "id bigint, x int",
-            "no column 'x', only id, n, s: drop or rename .* or add it .* update ",
+            "no column 'x', only id, n, s: drop or rename .* or add it .*mergeSchema",
         ),
         ("n int", r"lacks the column 'id' \(bigint\).*add it"),
         ("id bigint, id bigint", "column 'id' twice"),
@@ -344,3 +350,36 @@ def test_nested_columns_cannot_be_read_as_less_nullable(
 ) -> None:
     with pytest.raises(SchemaMismatch, match=re.escape(f"column {path!r} may be null")):
         require_readable(column, "c", Schema.of(nested(True, True, True)))
+
+
+def test_a_merged_schema_has_further_columns_at_its_end_also_within_structs() -> None:
+    def nested(**columns: spark.DataType) -> spark.StructType:
+        inner = spark.StructType([spark.StructField(n, c, False) for n, c in columns.items()])
+        return spark.StructType(
+            [
+                spark.StructField("r", inner, False),
+                spark.StructField("a", spark.ArrayType(inner, False)),
+                spark.StructField("m", spark.MapType(spark.StringType(), inner, False)),
+            ]
+        )
+
+    before = nested(x=spark.IntegerType(), y=spark.FloatType())
+    further = nested(z=spark.StringType(), y=spark.DoubleType(), x=spark.LongType())
+
+    merged = struct_of(merged_schema(further, Schema.of(before)).arrow)
+
+    inner = merged["r"].dataType.simpleString()
+    assert inner == "struct<x:bigint,y:double,z:string>"
+    assert merged["a"].dataType.simpleString() == f"array<{inner}>"
+    assert merged["m"].dataType.simpleString() == f"map<string,{inner}>"
+    assert [field.nullable for field in merged["r"].dataType] == [False, False, True]
+    assert [field.nullable for field in merged] == [False, True, True]
+
+
+def test_a_merged_schema_keeps_what_else_differs() -> None:
+    for ddl in ("n bigint not null, s int", "id int, s string", "id int"):
+        kept = merged_schema(struct(ddl), CHANNEL)
+        assert [field.name for field in kept.record.fields] == ["id", "n", "s"]
+        assert kept.arrow.field("id") == CHANNEL.arrow.field("id")
+        assert kept.arrow.field("s") == CHANNEL.arrow.field("s")
+    assert merged_schema(struct("id int"), CHANNEL) == CHANNEL
