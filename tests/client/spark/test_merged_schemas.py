@@ -3,10 +3,11 @@
 import pytest
 from pyspark.sql import types as spark
 
+from faults import at_call
 from sluiceway import Gateway
+from sluiceway.api.channels import Control
 from sluiceway.errors import Conflict, OptionError, SchemaMismatch
 from sluiceway.schema import Schema
-from sluiceway.spark import datasource
 from sluiceway.spark.datasource import ChannelDataSource
 
 ID = spark.StructField("id", spark.IntegerType())
@@ -86,17 +87,15 @@ def test_a_refused_write_does_not_change_the_channel(
 
 
 def test_columns_that_another_write_adds_meanwhile_are_kept(
-    gateway: Gateway, gateway_url: str, channel: str, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, gateway_url: str, channel: str
 ) -> None:
-    merged = datasource.merged_schema
     other = [struct(ID, spark.StructField("other", spark.StringType()))]
 
-    def after_another_write(mine: spark.StructType, schema: Schema) -> Schema:
-        while other:
-            gateway.channel(channel).update(schema=other.pop())
-        return merged(mine, schema)
+    def after_another_write(*_: object, **__: object) -> None:
+        if other:
+            source(gateway_url, channel).writer(other.pop(), False)
 
-    monkeypatch.setattr(datasource, "merged_schema", after_another_write)
-    source(gateway_url, channel).writer(struct(ID, CITY), False)
+    with at_call(Control, "update", after_another_write):
+        source(gateway_url, channel).writer(struct(ID, CITY), False)
 
     assert columns(gateway, channel)[-1] == "id, other, city"
