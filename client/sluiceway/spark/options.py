@@ -126,7 +126,8 @@ class OptionParser:
                 "load": "Spark keeps the options of CREATE TABLE only for a table without a list "
                 "of columns",
                 "save": "Spark passes the options of a table to no write, so name its channel in "
-                "each: INSERT INTO t WITH (path 'flights') SELECT ...",
+                "each: INSERT INTO t WITH (path 'flights') SELECT ...; a CREATE TABLE ... AS "
+                "SELECT names none: create the table without AS SELECT, then insert",
                 "start": "Spark passes the options of a table to no write, so name its channel in "
                 'each: .option("path", "flights").toTable("t")',
             }

@@ -58,9 +58,25 @@ def test_a_table_is_written_with_the_name_of_its_channel(
 
     spark.sql(f"{to} VALUES (3, 'c')")
     spark.sql(f"{to} SELECT id, s FROM {table} WHERE id = 3")  # noqa: S608
-    spark.table(table).where("id = 1").writeTo(table).option("path", name).append()
+    row = spark.table(table).where("id = 1")
+    row.writeTo(table).option("path", name).append()
+    row.write.format("channel").mode("append").option("path", name).saveAsTable(table)
 
-    assert all_ids(gateway.channel(name)) == [0, 1, 1, 2, 3, 3]
+    assert all_ids(gateway.channel(name)) == [0, 1, 1, 1, 2, 3, 3]
+
+
+@pytest.mark.long
+def test_a_table_from_a_query_is_refused_at_its_creation(
+    spark: SparkSession, gateway: Gateway, name: str, table: str
+) -> None:
+    # Its write has the columns of the table that it reads, and would append to its channel.
+    query = f"USING channel OPTIONS (path '{name}-copy') AS SELECT * FROM {table}"  # noqa: S608
+
+    with pytest.raises(PySparkException, match="create the table without AS SELECT, then insert"):
+        spark.sql(f"CREATE TABLE {table}_copy {query}")
+
+    assert not spark.catalog.tableExists(f"{table}_copy")
+    assert all_ids(gateway.channel(name)) == [0, 1, 2]
 
 
 @pytest.mark.long
