@@ -108,15 +108,22 @@ class ChannelDataSource(Shipped, DataSource):
 
     Only planning calls the gateway at `gateway_url` (None: SLUICEWAY_URL), with the token of the
     driver's environment. Tasks get a Connection and need only Kafka. Batch reads and writes are
-    endpoints of the channel if a `job` is given.
+    endpoints of the channel if a `job` is given. `registered`: by `register`, so that it is clear
+    whether Spark Connect is used.
     """
 
     def __init__(
-        self, options: Mapping[str, str], *, gateway_url: str | None = None, job: Job | None = None
+        self,
+        options: Mapping[str, str],
+        *,
+        gateway_url: str | None = None,
+        job: Job | None = None,
+        registered: bool = True,
     ) -> None:
         super().__init__(dict(options))
         self.gateway_url = gateway_url
         self.job = job
+        self.registered = registered
 
     @classmethod
     def name(cls) -> str:
@@ -201,13 +208,14 @@ class ChannelDataSource(Shipped, DataSource):
             if key is None:
                 return None
             raise _no_batches(options.channel, connection.delivery)
-        if key is None and self.job is not None and self.job.remote:
+        remote = not self.registered or (self.job is not None and self.job.remote)
+        if key is None and remote:
             raise OptionError(
                 f"this write to the exactly-once channel {options.channel!r} needs a batch key: "
-                '.option("batchKey", "2013-01-01"), the same in every run of this write, because '
-                "a second write with it writes nothing. Spark Connect does not tell whether a "
-                "write is in foreachBatch: there, use the number of the micro-batch, with a prefix "
-                "that changes with the checkpointLocation"
+                '.option("batchKey", "2013-01-01"), the same in every run, because a second write '
+                "with it writes nothing. Over Spark Connect and without register(spark), it is not "
+                "clear whether a write is in foreachBatch: there, use the number of the "
+                "micro-batch, with a prefix that changes with the checkpointLocation"
             )
         request = request_of_job(
             connection,

@@ -7,6 +7,7 @@ import pytest
 
 from faults import at_call
 from ledger_view import LedgerView
+from pyspark_sluiceway import DefaultSource
 from sluiceway import Gateway
 from sluiceway.api.transport import Transport
 from sluiceway.channel import Channel
@@ -371,3 +372,15 @@ def test_a_write_creates_a_channel_with_exactly_once_delivery(
     ChannelDataSource(options, gateway_url=gateway_url).writer(struct_of(SCHEMA), overwrite=False)
 
     assert gateway.channel(f"{name}-new").delivery == "exactly_once"
+
+
+def test_a_write_without_register_needs_a_batch_key(
+    gateway: Gateway, gateway_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICEWAY_URL", gateway_url)
+    gateway.channel(f"{name}-looked-up", SCHEMA, delivery="exactly_once")
+    options = {"path": f"{name}-looked-up"}
+
+    with pytest.raises(OptionError, match=r"needs a batch key.*without register\(spark\)"):
+        DefaultSource(options).writer(struct_of(SCHEMA), overwrite=False)
+    DefaultSource(options | {"batchKey": "k"}).writer(struct_of(SCHEMA), overwrite=False)
