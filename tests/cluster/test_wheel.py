@@ -156,11 +156,13 @@ def client(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment
     return make_environment(tmp_path_factory.mktemp("client") / "environment", wheel)
 
 
-def test_the_wheel_contains_both_packages_only(wheel: Path, names: set[str]) -> None:
+def test_the_wheel_contains_its_packages_only(wheel: Path, names: set[str]) -> None:
     assert wheel.name == "sluiceway-0.1.0-py3-none-any.whl"
     assert {name.split("/")[0] for name in names} == {
         "sluiceway",
         "sluiceway_gateway",
+        # Spark's own lookup finds data sources by this beginning of a name.
+        "pyspark_sluiceway",
         "sluiceway-0.1.0.dist-info",
     }
     assert {name for name in names if "test" in name or name.endswith(".pyc")} == set()
@@ -169,7 +171,11 @@ def test_the_wheel_contains_both_packages_only(wheel: Path, names: set[str]) -> 
 def test_the_wheel_contains_every_module_and_data_file(names: set[str]) -> None:
     sources = {
         str(path.relative_to(ROOT / side))
-        for side, package in (("client", "sluiceway"), ("gateway", "sluiceway_gateway"))
+        for side, package in (
+            ("client", "sluiceway"),
+            ("client", "pyspark_sluiceway"),
+            ("gateway", "sluiceway_gateway"),
+        )
         for path in (ROOT / side / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
