@@ -34,8 +34,8 @@ _NOT_REGISTERED: Final = 40403
 _AUTH: Final = "SLUICEWAY_REGISTRY_AUTH"
 _CA_FILE: Final = "SLUICEWAY_REGISTRY_CA_FILE"
 
-_Found = Schema | SchemaMismatch
-_KEPT: dict[tuple[str, int], _Found] = {}
+_Resolved = Schema | SchemaMismatch
+_KEPT: dict[tuple[str, int], _Resolved] = {}
 """Schemas that this process has requested; an id's schema never changes."""
 _MISSING: dict[str, set[int]] = {}
 
@@ -94,7 +94,7 @@ class SchemaRegistry:
                 "leave schema_registry out, or adopt the other producers' topic by a channel"
             )
 
-    def look_up(self, ids: Collection[int]) -> dict[int, _Found]:
+    def look_up(self, ids: Collection[int]) -> dict[int, _Resolved]:
         """Return the schemas of these ids; unknown ids are left out.
 
         A schema that cannot be used is a SchemaMismatch. Raises RegistryFailure,
@@ -126,22 +126,22 @@ class SchemaRegistry:
             missing.add(id_)
             return
         kind = answer.get("schemaType") or "AVRO"
-        found: _Found
+        resolved: _Resolved
         if kind != "AVRO":
-            found = SchemaMismatch(
+            resolved = SchemaMismatch(
                 f"it is of the type {str(kind)[:50]}, not AVRO: read it by a channel of the format "
                 f"{'json' if kind == 'JSON' else 'bytes'}"
             )
         elif answer.get("references"):
-            found = SchemaMismatch(
+            resolved = SchemaMismatch(
                 "it refers to schemas of other subjects: give a file with the whole schema as "
                 "schema_registry"
             )
         else:
-            found = _parsed(answer.get("schema"))
+            resolved = _parsed(answer.get("schema"))
         if len(_KEPT) >= _MAX_KEPT:
             _KEPT.clear()
-        _KEPT[self.source, id_] = found
+        _KEPT[self.source, id_] = resolved
 
     def _get(self, client: httpx.Client, id_: int) -> dict[str, Any] | None:
         """Return the registry's answer for an id; None if it does not have it."""
@@ -189,7 +189,7 @@ class SchemaRegistry:
         )
 
 
-def _parsed(definition: object) -> _Found:
+def _parsed(definition: object) -> _Resolved:
     try:
         return Schema.parse(definition if isinstance(definition, str) else "")
     except SchemaError as error:

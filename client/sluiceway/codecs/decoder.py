@@ -272,7 +272,7 @@ class Decoder:
     def _decode_by_names(self, values: Sequence[bytes | None]) -> Decoded:
         """Decode messages that name their fields, and have no id of a schema."""
         decoded = self._fallback.decode(values)
-        corrupt = {each.index: each for each in decoded.corrupt}
+        corrupt = {message.index: message for message in decoded.corrupt}
         unread = [index for index in corrupt if begins_with_object(values[index])]
         if not unread:
             return decoded
@@ -286,7 +286,7 @@ class Decoder:
             if id_ not in self._codecs:
                 self._codecs[id_] = codec(self._format, schema, id_)
             refused = self._codecs[id_].decode([values[index] for index in unread]).corrupt
-            still_unread = [unread[each.index] for each in refused]
+            still_unread = [unread[message.index] for message in refused]
             for index in set(unread).difference(still_unread):
                 reason = (
                     f"it is a record of the channel's schema {id_}, which this reader's schema "

@@ -323,8 +323,8 @@ def _leaves(array: pa.Array, leaf: Any) -> tuple[pa.Array, _Rows]:
                 array = pc.if_else(pa.array(valid), array, None)
             return array.cast(arrow_type(leaf)), invalid
         case t.Enum(symbols=symbols, default=str(default)):
-            known = pc.is_in(array, value_set=pa.array(symbols))
-            return pc.if_else(pc.or_(known, array.is_null()), array, default), _NONE
+            is_symbol = pc.is_in(array, value_set=pa.array(symbols))
+            return pc.if_else(pc.or_(is_symbol, array.is_null()), array, default), _NONE
     return array, invalid_values(array, leaf)
 
 

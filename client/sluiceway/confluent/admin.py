@@ -241,11 +241,11 @@ class AdminClient:
                     if endpoint.role == "reader" and endpoint.lives and endpoint.group:
                         live[endpoint.group] = True
             stable, empty = ConsumerGroupState.STABLE, ConsumerGroupState.EMPTY
-            found = {group: stable if lives else empty for group, lives in live.items()}
+            group_states = {group: stable if lives else empty for group, lives in live.items()}
             return ListConsumerGroupsResult(
                 valid=[
                     ConsumerGroupListing(group, False, state)
-                    for group, state in sorted(found.items())
+                    for group, state in sorted(group_states.items())
                     if not states or state in states
                 ]
             )
@@ -331,5 +331,5 @@ class AdminClient:
 
 
 def _retention(limits: Mapping[str, str | None]) -> Retention | None:
-    given = {name: int(limit) for name, limit in limits.items() if limit is not None}
-    return Retention(**given) if given else None
+    set_limits = {name: int(limit) for name, limit in limits.items() if limit is not None}
+    return Retention(**set_limits) if set_limits else None

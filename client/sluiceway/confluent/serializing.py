@@ -47,12 +47,12 @@ class _Serdes:
                 raise ValueError(
                     f"Cannot configure both {name} and {name}.builder; use one or the other"
                 )
-        given = dict(self.rest)
+        properties = dict(self.rest)
         try:
             for part, builder in builders.items():
                 if builder is not None:
                     # It returns the properties that are not its own.
-                    serdes[part], left = builder.build(dict(given), part == "key")
+                    serdes[part], left = builder.build(dict(properties), part == "key")
                     self._own.append(serdes[part])
                     self.rest = {name: v for name, v in self.rest.items() if name in left}
         except BaseException:

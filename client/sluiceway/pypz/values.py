@@ -89,13 +89,13 @@ class ValueSchema:
         """
         written = self
         if record["fingerprint"] != self.fingerprint:
-            found = others.get(record["fingerprint"])
-            if found is None:
+            schema = others.get(record["fingerprint"])
+            if schema is None:
                 raise SchemaMismatch(
                     f"a value has a schema of the fingerprint {record['fingerprint'].hex()}, which "
                     "is no version of the channel's"
                 )
-            written = found
+            written = schema
         body = io.BytesIO(record["value"])
         try:
             if written.recursive:

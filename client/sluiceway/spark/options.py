@@ -179,10 +179,10 @@ class OptionParser:
         Other tables have an option for the one and the other.
         """
         names = ("snapshot", "versionAsOf", "timestampAsOf")
-        given = [name for name in names if self.text(name) is not None]
-        if len(given) > 1:
-            raise OptionError(f"{given[0]} and {given[1]} cannot both be given: remove one")
-        option = given[0] if given else "snapshot"
+        chosen = [name for name in names if self.text(name) is not None]
+        if len(chosen) > 1:
+            raise OptionError(f"{chosen[0]} and {chosen[1]} cannot both be given: remove one")
+        option = chosen[0] if chosen else "snapshot"
         text = self.text(option)
         is_number = text is not None and text.strip().isascii() and text.strip().isdigit()
         if text is None or option == "versionAsOf" or (option == "snapshot" and is_number):

@@ -66,12 +66,12 @@ class Matcher:
             array = pa.array(texts[start:end], pa.large_string())
             mask = pa.array([True] * (end - start))
             if condition.text is not None:
-                found = pc.match_substring(array, condition.text, ignore_case=True)
-                mask = pc.and_(mask, found)
+                hits = pc.match_substring(array, condition.text, ignore_case=True)
+                mask = pc.and_(mask, hits)
             if condition.regex is not None:
                 # ^ and $ are the beginning and end of a line: each value of a field is one.
-                found = pc.match_substring_regex(array, f"(?m:{condition.regex})")
-                mask = pc.and_(mask, found)
+                hits = pc.match_substring_regex(array, f"(?m:{condition.regex})")
+                mask = pc.and_(mask, hits)
             matches += [messages[start + index] for index in pc.indices_nonzero(mask).to_pylist()]
         return matches
 

@@ -303,7 +303,7 @@ class KafkaAdmin:
             raise _unreadable_group(group, listing)
         if isinstance(committed, Rejection):
             raise _unreadable_group(group, committed)
-        states = {found.group_id: found.state for found in listing.valid}
+        states = {row.group_id: row.state for row in listing.valid}
         return KafkaGroup(
             name=group,
             active=states.get(group, ConsumerGroupState.EMPTY) not in _WITHOUT_MEMBERS,
