@@ -219,6 +219,9 @@ def test_a_registry_without_the_ids_of_many_messages_is_the_wrong_one(
     ):
         reader.read(1, timeout=None)
     assert len(credentials) == 100
+    # Others of the process still get their schemas.
+    answers[300] = (200, {"schema": json.dumps(WRITTEN)})
+    assert SchemaRegistry.open(url).look_up([300]).keys() == {300}
 
 
 def test_registries_are_for_adopted_topics_of_avro(
@@ -226,6 +229,10 @@ def test_registries_are_for_adopted_topics_of_avro(
 ) -> None:
     for source, reason in (
         ("https://user:pw@registry", "without a user, which SLUICEWAY_REGISTRY_AUTH has"),
+        ("user:pw@registry:8081", "without a user"),
+        (" https://user:pw@registry", "without a user"),
+        ("https://user:12#pw@registry", "without a user"),
+        ("https://registry#pw", "it must be http://HOST:PORT"),
         ("ftp://registry", "it must be http://HOST:PORT"),
         (7, "of the type int; it takes a URL"),
     ):

@@ -29,15 +29,16 @@ __all__ = ["SchemaRegistry"]
 _MAX_BYTES: Final = 4 * 1024 * 1024
 _MAX_KEPT: Final = 10_000
 _MAX_MISSING: Final = 100
-"""The most ids that a registry may lack: garbage has any number, and each is a request."""
+"""The most ids of one call that a registry may lack: garbage has any number, each a request."""
 _NOT_REGISTERED: Final = 40403
 _AUTH: Final = "SLUICEWAY_REGISTRY_AUTH"
 _CA_FILE: Final = "SLUICEWAY_REGISTRY_CA_FILE"
+_FORM: Final = "it must be http://HOST:PORT or https://HOST:PORT, or the path of a file"
+_NO_USER: Final = f"schema_registry has an @: {_FORM}, without a user, which {_AUTH} has"
 
 _Resolved = Schema | SchemaMismatch
 _KEPT: dict[tuple[str, int], _Resolved] = {}
 """Schemas that this process has requested; an id's schema never changes."""
-_MISSING: dict[str, set[int]] = {}
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,9 @@ class SchemaRegistry:
                 "path of a file"
             )
         name = os.fspath(source)
+        if isinstance(source, str) and "@" in name and not Path(name).is_file():
+            # Before any other message: it may have a password.
+            raise OptionError(_NO_USER)
         if isinstance(source, str) and re.match("[A-Za-z][A-Za-z0-9+.-]+://", source):
             return cls(_checked_url(source))
         try:
@@ -103,28 +107,33 @@ class SchemaRegistry:
         if self.definitions is not None:
             definitions = self.definitions
             return {id_: _parsed(definitions[id_]) for id_ in ids if id_ in definitions}
-        wanted = [id_ for id_ in ids if (self.source, id_) not in _KEPT]
-        if wanted:
+        kept = {id_: _KEPT.get((self.source, id_)) for id_ in ids}
+        resolved = {id_: schema for id_, schema in kept.items() if schema is not None}
+        if wanted := [id_ for id_ in ids if id_ not in resolved]:
+            missing = 0
             url = httpx.URL(self.source)
             verify = trusted(self.source, os.environ.get(_CA_FILE))
             with httpx.Client(
                 auth=_auth(), verify=verify, proxy=proxy_of(url), trust_env=False
             ) as client:
                 for id_ in wanted:
-                    self._request(client, id_)
-        return {id_: _KEPT[self.source, id_] for id_ in ids if (self.source, id_) in _KEPT}
+                    if missing == _MAX_MISSING:
+                        raise RegistryFailure(
+                            f"{self} has none of {_MAX_MISSING} schema ids of messages, the next "
+                            f"is {id_}: it is not the registry of this topic, or other messages "
+                            "are in it"
+                        )
+                    schema = self._request(client, id_)
+                    if schema is None:
+                        missing += 1
+                    else:
+                        resolved[id_] = schema
+        return resolved
 
-    def _request(self, client: httpx.Client, id_: int) -> None:
-        missing = _MISSING.setdefault(self.source, set())
-        if len(missing) >= _MAX_MISSING and id_ not in missing:
-            raise RegistryFailure(
-                f"{self} has none of {_MAX_MISSING} schema ids of messages, the next is {id_}: it "
-                "is not the registry of this topic, or other messages are in it"
-            )
+    def _request(self, client: httpx.Client, id_: int) -> _Resolved | None:
         answer = self._get(client, id_)
         if answer is None:
-            missing.add(id_)
-            return
+            return None
         kind = answer.get("schemaType") or "AVRO"
         resolved: _Resolved
         if kind != "AVRO":
@@ -142,6 +151,7 @@ class SchemaRegistry:
         if len(_KEPT) >= _MAX_KEPT:
             _KEPT.clear()
         _KEPT[self.source, id_] = resolved
+        return resolved
 
     def _get(self, client: httpx.Client, id_: int) -> dict[str, Any] | None:
         """Return the registry's answer for an id; None if it does not have it."""
@@ -222,12 +232,9 @@ def _checked_url(text: str) -> str:
         url = httpx.URL(text)
     except httpx.InvalidURL as error:
         raise OptionError(f"schema_registry is no valid URL: {error}") from error
-    if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query:
-        shown = url.copy_with(username=None, password=None, query=None)
-        raise OptionError(
-            f"schema_registry is '{shown}'; it must be http://HOST:PORT or https://HOST:PORT, "
-            f"without a user, which {_AUTH} has"
-        )
+    if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
+        shown = url.copy_with(query=None, fragment=None)
+        raise OptionError(f"schema_registry is '{shown}'; {_FORM}")
     return text.rstrip("/")
 
 

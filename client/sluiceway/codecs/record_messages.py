@@ -125,7 +125,7 @@ class RecordMessages:
 
     def _strict_row(self, value: bytes | None, index: int) -> dict[str, Any] | None:
         """Decode the message with this index; None if it is corrupt."""
-        reason = "it is a tombstone, which is not a record"
+        reason = "it is a tombstone, which is not a record; deletes=True returns it as a delete"
         if value is not None:
             try:
                 return self._strict.read(value)

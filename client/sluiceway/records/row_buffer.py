@@ -141,8 +141,6 @@ class RowBuffer:
         with self._lock:
             rows, self._rows, self._count, self._size_bytes = self._rows, [], 0, 0
         if bytes not in set(map(type, rows)):
-            return self.to_batches(rows)
-        if bytes not in set(map(type, rows)):
             return [*self.to_batches(rows)]
         drained: list[pa.RecordBatch | list[bytes]] = []
         for kind, group in itertools.groupby(rows, type):

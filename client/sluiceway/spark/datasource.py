@@ -3,7 +3,7 @@
 import json
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructField, StructType
 
 from sluiceway import Gateway, Schema
-from sluiceway.errors import ChannelNotFound, Conflict, OptionError
+from sluiceway.errors import ChannelNotFound, Conflict, OptionError, SchemaMismatch
 from sluiceway.spark.batch_reader import ChannelDataReader
 from sluiceway.spark.driver import Application
 from sluiceway.spark.endpoints import Job, JobEndpoint
@@ -163,7 +163,7 @@ class ChannelDataSource(Shipped, DataSource):
         prepare_worker()
         options = WriteOptions.parse(self.options)
         with traced("write", options.channel, {} if self.job is None else self.job.trace):
-            sink = self._sink(options, schema)
+            sink = self._sink(options, schema, require=self._require_batch)
             task_writer = _task_writer(sink, options, schema)
             instance = uuid.uuid4().hex
             batch = self._batch(sink, options, instance)
@@ -205,18 +205,7 @@ class ChannelDataSource(Shipped, DataSource):
         """Return the batch that a job's tasks open; None if the channel has no batches."""
         connection, key = sink.connection, options.batch_key
         if connection.delivery != "exactly_once":
-            if key is None:
-                return None
-            raise _no_batches(options.channel, connection.delivery)
-        remote = not self.registered or (self.job is not None and self.job.remote)
-        if key is None and remote:
-            raise OptionError(
-                f"this write to the exactly-once channel {options.channel!r} needs a batch key: "
-                '.option("batchKey", "2013-01-01"), the same in every run, because a second write '
-                "with it writes nothing. Over Spark Connect and without register(spark), it is not "
-                "clear whether a write is in foreachBatch: there, use the number of the "
-                "micro-batch, with a prefix that changes with the checkpointLocation"
-            )
+            return None
         request = request_of_job(
             connection,
             instance=instance,
@@ -227,6 +216,23 @@ class ChannelDataSource(Shipped, DataSource):
         return JobBatch(
             connection=connection, gateway_url=_url(sink), request=request, has_key=key is not None
         )
+
+    def _require_batch(self, options: WriteOptions, delivery: str) -> None:
+        """Raise OptionError for a batch key without batches, and for a missing one."""
+        key = options.batch_key
+        if delivery != "exactly_once":
+            if key is None:
+                return
+            raise _no_batches(options.channel, delivery)
+        remote = not self.registered or (self.job is not None and self.job.remote)
+        if key is None and remote:
+            raise OptionError(
+                f"this write to the exactly-once channel {options.channel!r} needs a batch key: "
+                '.option("batchKey", "2013-01-01"), the same in every run, because a second write '
+                "with it writes nothing. Over Spark Connect and without register(spark), it is not "
+                "clear whether a write is in foreachBatch: there, use the number of the "
+                "micro-batch, with a prefix that changes with the checkpointLocation"
+            )
 
     def _checked_source(self, options: ReadOptions, struct: StructType) -> RefreshableConnection:
         source = self._source(options.channel, options.registry)
@@ -259,7 +265,14 @@ class ChannelDataSource(Shipped, DataSource):
                 ) from error
             return RefreshableConnection(connection, "read", gateway_url=gateway.url)
 
-    def _sink(self, options: WriteOptions, struct: StructType) -> RefreshableConnection:
+    def _sink(
+        self,
+        options: WriteOptions,
+        struct: StructType,
+        *,
+        require: Callable[[WriteOptions, str], None],
+    ) -> RefreshableConnection:
+        """Return the channel to write to; `require` refuses options for its delivery."""
         creation = options.creation or {}
         with Gateway(self.gateway_url) as gateway:
             try:
@@ -274,6 +287,8 @@ class ChannelDataSource(Shipped, DataSource):
                 schema = Schema.of(struct)
                 _require_creatable(schema, options)
                 channel = gateway.channel(options.channel, schema, **creation)
+            # Before the channel changes.
+            require(options, channel.delivery)
             if options.merge_schema:
                 _merge_schema(gateway.url, options, struct)
             connection = channel.connection("write")
@@ -294,7 +309,7 @@ class ChannelDataSource(Shipped, DataSource):
                 del _STREAM_SINKS[key]
             else:
                 return sink
-        sink = _STREAM_SINKS[key] = self._sink(options, struct)
+        sink = _STREAM_SINKS[key] = self._sink(options, struct, require=lambda *_: None)
         return sink
 
 
@@ -319,6 +334,7 @@ def _merge_schema(gateway_url: str, options: WriteOptions, struct: StructType) -
                 return
             require_writable(struct, channel, merged)
             _require_key(merged, options)
+            _require_same_key(options, present, merged)
             spec = ChannelSpec(schema=merged)
             try:
                 # Another write may merge other columns, which must not be lost.
@@ -351,6 +367,17 @@ def _require_key(schema: Schema, options: WriteOptions) -> None:
         partition=None,
         key_partitioner="murmur2",
     )
+
+
+def _require_same_key(options: WriteOptions, present: Schema, merged: Schema) -> None:
+    """Raise SchemaMismatch for a wider key: its values would be other keys, elsewhere."""
+    key, before = options.key, present.arrow
+    if key in before.names and before.field(key).type != merged.arrow.field(key).type:
+        raise SchemaMismatch(
+            f"the column {key!r} is the key of this write, and as {merged.arrow.field(key).type} "
+            f"its values would be other keys than as {before.field(key).type}, in other "
+            "partitions: cast it to the channel's type"
+        )
 
 
 def _no_batches(channel: str, delivery: str) -> OptionError:

@@ -1,7 +1,7 @@
 """`sluiceway tail`: print the records of a channel as JSON lines."""
 
 import math
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Literal
 
 import click
@@ -54,7 +54,7 @@ def tail(
                     until="now" if no_follow else None,
                     start=start,
                     on_corrupt="skip" if skip_corrupt else "raise",
-                    deletes=channel.compacted,
+                    deletes=channel.compacted or key is not None,
                     key=key,
                     schema_registry=schema_registry,
                 )
@@ -94,10 +94,7 @@ def _line(record: Any) -> Any:
         return json_value(record)
     key = record.key
     if isinstance(key, bytes):
-        try:
-            text = key.decode()
-        except UnicodeDecodeError:
-            text = ""
-        # Numbers are control characters, which nobody can read.
-        key = text if text.isprintable() else key
+        with suppress(UnicodeDecodeError):
+            # Numbers have control characters, which nobody can read.
+            key = text if (text := key.decode()).isprintable() else key
     return {"@deleted": json_value(key)}

@@ -52,6 +52,14 @@ def test_further_and_wider_columns_become_a_new_version(
     assert columns(gateway, channel) == ["id", "id, city"]
 
 
+def test_a_wider_key_is_refused(gateway: Gateway, gateway_url: str, channel: str) -> None:
+    with pytest.raises(SchemaMismatch, match="'id' is the key of this write, and as int64"):
+        source(gateway_url, channel, key="id").writer(struct(WIDE), False)
+    source(gateway_url, channel, key="id").writer(struct(ID, CITY), False)
+
+    assert columns(gateway, channel) == ["id", "id, city"]
+
+
 def test_a_streaming_write_merges_too(gateway: Gateway, gateway_url: str, channel: str) -> None:
     source(gateway_url, channel).streamWriter(struct(ID), False)
     source(gateway_url, channel).streamWriter(struct(ID, CITY), False)
@@ -80,6 +88,8 @@ def test_a_refused_write_does_not_change_the_channel(
         source(gateway_url, channel).writer(struct(text, CITY), False)
     with pytest.raises(OptionError, match="key is 'x'"):
         source(gateway_url, channel, key="x").writer(struct(ID, CITY), False)
+    with pytest.raises(OptionError, match="has no batches"):
+        source(gateway_url, channel, batchKey="day").writer(struct(ID, CITY), False)
     with pytest.raises(SchemaMismatch, match=r"no column 'city'.*\"mergeSchema\", \"true\""):
         source(gateway_url, channel, mergeSchema="false").writer(struct(ID, CITY), False)
 

@@ -51,11 +51,13 @@ def test_tail_prints_deletes(command: Command, gateway_url: str) -> None:
         with channel.writer(key="id") as writer:
             writer.write({"id": 7})
             writer.delete(7)
+            writer.delete(200)
         with channel.writer(key=lambda record: str(record["id"])) as writer:
             writer.delete("seven")
 
     lines = command("tail", channel.name, "--no-follow").out.splitlines()
-    deleted = [{"@deleted": "AAAAAAAAAAc="}, {"@deleted": "seven"}]
+    keys = ["AAAAAAAAAAc=", "AAAAAAAAAMg=", "seven"]
+    deleted = [{"@deleted": key} for key in keys]
     assert [json.loads(line) for line in lines] == [{"id": 7}, *deleted]
     typed = command("tail", channel.name, "--no-follow", "--key", "id", "--skip-corrupt").out
     assert json.loads(typed.splitlines()[1]) == {"@deleted": 7}
