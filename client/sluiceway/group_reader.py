@@ -197,6 +197,8 @@ class DynamicGroupReader(ChannelReader[R]):
             LOGGER.warning("on_revoke came too late to commit: %s", error)
         self._assignment.drop(revoked)
         if revoked:
+            # It may be of a revoked partition; of another, it is met again.
+            self._failure = None
             self._committer.revoke(revoked, self._fetcher.position())
             self._fetcher.reassign(removed=revoked)
 

@@ -290,7 +290,7 @@ class ChannelReader(ChannelEndpoint, Generic[R]):
                 span.set("sluiceway.records", len(records))
         except BaseException:
             # Also an interrupt after the records were counted as returned.
-            self._fetcher.cancel_call()
+            self._cancel_call()
             raise
         return records
 
@@ -306,7 +306,7 @@ class ChannelReader(ChannelEndpoint, Generic[R]):
                 self._record_cycle()
                 self._extend(records, max_records, deadline_s, least)
             except BaseException:
-                self._fetcher.cancel_call()
+                self._cancel_call()
                 raise
             finally:
                 self._fetcher.end_read()
@@ -361,7 +361,8 @@ class ChannelReader(ChannelEndpoint, Generic[R]):
         """Return all records up to the end as a table of `schema.arrow`, also if there are none.
 
         They are in memory together: about as much as their messages take without compression, and
-        twice that for `to_pandas` and `to_polars`. An error takes nothing: the next call returns
+        twice that for `to_pandas` and `to_polars`, more for nested values in pandas and for records
+        that arrive a few at a time. An error takes nothing: the next call returns
         the same records again. Raises SchemaMismatch for a schema with a union of several types,
         OptionError with `until=None`, and in a dynamic group, whose partitions change.
         """
@@ -398,7 +399,7 @@ class ChannelReader(ChannelEndpoint, Generic[R]):
                 converted = convert(table)
             self._fetcher.end_read()
         except BaseException:
-            self._fetcher.cancel_call()
+            self._cancel_call()
             raise
         return converted
 
@@ -452,6 +453,15 @@ class ChannelReader(ChannelEndpoint, Generic[R]):
     def put_back(self) -> None:
         """Put back what the last call has taken, before `end_call`: its caller does not get it."""
         self._fetcher.put_back()
+        self._mark_incomplete()
+
+    def _cancel_call(self) -> None:
+        self._fetcher.cancel_call()
+        self._mark_incomplete()
+
+    def _mark_incomplete(self) -> None:
+        if self._handle is not None:
+            self._handle.mark_incomplete()
 
     @property
     def arrived(self) -> Signal:
@@ -672,7 +682,7 @@ class ChannelReader(ChannelEndpoint, Generic[R]):
                         return taken
                 return None
         except BaseException:
-            self._fetcher.cancel_call()
+            self._cancel_call()
             raise
 
     def _fetch(self, deadline_s: float, *, holding: bool = False) -> bool:

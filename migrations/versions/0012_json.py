@@ -29,15 +29,18 @@ def _replace_text() -> None:
     connection = op.get_bind()
     version = connection.exec_driver_sql("PRAGMA schema_version").scalar_one()
     connection.exec_driver_sql("PRAGMA writable_schema = ON")
-    for table in TABLES:
-        changed = connection.execute(
-            sa.text(
-                "UPDATE sqlite_master SET sql = replace(sql, :before, :after) "
-                "WHERE type = 'table' AND name = :name AND instr(sql, :before)"
-            ),
-            {"before": BEFORE, "after": AFTER, "name": table},
-        )
-        if changed.rowcount != 1:
-            raise RuntimeError(f"the table {table} has no constraint {BEFORE}")
-    connection.exec_driver_sql(f"PRAGMA schema_version = {version + 1}")
-    connection.exec_driver_sql("PRAGMA writable_schema = OFF")
+    try:
+        for table in TABLES:
+            changed = connection.execute(
+                sa.text(
+                    "UPDATE sqlite_master SET sql = replace(sql, :before, :after) "
+                    "WHERE type = 'table' AND name = :name AND instr(sql, :before)"
+                ),
+                {"before": BEFORE, "after": AFTER, "name": table},
+            )
+            if changed.rowcount != 1:
+                raise RuntimeError(f"the table {table} has no constraint {BEFORE}")
+        connection.exec_driver_sql(f"PRAGMA schema_version = {version + 1}")
+    finally:
+        # A rollback does not end it.
+        connection.exec_driver_sql("PRAGMA writable_schema = OFF")

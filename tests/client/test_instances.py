@@ -12,6 +12,7 @@ import pyarrow as pa
 import pydantic
 import pytest
 
+from faults import failing_call
 from sluiceway import Channel, Gateway, InputPort, aio
 from sluiceway.errors import OptionError, SchemaMismatch, ValidationFailed, WriterFailed
 from topics import readings
@@ -122,6 +123,40 @@ def test_a_dataframe_of_pandas_has_exact_nullable_integers(gateway: Gateway) -> 
         frame = reader.to_pandas()
     assert frame["number"].tolist() == [2**53 + 1, pd.NA]
     assert (str(frame.dtypes["required"]), str(frame.dtypes["number"])) == ("int64", "Int64")
+
+
+def test_nested_values_of_a_dataframe_of_pandas_are_exact(gateway: Gateway) -> None:
+    @dataclass
+    class Inner:
+        number: int | None
+
+    @dataclass
+    class Nested:
+        numbers: list[int | None]
+        inner: Inner
+        by_name: dict[str, int | None]
+
+    channel = gateway.channel("exact-nested-integers", schema=Nested)
+    large = 2**53 + 1
+    with channel.writer() as writer:
+        writer.write(Nested([large, None], Inner(large), {"a": large, "b": None}))
+        writer.write(Nested([], Inner(None), {}))
+    with channel.reader() as reader:
+        frame = reader.to_pandas()
+    assert frame["numbers"].tolist() == [[large, None], []]
+    assert frame["inner"].tolist() == [{"number": large}, {"number": None}]
+    assert frame["by_name"].tolist() == [{"a": large, "b": None}, {}]
+
+
+def test_records_of_a_dataframe_that_failed_are_read_by_the_next_reader(channel: Channel) -> None:
+    write(channel, 10)
+    # The library fails after the end of the channel was read.
+    failing = failing_call(pl, "from_arrow", MemoryError(), arrives=False)
+    with channel.reader(group="g") as reader, failing:
+        reader.to_polars()
+    # It ends, because the writer has not been read by the one before.
+    with channel.reader(group="g", open_timeout_s=5) as reader:
+        assert len(list(reader)) == 10
 
 
 @pytest.mark.usefixtures("brief_replacement")

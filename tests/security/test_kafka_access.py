@@ -172,6 +172,8 @@ def test_properties_of_the_process_override_those_of_the_gateway(
     expected = {"bootstrap.servers": "k:1", **own_properties}
     monkeypatch.setenv("SLUICEWAY_KAFKA_CREDENTIALS", json.dumps(own_properties))
     assert expected.items() <= admin_config(gateway_properties).items()
+    # A request about a topic must not create it.
+    assert admin_config(gateway_properties)["allow.auto.create.topics"] is False
     assert not {"ssl.ca.pem", "sasl.mechanisms"} & admin_config(gateway_properties).keys()
 
     path = tmp_path / "credentials.json"

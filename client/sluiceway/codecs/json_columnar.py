@@ -352,6 +352,9 @@ def _moments(array: pa.Array, scalar: t.Scalar) -> tuple[pa.Array, _Rows]:
     kind, target = scalar.kind, arrow_type(scalar)
     # Arrow's cast is lenient, for instance about seconds and spaces.
     texts = pc.match_substring_regex(array, rf"\A{moment_text(kind)}\z")
+    if kind.traits.python is not time:
+        # An offset may lead from there into the year 1.
+        texts = pc.and_not(texts, pc.starts_with(array, "0000"))
     if kind.ticks > t.MICROSECONDS:
         # That of pyarrow 18 returns another time for one that 64 bits of nanoseconds do not hold.
         years = pc.utf8_slice_codeunits(array, 0, 4)

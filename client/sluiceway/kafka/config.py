@@ -268,7 +268,9 @@ def admin_config(
     of_connection = MaskedProperties(
         {name: properties[name] for name in properties if name in CONNECTION}
     )
-    return MaskedProperties(_DEFAULTS).over(_connection_properties(connection, of_connection))
+    # librdkafka takes it for a producer, whose requests for metadata may create a missing topic.
+    defaults = MaskedProperties({**_DEFAULTS, "allow.auto.create.topics": False})
+    return defaults.over(_connection_properties(connection, of_connection))
 
 
 def _connection_properties(

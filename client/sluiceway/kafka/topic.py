@@ -403,7 +403,12 @@ class TopicIdentity:
                 return topic
 
     def _raise_unreachable(self, admin: _AdminConnection) -> None:
-        """Raise KafkaUnavailable if Kafka names an address that this host does not reach."""
+        """Raise KafkaUnavailable if Kafka names an address that this host does not reach.
+
+        Not after a description: this host has reached the brokers, so it is an outage.
+        """
+        if self._verified:
+            return
         name = self._connection.topic_name
         servers = str(self._properties.get("bootstrap.servers", ""))
         if (broker := unreachable_broker(servers, admin.client, name)) is not None:

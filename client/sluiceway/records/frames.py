@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from sluiceway.errors import OptionError
+from sluiceway.records.to_python import to_records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,8 +38,13 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
     }
 
     def series(field: pa.Field) -> Any:
+        if pa.types.is_nested(field.type):
+            # pandas would make arrays of NumPy, and round integers beside nulls.
+            batches = table.select([field.name]).to_batches()
+            records = [record for batch in batches for record in to_records(batch)]
+            return pd.Series([record[field.name] for record in records], dtype=object)
         return table.column(field.name).to_pandas(
-            types_mapper=nullable.get if field.nullable else None, maps_as_pydicts="strict"
+            types_mapper=nullable.get if field.nullable else None
         )
 
     return pd.DataFrame({field.name: series(field) for field in table.schema})

@@ -95,6 +95,7 @@ TEXTS = [
     *('"2020-01-01T00:00:00Z"', '"2020-01-01 00:00:00.5+09:00"', '"2020-01-01T00:00:00"'),
     *('"2020-01-01T00:00:00.123456789Z"', '"2020-01-01T00:00:00+24:00"', '"2020-01-01T00:00Z"'),
     *('"0001-01-01T00:00:00+01:00"', '"9999-12-31T23:59:59-01:00"', '"1600-01-01T00:00:00Z"'),
+    '"0000-12-31T23:59:59-01:00"',
     *('"2262-04-11T23:47:16.854775808Z"', '"12345678-90ab-cdef-1234-567890abcdef"'),
 ]
 """JSON of each kind, and what is none."""
@@ -119,6 +120,12 @@ def with_messages(draw):
 @given(with_messages())
 def test_both_readers_agree_on_any_bytes(given_):
     decoded_alike(*given_)
+
+
+def test_both_readers_refuse_the_year_0() -> None:
+    moment = schema({"name": "x", "type": {"type": "long", "logicalType": "timestamp-micros"}})
+    # In UTC it is in the year 1.
+    assert decoded_alike(moment, [b'{"x":"0000-12-31T23:59:59-01:00"}'] * 2) == ([], [0, 1])
 
 
 MEASURE = schema(
@@ -246,7 +253,7 @@ def test_reasons_name_the_field_and_what_was_expected():
     assert reasons[4].startswith("it is not JSON: ")
     assert reasons[5:] == [
         "it is an array, not a JSON object",
-        "it is a tombstone, which is not a record",
+        "it is a tombstone, which is not a record; deletes=True returns it as a delete",
     ]
 
 
