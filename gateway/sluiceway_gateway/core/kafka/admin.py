@@ -291,7 +291,8 @@ class KafkaAdmin:
         """Return one of Kafka's own consumer groups, with its offsets in a topic.
 
         A group that does not exist has none. Raises KafkaUnavailable also if Kafka does not allow
-        the gateway's user to see the group.
+        the gateway's user to see the group, or a broker that may coordinate it does not list its
+        groups.
         """
         # First, because members commit when they leave.
         listed = self._admin.list_consumer_groups(request_timeout=self._timeout_s)
@@ -304,6 +305,8 @@ class KafkaAdmin:
         if isinstance(committed, Rejection):
             raise _unreadable_group(group, committed)
         states = {row.group_id: row.state for row in listing.valid}
+        if group not in states and listing.errors:
+            raise _unreadable_group(group, rejection(listing.errors[0]))
         return KafkaGroup(
             name=group,
             active=states.get(group, ConsumerGroupState.EMPTY) not in _WITHOUT_MEMBERS,
@@ -550,10 +553,14 @@ def _group_request(group: str, offsets: GroupOffsets) -> ConsumerGroupTopicParti
 
 
 def _unreadable_group(group: str, refusal: Rejection) -> KafkaUnavailable:
+    advice = "Nothing was lost: send the request again."
+    if refusal.cause is Cause.DENIED:
+        advice = (
+            "The gateway's Kafka user needs the operation DESCRIBE on the group; then send the "
+            "request again."
+        )
     return KafkaUnavailable(
-        f"Kafka does not return the offsets of its group {group!r}: {refusal.message}. The "
-        "gateway's Kafka user needs the operation DESCRIBE on the group; then send the request "
-        "again."
+        f"Kafka does not return its group {group!r}: {refusal.message}. {advice}"
     )
 
 

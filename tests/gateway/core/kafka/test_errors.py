@@ -1,6 +1,11 @@
+from concurrent.futures import Future
+
 import pytest
 from confluent_kafka import KafkaError
+from confluent_kafka.admin import ListConsumerGroupsResult
 
+from sluiceway_gateway.core.errors import KafkaUnavailable
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
 from sluiceway_gateway.core.kafka.client import CAUSES, Client, rejection
 from sluiceway_gateway.core.kafka.model import Cause
 
@@ -45,3 +50,25 @@ def test_an_operation_that_acls_forbid_is_named() -> None:
     found = client.failure(error, "flights", "READ")
     assert "the operation READ on the topic flights" in str(found)
     assert "add the ACL" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("failure", "needs_acl"),
+    [
+        (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, False),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, True),
+    ],
+)
+def test_a_group_that_its_coordinator_did_not_list_may_have_members(
+    monkeypatch: pytest.MonkeyPatch, failure: int, needs_acl: bool
+) -> None:
+    listing: Future[ListConsumerGroupsResult] = Future()
+    listing.set_result(ListConsumerGroupsResult(valid=[], errors=[KafkaError(failure, "failed")]))
+    admin = KafkaAdmin("127.0.0.1:1")
+    monkeypatch.setattr(admin.client, "committed", lambda *_, **__: [])
+    monkeypatch.setattr(admin.client.admin, "list_consumer_groups", lambda **_: listing)
+    with pytest.raises(
+        KafkaUnavailable, match=r"group 'billing': failed\. .*request again"
+    ) as caught:
+        admin.consumer_group("billing", "orders", [0])
+    assert ("DESCRIBE" in str(caught.value)) == needs_acl
