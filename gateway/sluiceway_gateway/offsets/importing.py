@@ -182,8 +182,9 @@ class OffsetImports:
         """Store the offsets of Kafka's group as positions of the group, all or none.
 
         Never moves a position back. A repeat changes nothing. A group that never had a member is
-        created. Raises the errors of `plan`, its `refusal`, UidMismatch, Forbidden, and GroupMode
-        for a broadcast group.
+        created. After a change, lost members that return cannot commit, as after a reset. Raises
+        the errors of `plan`, its `refusal`, UidMismatch, Forbidden, and GroupMode for a broadcast
+        group.
         """
         principal.require(Action.READ, name)
         observed, now = self._observe(name, kafka_group), self._clock()
@@ -203,6 +204,10 @@ class OffsetImports:
                 return plan
             before = position_store.of(tx, channel.uid, group, member=-1)
             put_positions(tx, (channel.uid, group, -1), plan.imported, observed.topic_id, now)
+            # Lost members that return would read again what the import skips. Those of a dynamic
+            # group have no shares any more.
+            groups_store.save(tx, current.next_generation(now))
+            endpoints_store.revise(tx, [channel.uid])
             reason = f"imported from Kafka's group {kafka_group!r}"
             add_events(
                 tx,

@@ -1,16 +1,30 @@
-"""Import of offsets of groups on a real broker."""
+"""Import of offsets of groups, on a real broker where Kafka decides."""
 
 import uuid
 from collections.abc import Iterator, Mapping
+from unittest.mock import create_autospec
 
 import httpx
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from gateways import Rig, code, running
+from endpoints import report, site
+from gateways import TOPIC_ID, Rig, code, running
 from shared_kafka import SharedKafka
 from sluiceway_gateway.channels.model import Phase, TopicRef
+from sluiceway_gateway.core.auth.model import OwnershipMode
+from sluiceway_gateway.core.auth.ownership import Ownership
 from sluiceway_gateway.core.db.engine import Database
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import (
+    GroupOffset,
+    KafkaGroup,
+    PartitionLeadership,
+    TopicMetadata,
+    Watermarks,
+)
+from sluiceway_gateway.endpoints.liveness import Reaper
+from sluiceway_gateway.offsets.importing import OffsetImports
 from topics import Topics
 from waiting import until
 
@@ -131,3 +145,32 @@ def test_an_import_needs_a_token_that_may_read(
     assert code(import_offsets(near, group, uid)) == "forbidden"
     near.http.headers.update(near.token("read:flights"))
     assert import_offsets(near, group, uid).status_code == 200
+
+
+def test_a_lost_member_that_returns_after_an_import_cannot_commit(rig: Rig) -> None:
+    leaders = (PartitionLeadership(partition=0, leader=0, replicas=(0,), isr=(0,)),)
+    kafka = create_autospec(KafkaAdmin, instance=True)
+    kafka.describe_topic.return_value = TopicMetadata(name="t", id=TOPIC_ID, partitions=leaders)
+    kafka.consumer_group.return_value = KafkaGroup(
+        name="g", active=False, offsets={0: GroupOffset(offset=40, metadata=None)}
+    )
+    kafka.watermarks.return_value = {0: Watermarks(begin_offset=0, end_offset=100)}
+    ownership = Ownership(rig.database, mode=OwnershipMode.ENFORCE)
+    rig.replace(
+        offset_imports=OffsetImports(
+            rig.database, kafka, ownership=ownership, stable_of=lambda *_: {}, clock=rig.clock
+        )
+    )
+    flights = site(rig)
+    member = flights.member()
+    assert flights.commit(member, 1, (0, 10, 0)).status_code == 200
+
+    now_s = 0.0
+    reaper = Reaper(database=rig.database, clock=rig.clock, monotonic=lambda: now_s)
+    while flights.get(member)["health"] != "lost":
+        now_s += reaper.run_once().pause_s
+    assert import_offsets(rig, "g", flights.uid).status_code == 200
+    assert flights.beat(report(member, "started"))[0]["status"] == "ok"
+    # It goes on at 10, so it has read again what the import has skipped.
+    assert code(flights.commit(member, 2, (0, 45, 0))) == "stale_generation"
+    assert flights.committed() == [(0, 40, 0)]
