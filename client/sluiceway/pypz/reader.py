@@ -275,11 +275,11 @@ class KafkaChannelReader(ChannelBase[ChannelReader]):
         if timeout_ms is None:
             timeout_ms = self.InitialDataConsumerTimeoutInMs
             self._consumer_timeout_ms = self.DataConsumerTimeoutInMs
+        reader, values = self._opened(), self._resources.values
+        # Only the conversion of values may fail after the read.
+        before = {} if values is None else reader.position()
         # Changes of writers do not end the wait: their records may be in flight.
-        reader = self._opened()
-        before = reader.position()
         records = reader.read_some(self._settings.max_poll_records, timeout_ms / 1000)
-        values = self._resources.values
         if values is None or not records:
             return records
         try:
