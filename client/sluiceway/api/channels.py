@@ -164,11 +164,18 @@ class Control:
         return self._change("DELETE", channel_path(name), params=params)
 
     def status(
-        self, name: str, *, seen: str | None = None, wait_s: float = 0.0
+        self,
+        name: str,
+        *,
+        seen: str | None = None,
+        wait_s: float = 0.0,
+        timeout_s: float | None = None,
     ) -> StatusReport | None:
         """Return the status of a channel; None if it still has the ETag `seen` after `wait_s`."""
         path = f"{channel_path(name)}/status"
-        return self._transport.poll(StatusReport, path, seen=seen, wait_s=wait_s)
+        return self._transport.poll(
+            StatusReport, path, seen=seen, wait_s=wait_s, timeout_s=timeout_s
+        )
 
     def statuses(self) -> Iterator[ChannelSummary]:
         """Yield the summaries of all channels visible to the token, by name, page by page."""

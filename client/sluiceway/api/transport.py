@@ -192,6 +192,7 @@ class Transport:
         params: Params | None = None,
         seen: str | None,
         wait_s: float,
+        timeout_s: float | None = None,
         **local: object,
     ) -> T | None:
         """Return the response of a GET; None if it still has the ETag `seen` after `wait_s`.
@@ -201,7 +202,9 @@ class Transport:
         headers = None if seen is None else {"If-None-Match": seen}
         if seen is not None and wait_s:
             params = {**(params or {}), "wait": max(1, min(60, math.ceil(wait_s)))}
-        response = self.request("GET", path, params=params, headers=headers, wait_s=wait_s)
+        response = self.request(
+            "GET", path, params=params, headers=headers, wait_s=wait_s, timeout_s=timeout_s
+        )
         return None if response.status_code == 304 else self.parse(kind, response, **local)
 
     def items(

@@ -35,9 +35,11 @@ from sluiceway.confluent.errors import INVALID_ARG, kafka_exceptions, refused
 from sluiceway.confluent.fetcher import MessageFetcher
 from sluiceway.confluent.metadata import cluster_metadata
 from sluiceway.confluent.partition_offsets import by_channel
-from sluiceway.errors import Conflict
+from sluiceway.confluent.waiting import left_s
+from sluiceway.errors import ChannelNotFound, Conflict
 from sluiceway.spi import (
     ChannelSpec,
+    PositionAdvance,
     Signal,
     admin_config,
     create_client,
@@ -230,16 +232,18 @@ class AdminClient:
     ) -> "Future[ListConsumerGroupsResult]":
         """Return the groups of readers of all channels; one without live members is EMPTY."""
         del types
+        deadline_s = time.monotonic() + request_timeout
 
         def read(_: object) -> ListConsumerGroupsResult:
             live: dict[str, bool] = {}
-            for channel in self._control.channels(timeout_s=request_timeout):
-                report = self._control.status(channel.name)
-                live = {group.group: False for group in (report.groups if report else ())} | live
-                endpoints, _tag = self._control.endpoints.endpoints(channel.name)
-                for endpoint in endpoints or ():
-                    if endpoint.role == "reader" and endpoint.lives and endpoint.group:
-                        live[endpoint.group] = True
+            for channel in self._control.channels(timeout_s=left_s(deadline_s)):
+                try:
+                    report = self._control.status(channel.name, timeout_s=left_s(deadline_s))
+                except ChannelNotFound:
+                    # It was deleted meanwhile.
+                    continue
+                for group in report.groups if report else ():
+                    live[group.group] = live.get(group.group, False) or group.members > 0
             stable, empty = ConsumerGroupState.STABLE, ConsumerGroupState.EMPTY
             group_states = {group: stable if lives else empty for group, lives in live.items()}
             return ListConsumerGroupsResult(
@@ -260,23 +264,27 @@ class AdminClient:
     ) -> dict[str, "Future[ConsumerGroupTopicPartitions]"]:
         """Return committed offsets of groups; without partitions those of all channels."""
         del require_stable
+        deadline_s = time.monotonic() + request_timeout
 
         def read(request: ConsumerGroupTopicPartitions) -> ConsumerGroupTopicPartitions:
-            deadline_s = time.monotonic() + request_timeout
             wanted = None
             if request.topic_partitions is not None:
                 wanted = [(place.topic, place.partition) for place in request.topic_partitions]
                 names = list(dict.fromkeys(name for name, _ in wanted))
             else:
-                names = [channel.name for channel in self._control.channels()]
+                channels = self._control.channels(timeout_s=left_s(deadline_s))
+                names = [channel.name for channel in channels]
             stored: dict[tuple[str, int], Position] = {}
             for name in names:
-                positions = self._control.endpoints.committed(
-                    name,
-                    request.group_id,
-                    index=None,
-                    timeout_s=max(0.1, deadline_s - time.monotonic()),
-                )
+                try:
+                    positions = self._control.endpoints.committed(
+                        name, request.group_id, index=None, timeout_s=left_s(deadline_s)
+                    )
+                except ChannelNotFound:
+                    if wanted is not None:
+                        raise
+                    # It was deleted meanwhile.
+                    continue
                 stored |= {(name, partition): at for partition, at in positions.items()}
             places = {
                 (place.topic, place.partition): place for place in committed_partitions(stored, {})
@@ -298,7 +306,8 @@ class AdminClient:
     ) -> dict[str, "Future[ConsumerGroupTopicPartitions]"]:
         """Set committed offsets of groups without live members, channel by channel.
 
-        The audit trail has each as a reset.
+        The audit trail has each as a reset, except those of a group that has not read the channel
+        yet, which is created. Channels before a refused one stay altered.
         """
         del request_timeout
 
@@ -308,11 +317,33 @@ class AdminClient:
             }
             for name, positions in by_channel(offsets).items():
                 channel = Channel(self._control, self._control.channel(name))
-                channel.reset(request.group_id, positions, reason=_RESET_REASON)
+                try:
+                    channel.reset(request.group_id, positions, reason=_RESET_REASON)
+                except Conflict as error:
+                    if error.code != "group_not_found":
+                        raise
+                    self._create_group(channel, request.group_id, positions)
             return request
 
         requests = alter_consumer_group_offsets_request
         return {request.group_id: self._submit(alter, request) for request in requests}
+
+    def _create_group(self, channel: Channel, group: str, positions: Mapping[int, int]) -> None:
+        """Create a group by its first positions, as a commit without membership does."""
+        self._control.endpoints.commit(
+            PositionAdvance(
+                channel=channel.name,
+                uid=channel.uid,
+                topic_id=channel.status.topic.id,
+                group=group,
+                endpoint=None,
+                epoch=0,
+                generation=0,
+                number=0,
+                before={},
+                after={p: Position(offset=at) for p, at in positions.items()},
+            )
+        )
 
     def __getattr__(self, name: str) -> NoReturn:
         if hasattr(confluent_kafka.admin.AdminClient, name):
@@ -331,5 +362,13 @@ class AdminClient:
 
 
 def _retention(limits: Mapping[str, str | None]) -> Retention | None:
-    set_limits = {name: int(limit) for name, limit in limits.items() if limit is not None}
+    set_limits = {}
+    for name, limit in limits.items():
+        if limit is not None:
+            try:
+                set_limits[name] = int(limit)
+            except ValueError:
+                raise refused(
+                    INVALID_ARG, f"retention.{name} is {limit!r}; it takes a whole number"
+                ) from None
     return Retention(**set_limits) if set_limits else None

@@ -1,13 +1,16 @@
 """The admin client of sluiceway.confluent."""
 
 import uuid
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from confluent_facade import OFFSET_INVALID, Facade, KafkaError, KafkaException, at, poll_until
+from sluiceway import Position
 from sluiceway.confluent import ConsumerGroupState, ConsumerGroupTopicPartitions, TopicCollection
 from sluiceway.confluent.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+from sluiceway.errors import ChannelNotFound
 
 
 @pytest.fixture
@@ -64,9 +67,11 @@ def test_offsets_of_groups_are_listed_and_altered(site: Facade, admin: AdminClie
         (name, 1): OFFSET_INVALID,
     }
     assert offsets() == {(name, 0): committed.offset}
-    request = ConsumerGroupTopicPartitions(group, [at(name, 0, 1)])
+    # The group has not read the other channel yet.
+    other = site.channel(filled=5)
+    request = ConsumerGroupTopicPartitions(group, [at(name, 0, 1), at(other, 0, 2)])
     admin.alter_consumer_group_offsets([request])[group].result(60)
-    assert offsets(at(name)) == {(name, 0): 1}
+    assert offsets() == {(name, 0): 1, (other, 0): 2}
 
 
 def test_topics_offsets_and_groups_are_those_of_channels(site: Facade, admin: AdminClient) -> None:
@@ -102,6 +107,54 @@ def test_topics_offsets_and_groups_are_those_of_channels(site: Facade, admin: Ad
     assert states()[group] is ConsumerGroupState.EMPTY
     only = admin.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(60)
     assert group not in {listing.group_id for listing in only.valid}
+
+
+def test_lists_of_groups_have_one_deadline_and_leave_out_deleted_channels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    admin = AdminClient({"bootstrap.servers": "http://127.0.0.1:1"})
+    timeouts_s: list[float] = []
+
+    def channels(*, timeout_s: float) -> list[Any]:
+        timeouts_s.append(timeout_s)
+        return [SimpleNamespace(name=name) for name in ("gone", "a", "b")]
+
+    def status(name: str, *, timeout_s: float) -> Any:
+        timeouts_s.append(timeout_s)
+        if name == "gone":
+            raise ChannelNotFound("deleted", status=404)
+        group = SimpleNamespace(group="g", members=int(name == "a"))
+        return SimpleNamespace(groups=[group])
+
+    def committed(name: str, _: str, *, index: None, timeout_s: float) -> dict[int, Position]:
+        status(name, timeout_s=timeout_s)
+        return {0: Position(offset=3)}
+
+    monkeypatch.setattr(
+        admin,
+        "_control",
+        SimpleNamespace(
+            channels=channels, status=status, endpoints=SimpleNamespace(committed=committed)
+        ),
+    )
+    (listed,) = admin.list_consumer_groups(request_timeout=60).result(60).valid
+    assert (listed.group_id, listed.state) == ("g", ConsumerGroupState.STABLE)
+    request = ConsumerGroupTopicPartitions("g")
+    offsets = admin.list_consumer_group_offsets([request], request_timeout=60)["g"].result(60)
+    assert [(p.topic, p.offset) for p in offsets.topic_partitions] == [("a", 3), ("b", 3)]
+    for call in (timeouts_s[:4], timeouts_s[4:]):
+        assert 60 > call[0] > call[1] > call[2] > call[3]
+    named = ConsumerGroupTopicPartitions("g", [at("gone")])
+    refused = admin.list_consumer_group_offsets([named])["g"]
+    assert code_of(refused) == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+def test_a_retention_that_is_no_number_is_refused() -> None:
+    admin = AdminClient({"bootstrap.servers": "http://127.0.0.1:1"})
+    created = admin.create_topics([NewTopic("orders", 1, config={"retention.ms": "a week"})])
+    with pytest.raises(KafkaException, match=r"retention\.ms is 'a week'") as caught:
+        created["orders"].result(60)
+    assert caught.value.args[0].code() == KafkaError._INVALID_ARG
 
 
 def test_what_only_kafka_knows_is_not_available() -> None:
