@@ -3,14 +3,15 @@
 import logging
 import uuid
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import confluent_kafka
 import pytest
 from confluent_kafka import TopicPartition
 
-from confluent_facade import Facade, poll_messages
+from confluent_facade import Facade, poll_messages, poll_until
 from sluiceway import Channel
-from sluiceway.confluent import Consumer
+from sluiceway.confluent import Consumer, members
 from sluiceway.errors import Conflict
 from topics import Topics
 from waiting import until
@@ -157,6 +158,29 @@ def test_a_consumer_with_offsets_in_kafka_only_warns_once(
                     until(warnings)
     (text,) = warnings()
     assert f"sluiceway offsets import --group {groups[0]} --from-kafka {topic}" in text
+
+
+def test_a_consumer_that_begins_at_positions_of_its_own_compares_none_with_kafka(
+    site: Facade,
+    topics: Topics,
+    topic: str,
+    groups: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    produce(topics, topic, range(9))
+    site.gateway.channel(topic, format="bytes", topic=topic)
+    compared: list[object] = []
+    monkeypatch.setattr(
+        members, "Background", lambda: SimpleNamespace(run=lambda task: compared.append(task.func))
+    )
+    with site.consumer(**CONFIG, **{"group.id": groups[0]}) as consumer:
+        consumer.assign([TopicPartition(topic, p, 0) for p in range(3)])
+        poll_messages(consumer, 9)
+        consumer.commit(asynchronous=False)
+    with site.consumer(**CONFIG, **{"group.id": groups[0]}) as consumer:
+        consumer.subscribe([topic])
+        poll_until(lambda: len(consumer.assignment()) == 3, consumer)
+    assert members._warn_of_offsets_in_kafka not in compared
 
 
 def test_an_offset_above_the_committed_records_of_an_exactly_once_channel_is_refused(

@@ -388,11 +388,10 @@ class Assignment:
     def _require_manual_consumer(self, channel: str, offsets: Mapping[int, int]) -> None:
         """Ensure a manual consumer of a channel with the group's committed offsets."""
         member = self.members.get(channel)
-        if member is None or member.share is not None:
-            self._add_member(ChannelMember(self._settings, channel))
-            return
         stored = [p for p, offset in offsets.items() if offset in (OFFSET_INVALID, OFFSET_STORED)]
-        if stored:
+        if member is None or member.share is not None:
+            self._add_member(ChannelMember(self._settings, channel, continues=bool(stored)))
+        elif stored:
             member.learn(stored)
 
     def _join(self, channel: str) -> ChannelMember:

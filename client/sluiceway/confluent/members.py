@@ -41,9 +41,17 @@ class ChannelMember:
     """
 
     def __init__(
-        self, settings: ConsumerSettings, channel: str, *, wakeup: WakeupEvent | None = None
+        self,
+        settings: ConsumerSettings,
+        channel: str,
+        *,
+        wakeup: WakeupEvent | None = None,
+        continues: bool = True,
     ) -> None:
-        """Join the group if there is a `wakeup`, which the response to every heartbeat sets."""
+        """Join the group if there is a `wakeup`, which the response to every heartbeat sets.
+
+        `continues`: it begins at the group's committed positions.
+        """
         control, joins = settings.control, wakeup is not None
         resource = control.channel(channel, timeout_s=None if joins else _ASSIGN_TIMEOUT_S)
         self.handle = handle = AttachedEndpoint(
@@ -70,11 +78,12 @@ class ChannelMember:
                 calls=handle.calls,
             )
             if wakeup is None:
-                self._commits.fetch()
+                committed = self._commits.fetch()
             else:
                 self.share = PartitionAssignment(handle, notify=wakeup.set)
                 self.share.join()
-        if resource.adopted_topic is not None:
+                committed = self.share.positions
+        if continues and resource.adopted_topic is not None and not committed:
             # In the background: nothing waits for Kafka's coordinators.
             Background().run(functools.partial(_warn_of_offsets_in_kafka, settings, channel))
         self.held: tuple[int, ...] = ()
@@ -180,16 +189,17 @@ class ChannelMember:
 
 
 def _warn_of_offsets_in_kafka(settings: ConsumerSettings, channel: str) -> None:
-    """Warn if the group has committed offsets in Kafka, but has read nothing here yet."""
-    group, calls = settings.group, settings.control.endpoints
+    """Warn if the group, which has no position here, has committed offsets in Kafka."""
+    group = settings.group
     try:
-        if calls.committed(channel, group, index=None, timeout_s=_TIMEOUT_S):
-            return
-        plan = calls.plan_import(channel, group, kafka_group=None, timeout_s=_TIMEOUT_S)
+        plan = settings.control.endpoints.plan_import(
+            channel, group, kafka_group=None, timeout_s=_TIMEOUT_S
+        )
     except SluicewayError as error:
         LOGGER.debug("the offsets of %s in Kafka are not compared: %s", group, error)
         return
-    if plan.changes:
+    # Other members may have positions that did not come with the assignment.
+    if plan.changes and all(partition.before is None for partition in plan.partitions):
         LOGGER.warning(
             "the group %r has committed offsets in Kafka for the topic of the channel %r, but no "
             "position here, so it begins by auto.offset.reset=%s. To continue at its offsets, stop "
