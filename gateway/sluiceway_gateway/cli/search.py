@@ -75,23 +75,27 @@ def _lines(
 ) -> Iterator[Mapping[str, Any]]:
     """Yield matches, and the last progress of each search: one after the other, until the end."""
     left = number
-    while left is None or left > 0:
+    while True:
         limit = {} if left is None else {"limit": min(left, 1_000)}
         progress: Mapping[str, Any] = {}
         end: Mapping[str, Any] = {}
         for line in control.search(name, {"limit": 1_000, **params, **limit}):
             if "message" in line:
-                left = None if left is None else left - 1
-                yield line
-                if left == 0:
-                    return
+                if left != 0:
+                    left = None if left is None else left - 1
+                    yield line
             elif "progress" in line:
                 progress = line
                 _show(line["progress"])
+                # One that follows has no end of its own.
+                if left == 0 and params["follow"]:
+                    break
             else:
                 end = line["end"]
         if progress:
             yield progress
+        if left == 0:
+            return
         if end.get("reason") in ("error", "stopped"):
             raise click.ClickException(f"the search ended: {end['message'] or 'the gateway stops'}")
         if not end:

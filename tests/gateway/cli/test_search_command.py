@@ -58,7 +58,18 @@ def test_a_search_stops_after_a_number_of_matches(sluiceway: Sluiceway) -> None:
         run = sluiceway("channels", "search", "flights", "-n", "3", url=server.url)
     assert run.status == 0
     assert len(run.out.splitlines()) == 3
+    assert run.errors == "sluiceway: 3 matches in 1,000 messages\n"
     assert [query["limit"] for query in queries(server)] == [["3"], ["2"]]
+
+
+def test_a_search_that_follows_stops_after_a_number_of_matches(sluiceway: Sluiceway) -> None:
+    with scripted() as server:
+        server.response(200, CHANNEL)
+        respond(server, 7, 8, 9, reason="time", cursor="further")
+        run = sluiceway("channels", "search", "flights", "-f", "-n", "2", url=server.url)
+    assert [json.loads(line)["offset"] for line in run.out.splitlines()] == [7, 8]
+    assert (run.status, run.errors) == (0, "sluiceway: 2 matches in 500 messages\n")
+    assert len(queries(server)) == 1
 
 
 def test_a_search_that_fails_says_why(sluiceway: Sluiceway) -> None:
