@@ -36,6 +36,7 @@ export function searchParameters({ q, regex, field, partition, since, until, ord
 export function Search({ name, status, parameters, run, live, flagged, onWritten }) {
   const [state, setState] = useState({ items: [], progress: null, running: true });
   const current = useRef(null);
+  const ran = useRef(null);
   const { items, progress, running, end, error } = state;
 
   async function search(cursor) {
@@ -70,7 +71,7 @@ export function Search({ name, status, parameters, run, live, flagged, onWritten
     try {
       let following = cursor;
       for (;;) {
-        const query = new URLSearchParams(following ? continued(parameters, following) : parameters);
+        const query = new URLSearchParams(following ? continued(ran.current, following) : ran.current);
         let last = null;
         await readLines(`${channelPath(name, "messages", "search")}?${query}`, {
           signal: abort.signal,
@@ -88,6 +89,8 @@ export function Search({ name, status, parameters, run, live, flagged, onWritten
   }
 
   useEffect(() => {
+    // A continuation has them, too: the form may have other ones by then.
+    ran.current = parameters;
     search(null);
     return () => {
       const ended = current.current;
