@@ -317,7 +317,8 @@ ADVICE = {
     "not_converging": "Make each member faster, or add members, one per partition at most; in a "
     "group of a fixed size with `sluiceway channels resize {channel} {group} SIZE`",
     "position_out_of_range": "A reader that starts there fails. Find out what was lost, then reset "
-    "the group: `sluiceway channels reset {channel} {group} --to earliest`",
+    "the group: `sluiceway channels reset {channel} {group} --to earliest`, with `--index` for a "
+    "member of a broadcast group",
     "partitions_unread": f"Start the missing members; those that are there: {_STATUS}. Members of "
     "older clients read added partitions after a restart",
     "suspect": "It is lost if no heartbeat arrives in time: `sluiceway channels status {channel} "
