@@ -6,7 +6,7 @@ They change no positions, and do not count as use.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -65,6 +65,7 @@ class SearchRequest:
 
     Messages lie between the first one of `since` or later and the first one of `until` or later.
     With `follow`, it goes on with new messages; it begins at the end, unless it has another start.
+    On exactly-once channels, those are the messages that are not visible yet.
     """
 
     condition: SearchCondition
@@ -294,22 +295,38 @@ class _Search:
         if bounds is not None:
             # Retention may have removed a cursor's messages, and a client may send any offset.
             return {at: min(max(bounds[at], first), end) for at, (first, end) in ranges.items()}
+        if request.follow and request.since is None:
+            return self._ends()
         if request.follow:
-            from_end = request.since is None
-            return {at: end if from_end else first for at, (first, end) in ranges.items()}
+            return {at: first for at, (first, end) in ranges.items()}
         newest = request.start.newest_first
         return {at: end if newest else first for at, (first, end) in ranges.items() if first < end}
 
+    def _ends(self) -> dict[int, int]:
+        """Return the ends of what is visible; records of open batches lie behind them."""
+        ends = {at: end for at, (first, end) in self._ranges.items()}
+        if self._request.uncommitted:
+            return ends
+        return {
+            at: ends[at]
+            if view.stable_offset is None
+            else max(view.begin_offset, min(ends[at], view.stable_offset))
+            for at, view in self._views_from(ends, newest=False).items()
+        }
+
     def _views(self) -> dict[int, PartitionView]:
         """Return the visible parts of the ranges, from its position on."""
+        return self._views_from(self._rounds.at, newest=self._rounds.newest)
+
+    def _views_from(self, at: Mapping[int, int], *, newest: bool) -> dict[int, PartitionView]:
         return self._searches.reads.views(
             self.channel,
             {
                 partition: Watermarks(begin_offset=first, end_offset=end)
                 for partition, (first, end) in self._ranges.items()
             },
-            self._rounds.at,
-            newest=self._rounds.newest,
+            at,
+            newest=newest,
             uncommitted=self._request.uncommitted,
         )
 

@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -231,6 +231,23 @@ def test_committed_messages_are_searched_and_others_on_request(
             ]
         with following(http, channel, since="2001-01-01T00:00:00Z") as lines:
             assert [next_message(lines)["records"][0]["id"] for _ in range(2)] == [1, 2]
+
+
+def test_a_search_that_follows_shows_a_batch_that_was_open_when_it_began(
+    http: httpx.Client, gateway: Gateway
+) -> None:
+    channel = channel_of(gateway, delivery="exactly_once")
+    with channel.writer(group="job") as writer:
+        with writer.batch("day-1"):
+            writer.write([{"id": 1, "carrier": "UA"}])
+        with ExitStack() as response:
+            with writer.batch("day-2"):
+                writer.write([{"id": 2, "carrier": "UA"}])
+                writer.flush()
+                lines = response.enter_context(following(http, channel))
+            with writer.batch("day-3"):
+                writer.write([{"id": 3, "carrier": "UA"}])
+            assert [next_message(lines)["records"][0]["id"] for _ in range(2)] == [2, 3]
 
 
 def test_a_search_follows_new_messages_and_partitions(
