@@ -12,6 +12,7 @@ from anyio import (
     ClosedResourceError,
     create_memory_object_stream,
     from_thread,
+    move_on_after,
     to_thread,
 )
 
@@ -20,6 +21,7 @@ from sluiceway_gateway.core.errors import TooManyWaiters
 _T = TypeVar("_T")
 #: What a stream sends ahead of its recipient.
 _UNREAD_LINES = 16
+_SEND_S = 60.0
 
 
 class BoundedThreads:
@@ -54,19 +56,31 @@ class BoundedThreads:
             self._present -= 1
 
     async def stream(
-        self, call: Callable[[Callable[[bytes], None], Callable[[], bool]], None]
+        self,
+        call: Callable[[Callable[[bytes], None], Callable[[], bool]], None],
+        *,
+        send_s: float = _SEND_S,
     ) -> AsyncGenerator[bytes]:
         """Yield what the call sends, until it returns, and raise its error. Raises TooManyWaiters.
 
         `call` gets a function that sends, and waits for a slow recipient, and one that returns
-        whether the generator was closed. After that, what it sends is dropped.
+        whether the generator was closed. After that, what it sends is dropped. A recipient that
+        takes no line for `send_s` seconds gets only those that were sent before, so that it does
+        not hold a thread for ever.
         """
         sender, receiver = create_memory_object_stream[bytes](_UNREAD_LINES)
         closed = threading.Event()
 
+        async def send_in_time(line: bytes) -> None:
+            with move_on_after(send_s) as bound:
+                await sender.send(line)
+            if bound.cancelled_caught:
+                closed.set()
+                sender.close()
+
         def send(line: bytes) -> None:
             with suppress(BrokenResourceError, ClosedResourceError):
-                from_thread.run(sender.send, line)
+                from_thread.run(send_in_time, line)
 
         task = asyncio.ensure_future(self.run(lambda: call(send, closed.is_set)))
         task.add_done_callback(lambda _: sender.close())

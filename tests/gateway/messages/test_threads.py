@@ -64,3 +64,21 @@ def test_a_stream_that_is_closed_stops_its_call_which_waits_for_the_recipient() 
         assert len(sent) < 100
 
     asyncio.run(read())
+
+
+def test_a_recipient_that_takes_nothing_in_time_holds_no_thread() -> None:
+    def call(send: Send, is_stopped: Stopped) -> None:
+        while not is_stopped():
+            send(b"a line")
+        send(b"the end")
+
+    async def read() -> None:
+        threads = BoundedThreads("for tests", running=1, waiting=0)
+        lines = threads.stream(call, send_s=0.01)
+        assert await anext(lines) == b"a line"
+        async with asyncio.timeout(60):
+            while threads.present:
+                await asyncio.sleep(0.01)
+        assert {line async for line in lines} <= {b"a line"}
+
+    asyncio.run(read())
