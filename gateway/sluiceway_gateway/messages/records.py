@@ -21,6 +21,9 @@ from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.messages.model import MAX_RECORDS
 from sluiceway_gateway.schemas.model import Format, SchemaVersion
 
+MAX_SEARCHED_RECORDS = 10_000
+"""Records of a message that are searched: one of `arrow` may have millions in few bytes."""
+
 __all__ = ["EncodedMessage", "MessageContent", "MessageDecoder", "encode", "partition_of"]
 
 
@@ -66,7 +69,10 @@ class MessageDecoder:
         return MessageContent(schema=version, records=json_value(records), record_count=count)
 
     def records(self, values: Sequence[bytes | None]) -> list[list[Any] | None]:
-        """Return all records of each value as JSON values; None for one that is not decoded."""
+        """Return the first records of each value as JSON values; None for one that is not decoded.
+
+        Those are at most MAX_SEARCHED_RECORDS.
+        """
         by_id: defaultdict[int | None, list[int]] = defaultdict(list)
         for index, value in enumerate(values):
             by_id[self._schema_id(value)].append(index)
@@ -74,14 +80,18 @@ class MessageDecoder:
         for id_, indices in by_id.items():
             decoded = self._decoder(id_).decode([values[index] for index in indices])
             corrupt = {message.index for message in decoded.corrupt}
+            batches = decoded.batches
+            if self._format is Format.ARROW:
+                # A message that has records is a batch of its own.
+                batches = [batch.slice(0, MAX_SEARCHED_RECORDS) for batch in batches]
             rows = itertools.chain.from_iterable(
-                json_value(to_records(batch, out_of_range_as_text=True))
-                for batch in decoded.batches
+                json_value(to_records(batch, out_of_range_as_text=True)) for batch in batches
             )
             counts = itertools.repeat(1) if decoded.counts is None else decoded.counts
             for place, (index, count) in enumerate(zip(indices, counts, strict=False)):
                 if place not in corrupt:
-                    decoded_records[index] = list(itertools.islice(rows, count))
+                    searched = min(count, MAX_SEARCHED_RECORDS)
+                    decoded_records[index] = list(itertools.islice(rows, searched))
         return decoded_records
 
     def _schema_id(self, value: bytes | None) -> int | None:

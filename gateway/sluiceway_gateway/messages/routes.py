@@ -175,7 +175,8 @@ async def search_messages(
 
     Sends matches as they are found, and ends after 1,000,000 messages, 1 GiB or a minute:
     `next_cursor` of the end continues. Disconnect to cancel it. The first 65,536 characters of a
-    message are searched. On exactly-once channels searches committed messages.
+    message are searched, in `arrow` of its first 10,000 records. On exactly-once channels searches
+    committed messages.
     """
     search = search_request(
         SearchCondition(text=text, regex=regex, field=field),

@@ -3,16 +3,20 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from sluiceway.codecs import codec
+from sluiceway.schema import Schema
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.core.kafka.model import ReadMessage
 from sluiceway_gateway.messages.matching import MAX_TEXT, Matcher
 from sluiceway_gateway.messages.model import SearchCondition
-from sluiceway_gateway.messages.records import encode
+from sluiceway_gateway.messages.records import MAX_SEARCHED_RECORDS, MessageDecoder, encode
 from sluiceway_gateway.schemas.model import Format, SchemaVersion
 
 SCHEMA = {
@@ -113,6 +117,26 @@ def test_every_record_of_a_message_is_searched() -> None:
     (encoded,) = encode(records, Format.ARROW, VERSION, limit_bytes=1_000_000)
     messages = [message(0, encoded.value), message(1, None)]
     assert matches(Format.ARROW, messages, regex="^C299$", field="carrier") == [0]
+
+
+def test_the_first_records_of_a_message_with_very_many_are_searched() -> None:
+    schema = {
+        "type": "record",
+        "name": "Flag",
+        "fields": [{"name": "on", "type": "boolean"}],
+    }
+    version = replace(VERSION, definition=json.dumps(schema))
+    many = pa.record_batch({"on": pa.array([True], pa.bool_()).take(pa.array([0] * 2_000_000))})
+    parsed = Schema.parse(version.definition)
+    coder = codec("arrow", parsed, version.id)
+    large, small = (
+        coder.encode(batch.cast(parsed.arrow), limit_bytes=1_000_000).values[0].as_py()
+        for batch in (many, many.slice(0, 2))
+    )
+    contents = MessageDecoder(Format.ARROW, [version]).records([small, large, b"broken", small])
+    assert [None if records is None else len(records) for records in contents] == [
+        *(2, MAX_SEARCHED_RECORDS, None, 2),
+    ]
 
 
 def test_messages_of_bytes_are_searched_as_text_and_as_json() -> None:
