@@ -212,9 +212,9 @@ class _Search:
                 before = self._scanned, self._scanned_bytes
                 chunk = _Chunk(self._match, rounds.views, selected)
                 read = reader.read(windows, self._round_deadline_s, chunk.add, stopped=stopped)
-                chunk.flush()
                 if stopped():
                     break
+                chunk.flush()
                 rounds.record(windows, selected, read)
                 self._report(rounds.take())
                 rounds.round_messages = self._next_round(*before)

@@ -65,7 +65,8 @@ class WindowReader:
         """Call `on_message` with the messages of the windows, in order by partition.
 
         Returns, by partition, the offset up to which it was read: the window's end unless the
-        monotonic clock reached `deadline_s`, or `stopped`, which is asked every 100 ms at least.
+        monotonic clock reached `deadline_s`, or `stopped`, which is asked after each message, and
+        every 100 ms at least.
         Raises KafkaUnavailable if until the deadline this reader has never read anything.
         """
         consumer, name = self._consumer, self._topic
@@ -97,6 +98,9 @@ class WindowReader:
                         open_.remove(partition)
                         read[partition] = windows[partition].end
                         consumer.incremental_unassign([TopicPartition(name, partition)])
+                    # What is left of the poll was not read; handling a message may take long.
+                    if stopped() or time.monotonic() >= deadline_s:
+                        break
         if open_ and not self._answered and not stopped():
             if self._failure is not None:
                 raise self._client.failure(self._failure, name, "READ")

@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
@@ -81,3 +82,21 @@ def test_kafka_that_never_answers_is_unavailable(
     fragile_kafka.cut()
     with pytest.raises(KafkaUnavailable, match="does not answer"):
         reader.read({0: Interval(0, 2)}, time.monotonic() + 0.5, lambda _: None)
+
+
+def test_the_rest_of_a_poll_is_left_once_the_read_is_stopped() -> None:
+    def polled(offset: int) -> Mock:
+        return Mock(
+            partition=Mock(return_value=0),
+            offset=Mock(return_value=offset),
+            error=Mock(return_value=None),
+            timestamp=Mock(return_value=(0, 0)),
+            headers=Mock(return_value=None),
+        )
+
+    handled: list[ReadMessage] = []
+    consumer = Mock(consume=Mock(side_effect=[[polled(0)], [polled(1), polled(2), polled(3)]]))
+    reader = WindowReader(Mock(), consumer, "topic")
+    windows = {0: Interval(0, 9)}
+    read = reader.read(windows, soon(), handled.append, stopped=lambda: len(handled) == 2)
+    assert (read, [each.offset for each in handled]) == ({0: 2}, [0, 1])
