@@ -27,6 +27,9 @@ accepted takes some seconds for this much text, and cannot be interrupted meanwh
 _MAX_COST = 300
 _COUNTED = re.compile(r"\{([0-9]+)(,?)([0-9]*)\}")
 _CLASS_COST = 20
+_UNICODE_CLASS = re.compile(r"\\[pP]")
+#: An operand at the end that is, or may have, classes of Unicode.
+_CLASSES = re.compile(r"(?s)(?:\\[pP].|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\])\Z")
 KEY = "@key"
 HEADER = "@header."
 
@@ -128,11 +131,14 @@ def _check_expression(regex: str) -> None:
     count, factor = len(regex), 1
     for match in _COUNTED.finditer(regex):
         copies = int(match[3] or match[1]) + 1
-        if regex[: match.start()].endswith((")", "}")):
+        before = regex[: match.start()]
+        if before.endswith((")", "}")):
             factor *= copies
+        elif (classes := _CLASSES.search(before)) is not None:
+            count += copies * max(1, _class_cost(classes[0]))
         else:
             count += copies
-    count += _CLASS_COST * (regex.count("\\p") + regex.count("\\P"))
+    count += _class_cost(regex)
     if count * factor > _MAX_COST:
         raise InvalidRequest.at(
             "query:regex",
@@ -145,6 +151,10 @@ def _check_expression(regex: str) -> None:
         raise InvalidRequest.at(
             "query:regex", f"not an expression of RE2, which has no look-around: {reason}"
         ) from None
+
+
+def _class_cost(regex: str) -> int:
+    return _CLASS_COST * len(_UNICODE_CLASS.findall(regex))
 
 
 def _check_field(name: str, format_: Format, versions: Sequence[SchemaVersion]) -> None:

@@ -173,6 +173,8 @@ def test_json_of_a_hostile_depth_ends_no_search(depth: int) -> None:
         ({"regex": "x{30}{30}"}, "takes too long"),
         ({"regex": "((x{9,}){9,}){9,}"}, "takes too long"),
         ({"regex": r"\pL{1,90}" * 4}, "takes too long"),
+        ({"regex": r"\pL{270}1"}, "takes too long"),
+        ({"regex": r"[^]\p{Greek}[:digit:]]{40}"}, "takes too long"),
         ({"field": "carrier"}, "without text or regex"),
         ({"field": "carier", "text": "a"}, "there are carrier, delay, legs"),
         ({"field": "@offset", "text": "a"}, "@key, @header.NAME"),
@@ -193,6 +195,8 @@ def test_a_condition_that_cannot_be_searched_is_refused(
         r"\b(?:[0-9]{1,3}\.){3}[0-9]{1,3}\b",
         "(a+)+$",
         r"[\p{L}\p{N}]+@[a-z.]+",
+        r"\pL+ [0-9a-f]{32}",
+        r"[\p{L}-]{3}",
     ],
 )
 def test_usual_expressions_are_accepted(regex: str) -> None:
