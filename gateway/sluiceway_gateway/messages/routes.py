@@ -15,7 +15,7 @@ from sluiceway_gateway.api.json import json_response
 from sluiceway_gateway.api.params import Name
 from sluiceway_gateway.api.problems import problems
 from sluiceway_gateway.api.strict_json import StrictRoute
-from sluiceway_gateway.core.errors import SluicewayGatewayError
+from sluiceway_gateway.core.errors import SluicewayGatewayError, Unauthenticated
 from sluiceway_gateway.messages.model import SearchCondition
 from sluiceway_gateway.messages.reading import MessageReads
 from sluiceway_gateway.messages.search import MessageSearches, SearchEnd, SearchEvents
@@ -217,17 +217,22 @@ _AUTHENTICATED_S = 10.0
 async def _while_authenticated(
     request: Request, lines: AsyncGenerator[bytes]
 ) -> AsyncGenerator[bytes]:
-    """Yield the lines, and end with a last one once the token is not valid any more."""
+    """Yield the lines, and end with a last one once the token is not valid any more.
+
+    While that cannot be known, as without the database, it is looked at again with each line.
+    """
     due_s = time.monotonic() + _AUTHENTICATED_S
     async with aclosing(lines):
         async for line in lines:
             if time.monotonic() >= due_s:
                 try:
                     await authenticate_again(request)
-                except SluicewayGatewayError as error:
+                    due_s = time.monotonic() + _AUTHENTICATED_S
+                except Unauthenticated as error:
                     yield end_line(SearchEnd(reason="stopped", error=error))
                     return
-                due_s = time.monotonic() + _AUTHENTICATED_S
+                except SluicewayGatewayError:
+                    pass
             yield line
 
 

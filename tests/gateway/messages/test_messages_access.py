@@ -10,6 +10,7 @@ import pytest
 
 from gateways import Rig, code
 from sluiceway_gateway.channels.model import Phase
+from sluiceway_gateway.core.errors import DatabaseUnavailable, Unauthenticated
 from sluiceway_gateway.messages import routes
 from sluiceway_gateway.messages.search import SearchEvents, SearchProgress
 from waiting import until
@@ -141,13 +142,18 @@ def test_searches_beyond_four_are_refused_and_end_with_their_clients(rig: Rig) -
     assert rig.http.head(SEARCH).status_code == 200
 
 
-def test_a_search_ends_once_its_token_is_revoked(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _authenticated_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Tokens are looked at again after seconds.
+    monkeypatch.setattr(routes, "_AUTHENTICATED_S", 0.0)
+
+
+@pytest.mark.usefixtures("_authenticated_often")
+def test_a_search_ends_once_its_token_is_revoked(rig: Rig) -> None:
     def search(_name: str, _request: object, events: SearchEvents) -> None:
         while not events.stopped():
             events.on_progress(SearchProgress(scanned=0, scanned_bytes=0, passed=0, total=0))
 
-    # Tokens are looked at again after seconds.
-    monkeypatch.setattr(routes, "_AUTHENTICATED_S", 0.0)
     rig.put("flights").raise_for_status()
     rig.replace(message_searches=Mock(run=search))
     headers = rig.token("read")
@@ -159,3 +165,18 @@ def test_a_search_ends_once_its_token_is_revoked(rig: Rig, monkeypatch: pytest.M
     end = json.loads(last)["end"]
     assert (end["reason"], end["next_cursor"]) == ("stopped", None)
     assert "token" in end["message"]
+
+
+@pytest.mark.usefixtures("_authenticated_often")
+def test_a_search_goes_on_while_its_token_cannot_be_looked_at(rig: Rig) -> None:
+    looks = Mock(side_effect=[None, DatabaseUnavailable("away"), Unauthenticated("revoked")])
+
+    def search(_name: str, _request: object, events: SearchEvents) -> None:
+        rig.replace(tokens=Mock(authenticate=looks))
+        for scanned in range(4):
+            events.on_progress(SearchProgress(scanned=scanned, scanned_bytes=0, passed=0, total=0))
+
+    rig.replace(message_searches=Mock(run=search))
+    *lines, last = rig.http.get(SEARCH).text.splitlines()
+    assert [json.loads(line)["progress"]["scanned"] for line in lines] == [0, 1]
+    assert json.loads(last)["end"]["message"] == "revoked"
