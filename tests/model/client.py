@@ -441,7 +441,7 @@ class Writer:
     @property
     def batch(self) -> WriteBatch | None:
         """The batch of the current block."""
-        return self.batches._block.batch  # The key and partitions of what is produced.
+        return self.batches.current_block.batch
 
     def write(self, identities: Sequence[Any]) -> None:
         """Write records."""

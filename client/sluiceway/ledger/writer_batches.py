@@ -99,16 +99,21 @@ class WriterBatches:
         """By partition, the offset after the last committed record."""
         return self._sequence.ends
 
+    @property
+    def current_block(self) -> Block:
+        """The block that records are written to."""
+        return self._sequence.block
+
     def admit(self, records: int) -> bool:
         """Open a batch if needed, count records, and return whether to produce them.
 
         The records of a replayed batch are only counted. An interrupted commit is repeated first.
         """
-        opened = self._block.batch
+        opened = self.current_block.batch
         try:
             if opened is not None and opened.is_requested:
                 self._sequence.commit()
-            block = self._block
+            block = self.current_block
             batch = block.batch or self._open(block)
             block.admitted += records
             if not batch.replayed:
@@ -134,25 +139,25 @@ class WriterBatches:
         interrupted before it could end the block, so nothing may ever commit the records.
         """
         self.end_abandoned()
-        if self._block.explicit and self._block.statement is None:
+        if self.current_block.explicit and self.current_block.statement is None:
             raise OptionError(
                 "this writer is in a batch that was not begun by a `with` statement, such as in an "
                 "ExitStack: leave it before you flush"
             )
         self._writer.deliver()
-        if not self._block.explicit:
+        if not self.current_block.explicit:
             self._commit()
 
     def was_left_by(self, error: BaseException) -> bool:
         """Whether an error ended the last block, or came before the current one could end."""
-        return self._block.explicit or self.left_by is error
+        return self.current_block.explicit or self.left_by is error
 
     def end_abandoned(self) -> None:
         """Abort the current block if an interrupt has abandoned it."""
-        if not self._block.abandoned and not self._sequence.is_stray:
+        if not self.current_block.abandoned and not self._sequence.is_stray:
             return
         with self._turn:
-            block = self._block
+            block = self.current_block
             if block.abandoned:
                 self.abort(block, EndpointClosed("an interrupt ended the block of the batch"))
                 outcome = _OUTCOMES[block.committed]
@@ -175,7 +180,7 @@ class WriterBatches:
             if self._sequence.unknown is not None and key == self._sequence.unknown.key:
                 self.resolve()
             self._writer.require_open()
-            if self._block.explicit:
+            if self.current_block.explicit:
                 raise OptionError(
                     "this writer is already in a batch: leave its block before you begin the next "
                     "one"
@@ -202,7 +207,7 @@ class WriterBatches:
         """
         with self._turn:
             self._writer.require_open()
-            if self._block is not block:
+            if self.current_block is not block:
                 raise EndpointClosed("this block has ended: begin a new one")
             self._writer.send_accumulated()
             self._writer.deliver()
@@ -218,7 +223,7 @@ class WriterBatches:
             return
         self.left_by = error if isinstance(error, SystemExit) else None
         with self._turn:
-            if self._block is not block:
+            if self.current_block is not block:
                 if block.batch is not None and not block.batch.is_requested:
                     # It was opened for a block that has not begun.
                     block.batch.abort(error)
@@ -267,12 +272,8 @@ class WriterBatches:
     def require_ended(self, doing: str) -> None:
         """Raise OptionError within a block, for what is possible after it only."""
         self.end_abandoned()
-        if self._block.explicit:
+        if self.current_block.explicit:
             raise OptionError(f"this writer is in a batch: leave its block before you {doing}")
-
-    @property
-    def _block(self) -> Block:
-        return self._sequence.block
 
     def _commit(self, positions: PositionAdvance | None = None) -> None:
         try:
@@ -288,7 +289,7 @@ class WriterBatches:
 
     def _commit_if_due(self) -> None:
         with self._turn:
-            writer, block = self._writer, self._block
+            writer, block = self._writer, self.current_block
             if block.batch is None or block.explicit or writer.failure:
                 return
             try:

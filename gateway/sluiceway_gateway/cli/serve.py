@@ -159,7 +159,7 @@ class OwnBroker(Protocol):
         """Whether its process runs."""
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """A uvicorn server that reports its start, and ends long polls before a shutdown."""
 
     on_started: Callable[[], None]
@@ -170,6 +170,7 @@ class _Server(uvicorn.Server):
     broker_ended = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen on the sockets, or on the configured address."""
         loop: Any = asyncio.get_running_loop()
         if self.config.is_ssl:
             # uvicorn has no option for this timeout. Connections count only after the handshake.
@@ -179,6 +180,7 @@ class _Server(uvicorn.Server):
             self.on_started()
 
     async def on_tick(self, counter: int) -> bool:
+        """Return whether to stop; called ten times a second."""
         if self.certificate is not None and counter % _TICKS_PER_CHECK == 0:
             self.certificate.reload()
         if self.broker is not None and not (self.should_exit or self.broker.running()):
@@ -186,6 +188,7 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End long polls, then wait for open requests."""
         self.on_stopping()
         await super().shutdown(sockets)
 
@@ -230,7 +233,7 @@ def run_server(
 
     configure_tracing("sluiceway-gateway")
     app = create_app(settings)
-    server = _Server(server_config(app))
+    server = Server(server_config(app))
     server.on_started, server.broker = on_started, broker
     server.on_stopping = app.state.parts.changes.close
     if settings.tls_certificate_file is not None and settings.tls_key_file is not None:

@@ -130,6 +130,7 @@ def test_lists_of_groups_have_one_deadline_and_leave_out_deleted_channels(
         status(name, timeout_s=timeout_s)
         return {0: Position(offset=3)}
 
+    # Each request notes the time that is left for it.
     monkeypatch.setattr(
         admin,
         "_control",

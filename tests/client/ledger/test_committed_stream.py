@@ -368,6 +368,17 @@ def _far() -> Any:
     return datetime(2999, 1, 1, tzinfo=UTC)
 
 
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, object]]:
+    """The properties of the consumers that streams would have opened."""
+    properties: list[Mapping[str, object]] = []
+    # A consumer does not show its properties.
+    monkeypatch.setattr(
+        MessageStream, "__init__", lambda _self, _connection, config, **_: properties.append(config)
+    )
+    return properties
+
+
 @pytest.mark.parametrize(
     ("delivery", "grouped", "config", "wait_ms"),
     [
@@ -379,29 +390,19 @@ def _far() -> Any:
     ],
 )
 def test_the_callers_properties_come_before_those_of_the_stream(
-    monkeypatch: pytest.MonkeyPatch,
+    opened: list[Mapping[str, object]],
     delivery: str,
     grouped: bool,
     config: Mapping[str, object],
     wait_ms: int | None,
 ) -> None:
-    opened: list[Mapping[str, object]] = []
-    # A consumer does not show its properties.
-    monkeypatch.setattr(
-        MessageStream, "__init__", lambda _self, _connection, config, **_: opened.append(config)
-    )
     open_stream(connection_to({}, delivery=delivery), config, timeout_s=1, grouped=grouped)
     assert [properties.get("fetch.wait.max.ms") for properties in opened] == [wait_ms]
 
 
 def test_a_stream_reads_past_open_transactions_of_foreign_producers(
-    monkeypatch: pytest.MonkeyPatch,
+    opened: list[Mapping[str, object]],
 ) -> None:
-    opened: list[Mapping[str, object]] = []
-    # A consumer does not show its properties.
-    monkeypatch.setattr(
-        MessageStream, "__init__", lambda _self, _connection, config, **_: opened.append(config)
-    )
     config = {"isolation.level": "read_committed"}
     open_stream(connection_to({}, delivery="exactly_once"), config, timeout_s=1)
     assert [properties["isolation.level"] for properties in opened] == ["read_uncommitted"]

@@ -19,7 +19,7 @@ from sluiceway_gateway.api.limits import LimitedProtocol
 from sluiceway_gateway.cli import serve
 
 # The server is part of the command, and nothing else uses it.
-EXTENDED = [(LimitedProtocol, HttpToolsProtocol), (serve._Server, uvicorn.Server)]
+EXTENDED = [(LimitedProtocol, HttpToolsProtocol), (serve.Server, uvicorn.Server)]
 
 
 class Transport(asyncio.Transport):
@@ -78,7 +78,7 @@ def test_uvicorn_has_the_attributes_that_the_limits_read() -> None:
 
 def test_uvicorn_has_the_attributes_that_the_server_reads() -> None:
     # As above.
-    assert list(missing(serve._Server, uvicorn.Server(uvicorn.Config(app, log_config=None)))) == []
+    assert list(missing(serve.Server, uvicorn.Server(uvicorn.Config(app, log_config=None)))) == []
 
 
 def test_a_changed_method_or_attribute_is_named() -> None:

@@ -65,7 +65,9 @@ def test_a_group_that_its_coordinator_did_not_list_may_have_members(
     listing: Future[ListConsumerGroupsResult] = Future()
     listing.set_result(ListConsumerGroupsResult(valid=[], errors=[KafkaError(failure, "failed")]))
     admin = KafkaAdmin("127.0.0.1:1")
+    # A broker answers here as one without the group.
     monkeypatch.setattr(admin.client, "committed", lambda *_, **__: [])
+    # A coordinator that fails once among several cannot be ordered from a broker.
     monkeypatch.setattr(admin.client.admin, "list_consumer_groups", lambda **_: listing)
     with pytest.raises(
         KafkaUnavailable, match=r"group 'billing': failed\. .*request again"
