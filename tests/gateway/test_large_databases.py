@@ -219,6 +219,33 @@ def test_channels_with_endpoints_or_positions_are_found_with_little_memory(
     assert not {"endpoints", "positions"} & set(re.findall(r"Seq Scan on (\w+)", plan)), plan
 
 
+@pytest.mark.parametrize("loop", ["reaper", "ends"])
+def test_passes_read_only_endpoints_that_have_not_closed(database: Database, loop: str) -> None:
+    """Endpoints that have closed stay for days."""
+    crowd(database, channels=10, endpoints=3_000)
+    with database.write() as tx:
+        tx.execute(update(endpoints).values(state="closed"))
+        tx.execute(update(endpoints).values(state="started").where(endpoints.c.id == "endpoint-9"))
+        tx.execute(text("ANALYZE"))
+    looks, executed = Looks(database), []
+
+    def executing(_connection: Any, _cursor: Any, statement: str, values: Any, *_: object) -> None:
+        executed.append((statement, values))
+
+    event.listen(database.engine, "before_cursor_execute", executing)
+    getattr(looks, loop).run_once()
+    event.remove(database.engine, "before_cursor_execute", executing)
+    scans = [
+        pair for pair in executed if "JOIN endpoints" in pair[0] or "FROM endpoints" in pair[0]
+    ]
+    assert len(scans) == (2 if loop == "reaper" else 1)
+    explain = "EXPLAIN QUERY PLAN" if database.dialect == "sqlite" else "EXPLAIN"
+    with database.scan() as tx:
+        for statement, values in scans:
+            plan = tx.connection.exec_driver_sql(f"{explain} {statement}", values)
+            assert "ix_endpoints_unclosed" in "\n".join(str(row) for row in plan)
+
+
 def all_with_readers(tx: ReadTransaction) -> list[str]:
     """Return the uids of all pages of channels with endpoints or positions."""
     uids: list[str] = []

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import and_, bindparam, case, exists, func, select, update
+from sqlalchemy import bindparam, exists, func, select, update
 
 from sluiceway_gateway.channels.tables import channels
 from sluiceway_gateway.core.db.engine import ReadTransaction, WriteTransaction
 from sluiceway_gateway.endpoints.groups.store import of_its_group
-from sluiceway_gateway.endpoints.model import Health, Role, State
+from sluiceway_gateway.endpoints.model import Health, Role
 from sluiceway_gateway.endpoints.store import INTERVAL_MS, TIMEOUT_MS
-from sluiceway_gateway.endpoints.tables import endpoint_groups, endpoints, sessions
+from sluiceway_gateway.endpoints.tables import UNCLOSED, endpoint_groups, endpoints, sessions
 
 
 class SessionBeat(NamedTuple):
@@ -65,27 +65,25 @@ class StaleShare(NamedTuple):
     timeout_ms: int
 
 
-_MAY_GET_WORSE = (
-    ~endpoints.c.superseded,
-    endpoints.c.state != State.CLOSED,
-    endpoints.c.health != Health.LOST,
-)
+_MAY_GET_WORSE = (UNCLOSED, endpoints.c.health != Health.LOST)
 _LOST_WITHOUT_ENDS = (
-    ~endpoints.c.superseded,
+    UNCLOSED,
     endpoints.c.role == Role.WRITER,
     endpoints.c.health == Health.LOST,
-    endpoints.c.state != State.CLOSED,
     endpoints.c.lost_at.is_(None),
 )
-_INTERVAL = func.min(case((and_(*_MAY_GET_WORSE), INTERVAL_MS.element)))
-_TIMEOUT = func.min(case((and_(*_MAY_GET_WORSE), TIMEOUT_MS.element)))
+_OF_SESSION = endpoints.alias("of_session")
+_ATTACHED = select(func.count()).where(_OF_SESSION.c.session_id == sessions.c.id).scalar_subquery()
 # Built once: the leading replica runs them all the time.
 _SESSION_BEATS = (
-    select(sessions.c.id, sessions.c.beat, func.count(), _INTERVAL, _TIMEOUT)
+    select(
+        *(sessions.c.id, sessions.c.beat, _ATTACHED),
+        *(func.min(INTERVAL_MS.element), func.min(TIMEOUT_MS.element)),
+    )
     .join(endpoints, endpoints.c.session_id == sessions.c.id)
     .join(channels, channels.c.uid == endpoints.c.channel_uid)
+    .where(*_MAY_GET_WORSE)
     .group_by(sessions.c.id, sessions.c.beat)
-    .having(_INTERVAL.is_not(None))
 )
 _ENDPOINT_BEATS = (
     select(

@@ -27,7 +27,7 @@ from sluiceway_gateway.endpoints.model import (
     merged_ends,
     offsets_of,
 )
-from sluiceway_gateway.endpoints.tables import endpoints
+from sluiceway_gateway.endpoints.tables import UNCLOSED, endpoints
 
 #: `Endpoint.may_return` in SQL.
 MAY_RETURN = and_(
@@ -41,7 +41,7 @@ MAY_RETURN = and_(
 
 #: `Endpoint.lives` in SQL.
 LIVES = and_(
-    ~endpoints.c.superseded,
+    UNCLOSED,
     endpoints.c.state.in_(sorted(OPEN)),
     endpoints.c.health != Health.LOST,
 )

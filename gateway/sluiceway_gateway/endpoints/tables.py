@@ -10,6 +10,8 @@ from sqlalchemy import (
     Integer,
     Table,
     Text,
+    and_,
+    literal_column,
 )
 
 from sluiceway_gateway.channels.model import MIN_HEARTBEAT_MS
@@ -136,6 +138,16 @@ endpoints = Table(
         *("ix_endpoints_static_id", "channel_uid", "group_name", "static_id"),
         where="static_id IS NOT NULL",
     ),
+    # Endpoints that have ended stay for days, and passes over the others run all the time.
+    partial_index(
+        *("ix_endpoints_unclosed", "channel_uid", "role", "group_name"),
+        where="NOT superseded AND state <> 'closed'",
+        sqlite="superseded = 0 AND state <> 'closed'",
+    ),
+)
+#: The endpoints of that index. The literal matches its condition also in prepared statements.
+UNCLOSED = and_(
+    ~endpoints.c.superseded, endpoints.c.state != literal_column(f"'{State.CLOSED}'", Text)
 )
 endpoint_events = Table(
     "endpoint_events",

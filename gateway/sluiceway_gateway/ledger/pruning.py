@@ -14,8 +14,7 @@ from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select, u
 from sluiceway_gateway.core.clock import Clock
 from sluiceway_gateway.core.db.engine import Database, ReadTransaction, WriteTransaction
 from sluiceway_gateway.core.passes import run_steps
-from sluiceway_gateway.endpoints.model import State
-from sluiceway_gateway.endpoints.tables import endpoints
+from sluiceway_gateway.endpoints.tables import UNCLOSED, endpoints
 from sluiceway_gateway.ledger import store
 from sluiceway_gateway.ledger.model import WRITER_ID_CHARACTERS, BatchState
 from sluiceway_gateway.ledger.tables import (
@@ -43,8 +42,7 @@ _COMMITTED = batches.c.state == BatchState.COMMITTED
 # has not committed, and whether it has committed any.
 _OF_WRITER = exists().where(
     endpoints.c.id == func.substr(batches.c.instance, 1, WRITER_ID_CHARACTERS),
-    ~endpoints.c.superseded,
-    endpoints.c.state != State.CLOSED,
+    UNCLOSED,
 )
 _NEWER = batches.alias("newer")
 _HAS_NEWER = exists().where(

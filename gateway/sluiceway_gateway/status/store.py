@@ -41,13 +41,12 @@ from sluiceway_gateway.endpoints.model import (
     Health,
     Place,
     Role,
-    State,
     has_failed,
     outcome,
 )
 from sluiceway_gateway.endpoints.session_store import beats_of_sessions, latest_beats
 from sluiceway_gateway.endpoints.store import HAS_FAILED, endpoint_of
-from sluiceway_gateway.endpoints.tables import endpoint_groups, endpoints, positions
+from sluiceway_gateway.endpoints.tables import UNCLOSED, endpoint_groups, endpoints, positions
 from sluiceway_gateway.ledger import batch_store
 from sluiceway_gateway.ledger import store as ledgers_store
 from sluiceway_gateway.ledger.model import Batch, Ledger
@@ -272,7 +271,7 @@ def _troubled_endpoints(
     ranked = (
         select(*columns, *_PLACE, table.cause, HAS_FAILED.label("failed"), rank, number)
         .where(
-            *(table.channel_uid.in_(_UIDS), ~table.superseded, table.state != State.CLOSED),
+            *(table.channel_uid.in_(_UIDS), UNCLOSED),
             case(
                 (HAS_FAILED, table.changed_at > bindparam("since", type_=table.changed_at.type)),
                 else_=table.health != Health.HEALTHY,
@@ -439,7 +438,7 @@ def _members(tx: ReadTransaction, uids: Sequence[str], since: datetime) -> Mappi
     members: dict[str, dict[tuple[Role, str], Counter[str]]] = defaultdict(
         lambda: defaultdict(Counter)
     )
-    open_ones = (table.channel_uid.in_(_UIDS), ~table.superseded, table.state != State.CLOSED)
+    open_ones = (table.channel_uid.in_(_UIDS), UNCLOSED)
     for row in tx.in_parts(statement.where(*open_ones, _counted(since)), uids=uids):
         failed = has_failed(row.state, row.health, row.group_name)
         health = FAILED if failed else row.health
