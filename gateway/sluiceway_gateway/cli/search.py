@@ -57,23 +57,33 @@ def search(
         "uncommitted": uncommitted or None,
     }
     matches = scanned = 0
+    gaps: list[str] = []
     with open_control(url) as control:
         with waiting_for(gateway_at(url)):
             # Repeated while the gateway does not answer; a search is not.
             control.channel(name)
-        for line in _lines(control, name, params, number):
+        for line in _lines(control, name, params, number, gaps):
             if "message" in line:
                 click.echo(json_text(line["message"]))
                 matches += 1
             else:
                 scanned += line["progress"]["scanned"]
     click.echo(f"sluiceway: {matches:,} matches in {scanned:,} messages", err=True)
+    if gaps:
+        raise click.ClickException("; ".join(gaps))
 
 
 def _lines(
-    control: Control, name: str, params: Mapping[str, Any], number: int | None
+    control: Control,
+    name: str,
+    params: Mapping[str, Any],
+    number: int | None,
+    gaps: list[str],
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield matches, and the last progress of each search: one after the other, until the end."""
+    """Yield matches, and the last progress of each search: one after the other, until the end.
+
+    `gaps` gets what was not searched.
+    """
     left = number
     while True:
         limit = {} if left is None else {"limit": min(left, 1_000)}
@@ -94,6 +104,9 @@ def _lines(
                 end = line["end"]
         if progress:
             yield progress
+        # What a cursor leaves out is in the next one.
+        if end and "cursor" not in params:
+            gaps += _gaps(end)
         if left == 0:
             return
         if end.get("reason") in ("error", "stopped"):
@@ -103,6 +116,18 @@ def _lines(
         if end["next_cursor"] is None:
             return
         params = {**params, "cursor": end["next_cursor"], "partition": None, "start": None}
+
+
+def _gaps(end: Mapping[str, Any]) -> Iterator[str]:
+    """Yield sentences about partitions that a search has left out."""
+    if unavailable := end["partitions_unavailable"]:
+        listed = ", ".join(map(str, unavailable))
+        yield (
+            f"partitions {listed} were not searched, because their leaders do not answer: repeat "
+            "the search when they are back"
+        )
+    if left_out := end["partitions_left_out"]:
+        yield f"{left_out:,} further partitions with messages were not searched: give --partition"
 
 
 def _show(progress: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal
 
 from sluiceway_gateway.channels.model import Channel
@@ -167,15 +167,15 @@ class _Search:
         self.channel, self._versions = self._read_channel(name)
         self._matcher = Matcher(request.condition, self.channel.spec.format, self._versions)
         limits, begun_s = searches.limits, time.monotonic()
+        self._begun_at = datetime.now(UTC)
+        self._places = request.start.bounds or {}
         self._deadline_s = begun_s + (limits.follow_s if request.follow else limits.time_s)
         self._reported_s = begun_s
         self._scanned = self._scanned_bytes = 0
         partitions = require_same_topic(searches.kafka, self.channel)
         chosen = chosen_partitions(request.start, partitions)
         self._ranges = self._find_ranges(chosen)
-        self._unavailable = tuple(
-            partition for partition in chosen if partition not in self._ranges
-        )
+        self._unavailable = set(chosen) - self._ranges.keys()
         at = self._start()
         self._left_out = len(at) - MAX_READ_PARTITIONS if len(at) > MAX_READ_PARTITIONS else 0
         at = dict(sorted(at.items())[:MAX_READ_PARTITIONS])
@@ -247,14 +247,15 @@ class _Search:
                 if rounds.newest
                 else at < self._ranges[partition].end
             )
+            if reason != "end"
         }
+        # A cursor's places in partitions that were not searched stay.
+        left |= {at: self._places[at] for at in self._places.keys() & self._unavailable}
         return SearchEnd(
             reason=reason,
-            following=StartPoint(newest_first=rounds.newest, bounds=left)
-            if left and reason != "end"
-            else None,
+            following=StartPoint(newest_first=rounds.newest, bounds=left) if left else None,
             left_out=self._left_out,
-            unavailable=self._unavailable,
+            unavailable=tuple(sorted(self._unavailable)),
             error=error,
         )
 
@@ -383,16 +384,35 @@ class _Search:
         self.channel, self._versions = channel, versions
         at, start = self._rounds.at, self._request.start
         partitions = set(range(require_same_topic(self._searches.kafka, channel)))
-        added = partitions - at.keys() - set(self._unavailable)
+        added = partitions - at.keys() - self._unavailable
         if start.partition is not None or start.bounds is not None or self._left_out:
             added = set()
-        bounds = self._searches.reads.bounds(channel, sorted(at.keys() | added))
+        bounds = self._searches.reads.bounds(channel, sorted(at.keys() | added | self._unavailable))
+        returned = self._starts_of_returned(bounds)
         for partition, marks in bounds.items():
-            before = self._ranges.get(partition, Interval(marks.begin_offset, 0))
+            first = returned.get(partition, marks.begin_offset)
+            before = self._ranges.get(partition, Interval(first, 0))
             self._ranges[partition] = Interval(before.first, marks.end_offset)
             at.setdefault(partition, before.first)
+        self._unavailable -= returned.keys()
         self._rounds.views = self._views()
         self._events.on_progress(self.progress)
+
+    def _starts_of_returned(self, bounds: Mapping[int, Watermarks]) -> dict[int, int]:
+        """Return where it begins in partitions whose leaders answer again, by the time."""
+        returned = bounds.keys() & self._unavailable
+        if not returned:
+            return {}
+        since = self._request.since or self._begun_at
+        offsets = self._searches.reads.offsets_at(self.channel, sorted(returned), since)
+        # A cursor has places of its own.
+        offsets |= {at: self._places[at] for at in returned & self._places.keys()}
+        return {
+            at: bounds[at].end_offset
+            if first < 0
+            else min(max(first, bounds[at].begin_offset), bounds[at].end_offset)
+            for at, first in offsets.items()
+        }
 
 
 class _Chunk:

@@ -10,7 +10,9 @@ from scripted_gateway import CHANNEL, Script, scripted
 PROGRESS = {"scanned": 500, "scanned_bytes": 9, "passed": 500, "total": 1_000}
 
 
-def respond(server: Script, *offsets: int, reason: str, cursor: str | None = None) -> None:
+def respond(
+    server: Script, *offsets: int, reason: str, cursor: str | None = None, **gaps: object
+) -> None:
     """Let the server send matches at these offsets, and the end."""
     end = {
         "reason": reason,
@@ -18,6 +20,7 @@ def respond(server: Script, *offsets: int, reason: str, cursor: str | None = Non
         "partitions_left_out": 0,
         "partitions_unavailable": [],
         "next_cursor": cursor,
+        **gaps,
     }
     lines: list[Any] = [{"progress": {**PROGRESS, "scanned": 0}}]
     lines += [{"message": {"offset": offset}} for offset in offsets]
@@ -48,6 +51,19 @@ def test_a_search_goes_on_until_the_end_and_prints_matches_as_lines(sluiceway: S
         "limit": ["1000"],
     }
     assert queries(server) == [{**same, "partition": ["2"]}, {**same, "cursor": ["there"]}]
+
+
+def test_partitions_that_were_not_searched_are_named(sluiceway: Sluiceway) -> None:
+    with scripted() as server:
+        server.response(200, CHANNEL)
+        away: dict[str, object] = {"partitions_unavailable": [1, 4]}
+        respond(server, 9, reason="messages", cursor="there", partitions_left_out=2, **away)
+        respond(server, 8, reason="end")
+        run = sluiceway("channels", "search", "flights", "UA", url=server.url)
+    assert [json.loads(line)["offset"] for line in run.out.splitlines()] == [9, 8]
+    assert run.status == 1
+    assert "partitions 1, 4 were not searched, because their leaders do not answer" in run.err
+    assert "2 further partitions with messages were not searched: give --partition" in run.err
 
 
 def test_a_search_stops_after_a_number_of_matches(sluiceway: Sluiceway) -> None:

@@ -2,8 +2,8 @@
 
 import itertools
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,10 @@ from gateways import serving
 from shared_kafka import SharedKafka
 from sluiceway import Channel, Gateway
 from sluiceway_gateway.app import create_app
+from sluiceway_gateway.core.kafka.admin import KafkaAdmin
+from sluiceway_gateway.core.kafka.model import Watermarks
 from sluiceway_gateway.core.settings import Settings
+from sluiceway_gateway.messages.reading import MessageReads
 from sluiceway_gateway.messages.search import MessageSearches, SearchLimits
 from topics import Topics
 from waiting import until
@@ -80,6 +83,11 @@ class Result:
     @property
     def ids(self) -> list[int]:
         return [record["id"] for message in self.messages for record in message["records"]]
+
+
+def write_to(channel: Channel, partition: int, *ids: int) -> None:
+    with channel.writer(partition=partition) as writer:
+        writer.write([{"id": number, "carrier": "UA"} for number in ids])
 
 
 def path_of(channel: Channel) -> str:
@@ -267,6 +275,60 @@ def test_a_search_follows_new_messages_and_partitions(
         end = next(line["end"] for line in lines if "end" in line)
     assert end["reason"] == "error"
     assert "no channel" in end["message"] or "deleted" in end["message"]
+
+
+class Leaderless(KafkaAdmin):
+    """The real Kafka, in which the leader of partition 1 may be away."""
+
+    away = True
+
+    def watermarks(self, name: str, partitions: Iterable[int]) -> dict[int, Watermarks | None]:
+        watermarks = super().watermarks(name, partitions)
+        return watermarks | dict.fromkeys({1} & watermarks.keys()) if self.away else watermarks
+
+
+@pytest.fixture
+def leaderless(app: FastAPI, kafka: SharedKafka) -> Iterator[Leaderless]:
+    """The Kafka of searches."""
+    before = app.state.parts
+    with closing(Leaderless(kafka.bootstrap_servers)) as leaderless:
+        reads = MessageReads(before.database, leaderless, read_s=60.0)
+        searches = MessageSearches(before.database, leaderless, reads)
+        app.state.parts = replace(before, message_searches=searches)
+        yield leaderless
+        app.state.parts = before
+
+
+@pytest.mark.parametrize("since", [None, "2001-01-01T00:00:00Z"])
+def test_a_search_follows_partitions_whose_leaders_return(
+    http: httpx.Client, gateway: Gateway, leaderless: Leaderless, since: str | None
+) -> None:
+    channel = channel_of(gateway, partitions=2)
+    write_to(channel, 1, 1)
+    with following(http, channel, **({} if since is None else {"since": since})) as lines:
+        write_to(channel, 1, 2)
+        write_to(channel, 0, 3)
+        assert next_message(lines)["records"][0]["id"] == 3
+        leaderless.away = False
+        ids = [1, 2] if since else [2]
+        assert [next_message(lines)["records"][0]["id"] for _ in ids] == ids
+
+
+def test_a_cursor_keeps_its_places_in_partitions_whose_leaders_are_away(
+    http: httpx.Client, gateway: Gateway, leaderless: Leaderless
+) -> None:
+    channel = channel_of(gateway, partitions=2)
+    for partition in (0, 1):
+        write_to(channel, partition, 2 * partition, 2 * partition + 1)
+    leaderless.away = False
+    results = [search(http, channel, limit=1)]
+    leaderless.away = True
+    results.append(search(http, channel, cursor=results[-1].end["next_cursor"]))
+    assert results[-1].end["partitions_unavailable"] == [1]
+    leaderless.away = False
+    results.append(search(http, channel, cursor=results[-1].end["next_cursor"]))
+    assert sorted(number for result in results for number in result.ids) == [0, 1, 2, 3]
+    assert results[-1].end["next_cursor"] is None
 
 
 def test_a_search_stops_when_its_client_disconnects(
