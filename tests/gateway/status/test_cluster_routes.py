@@ -39,8 +39,8 @@ def ready(http: httpx.Client, name: str, **spec: Any) -> dict[str, Any]:
         )
         if response.status_code == 304:
             response = http.get(f"/v1/channels/{name}")
-    found: dict[str, Any] = channel
-    return found
+    ready_channel: dict[str, Any] = channel
+    return ready_channel
 
 
 def problem(response: httpx.Response, status: int, code: str) -> str:
@@ -68,10 +68,10 @@ def test_a_topic_shows_its_partitions_and_watermarks(
     for _ in range(3):
         producer.produce(topic["name"], b"record", partition=1)
     assert producer.flush(30) == 0
-    found = http.get(f"/v1/cluster/topics/{topic['name']}").json()
-    assert (found["name"], found["id"]) == (topic["name"], topic["id"])
+    body = http.get(f"/v1/cluster/topics/{topic['name']}").json()
+    assert (body["name"], body["id"]) == (topic["name"], topic["id"])
     placed = {"leader": 1, "replicas": [1], "isr": [1], "begin_offset": 0}
-    assert found["partitions"] == [
+    assert body["partitions"] == [
         {"partition": 0, **placed, "end_offset": 0},
         {"partition": 1, **placed, "end_offset": 3},
     ]
@@ -147,11 +147,11 @@ def test_a_channels_topic_is_shown_to_its_readers_and_the_rest_to_administrators
     }
     who = {"admin": admin, "reader": reader, "writer": writer, "other": other}
     for path, statuses in expected.items():
-        found = {
+        status_codes = {
             name: http.get(f"/v1/cluster{path}", headers=headers).status_code
             for name, headers in who.items()
         }
-        assert found == statuses, path
+        assert status_codes == statuses, path
         del http.headers["Authorization"]
         assert http.get(f"/v1/cluster{path}").status_code == 401
         http.headers.update(admin)

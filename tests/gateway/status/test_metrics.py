@@ -39,16 +39,16 @@ OPERATING = Path(__file__).parents[3] / "docs/operating.md"
 def scraped(rig: Rig, headers: Mapping[str, str] | None = None) -> dict[str, Metric]:
     response = rig.http.get("/metrics", headers=headers)
     assert response.status_code == 200, response.text
-    return {each.name: each for each in text_string_to_metric_families(response.text)}
+    return {metric.name: metric for metric in text_string_to_metric_families(response.text)}
 
 
 def values(
     rig: Rig, name: str, headers: Mapping[str, str] | None = None
 ) -> dict[tuple[str, ...], float]:
     """Return the values of a metric by the values of its labels, in the order of their names."""
-    found = scraped(rig, headers).get(name)
-    samples = found.samples if found is not None else ()
-    return {tuple(each.labels.values()): each.value for each in samples}
+    metric = scraped(rig, headers).get(name)
+    samples = metric.samples if metric is not None else ()
+    return {tuple(series.labels.values()): series.value for series in samples}
 
 
 def reader(group: str, position: int, index: int = 0, mode: Mode = Mode.SHARED) -> ReaderProgress:
@@ -70,7 +70,7 @@ def sample(flights: Site, *passes: tuple[int, list[ReaderProgress]]) -> None:
         flights.rig.clock.advance(timedelta(seconds=EVERY_S))
         tracks = offset_tracks(readers, [], partitions=1)
         window.append(Sample(at=flights.rig.clock(), starts=[0], ends=[end], tracks=tracks))
-        history = [(each.at.timestamp(), each.ends) for each in window]
+        history = [(past_sample.at.timestamp(), past_sample.ends) for past_sample in window]
         alive = partitions_read(readers, partitions=1)
         lags = {key: group_lag(key, window, history, alive=alive[key]) for key in tracks}
         stored = StoredSample(
@@ -190,9 +190,9 @@ def test_a_broadcast_group_has_the_lag_of_its_last_member(rig: Rig) -> None:
 @pytest.mark.long
 def test_series_of_deleted_channels_and_of_groups_that_left_disappear(rig: Rig) -> None:
     kept, gone = site(rig, "kept", partitions=1), site(rig, "gone", partitions=1)
-    for each in (kept, gone):
-        each.member(group="a")
-        sample(each, (9, [reader("a", 5), reader("b", 5)]))
+    for channel in (kept, gone):
+        channel.member(group="a")
+        sample(channel, (9, [reader("a", 5), reader("b", 5)]))
     groups = {("gone", "a"), ("gone", "b"), ("kept", "a"), ("kept", "b")}
     assert values(rig, "sluiceway_group_lag_messages").keys() == groups
     with rig.database.write() as tx:
@@ -222,23 +222,23 @@ def test_the_number_of_series_is_limited_and_omitted_channels_are_counted(
 ) -> None:
     with running(database, database_url, metrics_groups=3) as rig:
         for name in ("a", "b", "c", "d"):
-            each = site(rig, name, partitions=1)
-            each.member(group="x")
-            each.member(group="y")
-            sample(each, (9, [reader("x", 5), reader("y", 5)]))
-        found = values(rig, "sluiceway_group_lag_messages")
-        assert list(found) == [("a", "x"), ("a", "y"), ("b", "x")]
+            channel = site(rig, name, partitions=1)
+            channel.member(group="x")
+            channel.member(group="y")
+            sample(channel, (9, [reader("x", 5), reader("y", 5)]))
+        lags = values(rig, "sluiceway_group_lag_messages")
+        assert list(lags) == [("a", "x"), ("a", "y"), ("b", "x")]
         members = values(rig, "sluiceway_group_members")
-        assert {key[:2] for key in members} == set(found)
+        assert {key[:2] for key in members} == set(lags)
         assert values(rig, "sluiceway_metrics_omitted_channels") == {(): 3}
 
 
 @pytest.mark.long
 def test_only_channels_that_the_token_may_see_have_series(rig: Rig) -> None:
     for name in ("flights", "secret"):
-        each = site(rig, name, partitions=1)
-        each.member(group="g")
-        sample(each, (9, [reader("g", 5)]))
+        channel = site(rig, name, partitions=1)
+        channel.member(group="g")
+        sample(channel, (9, [reader("g", 5)]))
     hers, every = rig.token("read:fl"), rig.token("admin")
     assert values(rig, "sluiceway_group_lag_messages", hers).keys() == {("flights", "g")}
     assert values(rig, "sluiceway_metrics_omitted_channels", hers) == {(): 0}
@@ -258,15 +258,15 @@ def test_only_channels_that_the_token_may_see_are_counted(rig: Rig) -> None:
 @contextmanager
 def selects(database: Database) -> Iterator[list[str]]:
     """Record the statements that read channels, endpoints or samples."""
-    found: list[str] = []
+    statements: list[str] = []
 
     def record(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
         if any(f"FROM {table}" in statement for table in ("channels", "endpoints", "samples")):
-            found.append(statement)
+            statements.append(statement)
 
     event.listen(database.engine, "before_cursor_execute", record)
     try:
-        yield found
+        yield statements
     finally:
         event.remove(database.engine, "before_cursor_execute", record)
 
@@ -277,12 +277,12 @@ def test_a_scrape_reads_the_database_once_and_sends_nothing_to_kafka(rig: Rig) -
     rig.replace(kafka=kafka)
     numbers = []
     for number in range(3):
-        each = site(rig, f"channel-{number}", partitions=1)
-        each.member(group="g")
-        sample(each, (9, [reader("g", 5)]))
-        with selects(rig.app.state.parts.database) as found:
+        channel = site(rig, f"channel-{number}", partitions=1)
+        channel.member(group="g")
+        sample(channel, (9, [reader("g", 5)]))
+        with selects(rig.app.state.parts.database) as statements:
             assert len(values(rig, "sluiceway_group_lag_messages")) == number + 1
-        numbers.append(len(found))
+        numbers.append(len(statements))
     # Channels with their samples, members, and the numbers by phase, for any number of channels.
     assert numbers == [3, 3, 3]
     assert kafka.mock_calls == []
@@ -290,11 +290,11 @@ def test_a_scrape_reads_the_database_once_and_sends_nothing_to_kafka(rig: Rig) -
 
 @pytest.mark.long
 def test_the_state_of_the_gateway_and_its_process_are_metrics(rig: Rig) -> None:
-    found = scraped(rig)
-    (build,) = found["sluiceway_build_info"].samples
+    metrics = scraped(rig)
+    (build,) = metrics["sluiceway_build_info"].samples
     assert (build.labels["version"], build.value) == (__version__, 1)
-    assert found["process_resident_memory_bytes"].samples[0].value > 1_000_000
-    assert found["process_start_time_seconds"].samples[0].value > 0
+    assert metrics["process_resident_memory_bytes"].samples[0].value > 1_000_000
+    assert metrics["process_start_time_seconds"].samples[0].value > 0
     # The test has the lease, so the loops do not run.
     assert values(rig, "sluiceway_leader") == {(): 0}
     # There was no request to Kafka yet.
@@ -310,9 +310,9 @@ def ask_kafka(rig: Rig) -> None:
 
 
 def test_counters_of_the_reconcile_loop_exist_before_its_first_pass(rig: Rig) -> None:
-    (counter,) = [each for name, each in scraped(rig).items() if "reconciled" in name]
-    found = {each.labels["outcome"]: each.value for each in counter.samples}
-    assert found["checked"] == found["unreachable"] == 0
+    (counter,) = [metric for name, metric in scraped(rig).items() if "reconciled" in name]
+    counts = {series.labels["outcome"]: series.value for series in counter.samples}
+    assert counts["checked"] == counts["unreachable"] == 0
 
 
 def test_names_help_texts_and_labels_are_prometheus_style(rig: Rig) -> None:
@@ -321,15 +321,15 @@ def test_names_help_texts_and_labels_are_prometheus_style(rig: Rig) -> None:
     sample(flights, (9, [reader("g", 5)]))
     text = rig.http.get("/metrics").text
     assert "_created" not in text
-    for each in scraped(rig).values():
-        assert each.name.startswith(("sluiceway_", "process_")), each.name
-        assert each.documentation
-        assert not each.name.endswith(("_ms", "_bytes_total_total"))
-        for found in each.samples:
-            if each.type == "counter":
-                assert found.name.endswith("_total")
-            keys = (found.name, tuple(found.labels.items()))
-            assert [(s.name, tuple(s.labels.items())) for s in each.samples].count(keys) == 1
+    for metric in scraped(rig).values():
+        assert metric.name.startswith(("sluiceway_", "process_")), metric.name
+        assert metric.documentation
+        assert not metric.name.endswith(("_ms", "_bytes_total_total"))
+        for series in metric.samples:
+            if metric.type == "counter":
+                assert series.name.endswith("_total")
+            keys = (series.name, tuple(series.labels.items()))
+            assert [(s.name, tuple(s.labels.items())) for s in metric.samples].count(keys) == 1
 
 
 def test_metrics_of_other_registries_keep_their_times_of_creation(rig: Rig) -> None:
@@ -348,12 +348,12 @@ def test_every_metric_is_documented_and_a_group_has_at_most_ten_series(rig: Rig)
     rig.app.state.parts.metrics.count_reconciled({"checked": 1})
     rig.app.state.parts.metrics.count_foreign_use("join")
     ask_kafka(rig)
-    found = scraped(rig)
+    metrics = scraped(rig)
     names = {
-        f"{each.name}_total" if each.type == "counter" else each.name
-        for each in found.values()
-        if each.name.startswith("sluiceway_")
+        f"{metric.name}_total" if metric.type == "counter" else metric.name
+        for metric in metrics.values()
+        if metric.name.startswith("sluiceway_")
     }
     assert names == set(re.findall(r"^\| `(sluiceway_\w+)`", OPERATING.read_text(), re.MULTILINE))
-    of_group = [s for each in found.values() for s in each.samples if "group" in s.labels]
+    of_group = [s for metric in metrics.values() for s in metric.samples if "group" in s.labels]
     assert len(of_group) == 10

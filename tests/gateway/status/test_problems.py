@@ -121,7 +121,7 @@ def test_positions_of_an_exactly_once_channel_are_valid_up_to_what_is_stable(
 
 
 def test_each_problem_names_its_cause_and_errors_come_first() -> None:
-    found = current_problems(
+    problems = current_problems(
         channel(Phase.FAILED),
         coverage=Coverage.of([3, None]),
         groups={"": group(ProgressState.FALLING_BEHIND), "g": group(ProgressState.STALLED)},
@@ -136,7 +136,7 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
             latest=endpoint(2, role=Role.WRITER, state=State.ERROR, group=""), count=3
         ),
     )
-    assert [(each.code, each.severity.value) for each in found] == [
+    assert [(problem.code, problem.severity.value) for problem in problems] == [
         ("channel_failed", "error"),
         ("channel_halted", "error"),
         ("reader_stalled", "error"),
@@ -150,9 +150,9 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
         ("suspect", "warning"),
         ("writer_failed", "warning"),
     ]
-    assert (found[-1].failures, found[-1].endpoint, found[0].failures) == (3, "e2", None)
-    assert (found[-1].group, found[-1].index) == (None, None)
-    by_code = {each.code: each for each in found}
+    assert (problems[-1].failures, problems[-1].endpoint, problems[0].failures) == (3, "e2", None)
+    assert (problems[-1].group, problems[-1].index) == (None, None)
+    by_code = {problem.code: problem for problem in problems}
     batch = by_code["batch_holds_readers"]
     assert (batch.batch, batch.owner, batch.held_messages, batch.since) == ("b3", "job", 3, NOW)
     missing = by_code["partitions_unavailable"]
@@ -160,7 +160,7 @@ def test_each_problem_names_its_cause_and_errors_come_first() -> None:
     assert by_code["channel_halted"].reason == "offsets are gone"
     assert (by_code["reader_stalled"].group, by_code["reader_stalled"].lag_messages) == ("g", 4)
     assert by_code["not_converging"].group is None
-    (both, expired) = (each for each in found if each.code == "position_out_of_range")
+    (both, expired) = (problem for problem in problems if problem.code == "position_out_of_range")
     assert (both.role, both.group, expired.group) == ("reader", "h", "g")
     assert both.reason == (
         "retention removed the next messages of 1 partition, and its positions are above the last "
@@ -187,7 +187,7 @@ def test_a_topic_that_kafka_refuses_is_a_problem(
 ) -> None:
     refused = channel(phase).with_condition("Ready", ready, reason, "a message", NOW)
     refused = refused.with_condition("Synced", "False", reason, "To do: add brokers.", NOW)
-    found = current_problems(
+    problems = current_problems(
         refused,
         coverage=None,
         groups={},
@@ -197,15 +197,15 @@ def test_a_topic_that_kafka_refuses_is_a_problem(
         endpoints=[],
         failures=None,
     )
-    assert [each.severity.value for each in found] == expected
-    for each in found:
-        assert (each.code, each.reason) == ("channel_not_synced", "To do: add brokers.")
+    assert [problem.severity.value for problem in problems] == expected
+    for problem in problems:
+        assert (problem.code, problem.reason) == ("channel_not_synced", "To do: add brokers.")
 
 
 def test_kafka_without_any_offsets_is_an_error() -> None:
     for starts in ([], [None, None]):
         coverage = Coverage.of(starts)
-        (found,) = current_problems(
+        (problem,) = current_problems(
             channel(),
             coverage=coverage,
             groups={},
@@ -215,14 +215,14 @@ def test_kafka_without_any_offsets_is_an_error() -> None:
             endpoints=[],
             failures=None,
         )
-        assert (found.code, found.severity.value) == ("partitions_unavailable", "error")
-        assert found.reason == "all partitions are affected; their lag is unknown"
+        assert (problem.code, problem.severity.value) == ("partitions_unavailable", "error")
+        assert problem.reason == "all partitions are affected; their lag is unknown"
 
 
 def test_errors_are_first() -> None:
-    suspects = [endpoint(each, health=Health.SUSPECT) for each in range(10)]
+    suspects = [endpoint(number, health=Health.SUSPECT) for number in range(10)]
     endpoints = [*suspects, endpoint(99, health=Health.LOST)]
-    found = current_problems(
+    problems = current_problems(
         channel(),
         coverage=None,
         groups={},
@@ -232,7 +232,7 @@ def test_errors_are_first() -> None:
         endpoints=endpoints,
         failures=None,
     )
-    assert found[0].code == "reader_lost"
+    assert problems[0].code == "reader_lost"
 
 
 @pytest.mark.parametrize(

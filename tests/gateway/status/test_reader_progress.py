@@ -51,21 +51,21 @@ STOOD = [5] * WINDOW
         (moving(STOOD, STOOD), False, ProgressState.OK),
         # Rule 2: no movement while there is a lag.
         (moving(STOOD, [9] * 10), True, ProgressState.STALLED),
-        (moving(STOOD, [9 + each for each in WHOLE]), True, ProgressState.STALLED),
+        (moving(STOOD, [9 + number for number in WHOLE]), True, ProgressState.STALLED),
         # The lag shrank because of retention, and the reader did not move.
-        ([(5, 20 - each) for each in WHOLE], True, ProgressState.STALLED),
+        ([(5, 20 - number) for number in WHOLE], True, ProgressState.STALLED),
         # The same without a live reader.
         (moving(STOOD, [9] * 10), False, ProgressState.STOPPED),
         # Moved backwards.
         (moving([5, 6, 7, 6, 7, 8, 9, 9, 9, 9], [99] * 10), True, ProgressState.REWOUND),
         (moving([5, 4], [9, 9]), True, ProgressState.REWOUND),
         # Rule 3: it moves, and the lag stays or grows.
-        (moving(list(WHOLE), [10 + each for each in WHOLE]), True, "falling_behind"),
+        (moving(list(WHOLE), [10 + number for number in WHOLE]), True, "falling_behind"),
         # A small lag: it reads as much within the window.
-        (moving(list(WHOLE), [9 + each for each in WHOLE]), True, ProgressState.OK),
-        (moving(list(WHOLE), [1 + each for each in WHOLE]), True, ProgressState.OK),
+        (moving(list(WHOLE), [9 + number for number in WHOLE]), True, ProgressState.OK),
+        (moving(list(WHOLE), [1 + number for number in WHOLE]), True, ProgressState.OK),
         (
-            moving(list(WHOLE), [9 + 2 * each for each in WHOLE]),
+            moving(list(WHOLE), [9 + 2 * number for number in WHOLE]),
             True,
             "falling_behind",
         ),
@@ -99,14 +99,14 @@ def test_a_position_that_moves_forward_is_neither_rewound_nor_stopped(
         end += written
         position = min(end, position + read)
         points.append((position, end - position))
-    found = evaluate_lag(points, alive=alive, complete=True)
-    assert found is not None
-    assert found is not ProgressState.REWOUND
+    progress = evaluate_lag(points, alive=alive, complete=True)
+    assert progress is not None
+    assert progress is not ProgressState.REWOUND
     stood = points[0][0] == points[-1][0]
-    assert (found in (ProgressState.STALLED, ProgressState.STOPPED)) == (
+    assert (progress in (ProgressState.STALLED, ProgressState.STOPPED)) == (
         stood and all(lag for _, lag in points)
     )
-    if found is ProgressState.FALLING_BEHIND:
+    if progress is ProgressState.FALLING_BEHIND:
         assert all(after[1] >= before[1] for before, after in itertools.pairwise(points))
 
 
@@ -139,7 +139,7 @@ def member(index: int = 0, size: int | None = 1, **facts: object) -> ReaderProgr
 
 
 def lag_of(window: Sequence[Sample], *readers: ReaderProgress, key: str = "/g") -> GroupLag:
-    history = [(each.at.timestamp(), each.ends) for each in window]
+    history = [(sample.at.timestamp(), sample.ends) for sample in window]
     read = partitions_read(readers, partitions=2)
     return group_lag(key, window[-WINDOW:], history, alive=read[key])
 
@@ -149,15 +149,15 @@ def test_a_track_has_lag_rates_and_the_age_of_the_next_message() -> None:
     for number in range(5):
         readers = [member(positions={0: 10 * number, 1: 100})]
         window.append(sampled(number, [20 * number, 100], readers=readers))
-    found = lag_of(window, *readers)
-    assert (found.lags, found.lag_messages) == ([40, 0], 40)
-    assert (found.read_rate, found.trend, found.drain_s) == (2.0, 2.0, None)
+    lag = lag_of(window, *readers)
+    assert (lag.lags, lag.lag_messages) == ([40, 0], 40)
+    assert (lag.read_rate, lag.trend, lag.drain_s) == (2.0, 2.0, None)
     assert write_rate(window) == 4.0
     # Message 40 was written ten seconds later, when the end was 40.
-    assert found.since == [(START + timedelta(seconds=10)).timestamp(), None]
-    assert found.behind_since == found.since[0]
-    assert found.progress == [ProgressState.OK, ProgressState.OK]
-    assert found.worst is ProgressState.OK
+    assert lag.since == [(START + timedelta(seconds=10)).timestamp(), None]
+    assert lag.behind_since == lag.since[0]
+    assert lag.progress == [ProgressState.OK, ProgressState.OK]
+    assert lag.worst is ProgressState.OK
 
 
 def test_a_shrinking_lag_has_a_time_to_drain() -> None:
@@ -165,9 +165,9 @@ def test_a_shrinking_lag_has_a_time_to_drain() -> None:
     for number in range(3):
         readers = [member(positions={0: 30 * number, 1: 0})]
         window.append(sampled(number, [100, 0], readers=readers))
-    found = lag_of(window, *readers)
-    assert (found.lag_messages, found.trend, found.read_rate) == (40, -6.0, 6.0)
-    assert found.drain_s == pytest.approx(40 / 6)
+    lag = lag_of(window, *readers)
+    assert (lag.lag_messages, lag.trend, lag.read_rate) == (40, -6.0, 6.0)
+    assert lag.drain_s == pytest.approx(40 / 6)
     done = sampled(3, [100, 0], readers=[member(positions={0: 100, 1: 0})])
     assert lag_of([*window, done], *readers).drain_s == 0.0
 
@@ -175,27 +175,27 @@ def test_a_shrinking_lag_has_a_time_to_drain() -> None:
 def test_unknown_values_are_none() -> None:
     alone = [member(0, 2, positions={0: 5})]
     # A partition without a reader has messages, so the lag is unknown.
-    found = lag_of([sampled(0, [9, 9], readers=alone)], *alone)
-    assert (found.lags, found.lag_messages, found.trend) == ([4, None], None, None)
-    assert (found.read_rate, found.drain_s) == (None, None)
-    assert (found.since, found.since_or_before) == ([START.timestamp(), None], [True, False])
+    lag = lag_of([sampled(0, [9, 9], readers=alone)], *alone)
+    assert (lag.lags, lag.lag_messages, lag.trend) == ([4, None], None, None)
+    assert (lag.read_rate, lag.drain_s) == (None, None)
+    assert (lag.since, lag.since_or_before) == ([START.timestamp(), None], [True, False])
     # Without messages the lag is zero.
     assert lag_of([sampled(0, [9, 0], readers=alone)], *alone).lag_messages == 4
     # Kafka was unavailable.
-    found = lag_of([sampled(0, [9, 9], readers=alone), sampled(1, [], readers=alone)], *alone)
-    assert (found.lags, found.lag_messages, found.worst) == ([], None, None)
+    lag = lag_of([sampled(0, [9, 9], readers=alone), sampled(1, [], readers=alone)], *alone)
+    assert (lag.lags, lag.lag_messages, lag.worst) == ([], None, None)
     assert write_rate([sampled(0, [9, 9]), sampled(1, [])]) is None
     assert write_rate([sampled(0, [9, 9])]) is None
     # One partition has no leader.
     both = [member(positions={0: 5, 1: 5})]
-    found = lag_of([sampled(0, [9, None], starts=[0, None], readers=both)], *both)
-    assert (found.lags, found.lag_messages) == ([4, None], None)
+    lag = lag_of([sampled(0, [9, None], starts=[0, None], readers=both)], *both)
+    assert (lag.lags, lag.lag_messages) == ([4, None], None)
 
 
 def test_lag_does_not_count_messages_that_retention_removed() -> None:
     late = [member(positions={0: 5, 1: 0})]
-    found = lag_of([sampled(0, [30, 0], starts=[20, 0], readers=late)], *late)
-    assert found.lags == [10, 0]
+    lag = lag_of([sampled(0, [30, 0], starts=[20, 0], readers=late)], *late)
+    assert lag.lags == [10, 0]
 
 
 def test_a_new_reader_is_not_evaluated_by_the_samples_of_its_predecessor() -> None:
@@ -209,15 +209,15 @@ def test_a_new_reader_is_not_evaluated_by_the_samples_of_its_predecessor() -> No
     back = [member(positions={0: 40, 1: 0}, epoch=3)]
     window.append(sampled(WINDOW, [60, 0], readers=back))
     assert lag_of(window, *back).progress[0] is None
-    same = [sampled(each, [60, 0], readers=readers) for each in range(WINDOW)]
+    same = [sampled(number, [60, 0], readers=readers) for number in range(WINDOW)]
     assert lag_of(same, *readers).progress[0] is ProgressState.STALLED
 
 
 def test_a_clock_set_back_gives_no_rates() -> None:
     readers = [member(positions={0: 5, 1: 0})]
     window = [sampled(720, [9, 0], readers=readers), sampled(0, [9, 0], readers=readers)]
-    found = lag_of(window, *readers)
-    assert (found.read_rate, found.trend, write_rate(window)) == (None, None, None)
+    lag = lag_of(window, *readers)
+    assert (lag.read_rate, lag.trend, write_rate(window)) == (None, None, None)
 
 
 def test_the_time_of_an_offset_is_interpolated_between_samples() -> None:
@@ -240,18 +240,18 @@ def test_an_offset_before_the_first_sample_is_at_least_as_old_as_that_sample() -
 
 def test_the_age_of_a_message_older_than_the_samples_is_a_lower_bound() -> None:
     reader = [member(positions={0: 5, 1: 7})]
-    window = [sampled(each, [9, 7 + each], readers=reader) for each in range(4)]
-    found = lag_of(window, *reader)
+    window = [sampled(number, [9, 7 + number], readers=reader) for number in range(4)]
+    lag = lag_of(window, *reader)
     # Message 5 of partition 0 is older than the first sample, message 7 of partition 1 is not.
-    assert found.since == [START.timestamp(), START.timestamp()]
-    assert found.since_or_before == [True, False]
-    assert (found.behind_since, found.behind_or_before) == (START.timestamp(), True)
+    assert lag.since == [START.timestamp(), START.timestamp()]
+    assert lag.since_or_before == [True, False]
+    assert (lag.behind_since, lag.behind_or_before) == (START.timestamp(), True)
     # If a message's age is unknown, the oldest message may be older.
     alone = [member(0, 2, positions={1: 7})]
-    window = [sampled(each, [9, 7 + each], readers=alone) for each in range(4)]
-    found = lag_of(window, *alone)
-    assert (found.lag_messages, found.behind_since) == (None, START.timestamp())
-    assert (found.since_or_before, found.behind_or_before) == ([False, False], True)
+    window = [sampled(number, [9, 7 + number], readers=alone) for number in range(4)]
+    lag = lag_of(window, *alone)
+    assert (lag.lag_messages, lag.behind_since) == (None, START.timestamp())
+    assert (lag.since_or_before, lag.behind_or_before) == ([False, False], True)
 
 
 def test_rates_follow_a_reader_that_stops_or_starts_within_seconds() -> None:
@@ -262,8 +262,8 @@ def test_rates_follow_a_reader_that_stops_or_starts_within_seconds() -> None:
         position = 50 * (min(number, 9) + max(0, number - 14))
         reader = [member(positions={0: position, 1: 0})]
         window.append(sampled(number, [2000 + 25 * number, 0], readers=reader))
-        found = lag_of(window, *reader)
-        rates.append((found.read_rate, found.trend, found.drain_s is not None))
+        lag = lag_of(window, *reader)
+        rates.append((lag.read_rate, lag.trend, lag.drain_s is not None))
         assert number == 0 or write_rate(window[-WINDOW:]) == 5.0
     assert rates[9] == (10.0, -5.0, True)
     # Three intervals later.
@@ -283,8 +283,8 @@ def test_without_a_reader_there_is_no_time_to_drain() -> None:
     # Retention removes messages that no reader has read.
     for reader in (member(positions={0: 0, 1: 0}), member(positions={0: 0, 1: 0}, alive=False)):
         window = [sampled(n, [90, 0], starts=[10 * n, 0], readers=[reader]) for n in range(4)]
-        found = lag_of(window, reader)
-        assert (found.lag_messages, found.trend, found.drain_s) == (60, -2.0, None)
+        lag = lag_of(window, reader)
+        assert (lag.lag_messages, lag.trend, lag.drain_s) == (60, -2.0, None)
 
 
 def test_a_group_that_lost_its_reader_has_no_time_to_drain() -> None:
@@ -310,16 +310,17 @@ def test_commits_without_a_member_give_a_time_to_drain() -> None:
 
 def test_a_position_is_never_before_the_commit() -> None:
     committed = [CommittedOffset(group="g", member=None, partition=0, offset=7)]
-    found = offset_tracks([member(positions={0: 3}, epoch=4)], committed, partitions=1)["/g"]
+    track = offset_tracks([member(positions={0: 3}, epoch=4)], committed, partitions=1)["/g"]
     # The holder is still the reader, and its progress continues.
-    assert (found.position, found.holder) == ([7], [4])
+    assert (track.position, track.holder) == ([7], [4])
 
 
 def test_a_live_readers_report_precedes_the_commit_and_a_departed_readers_report() -> None:
     committed = [
-        CommittedOffset(group="g", member=None, partition=each, offset=7) for each in (0, 1)
+        CommittedOffset(group="g", member=None, partition=partition, offset=7)
+        for partition in (0, 1)
     ]
-    found = offset_tracks(
+    track = offset_tracks(
         [
             member(0, 2, positions={0: 9}, epoch=4),
             member(1, 2, positions={0: 3, 1: 9, 2: 9}, epoch=5, alive=False),
@@ -327,9 +328,9 @@ def test_a_live_readers_report_precedes_the_commit_and_a_departed_readers_report
         committed[1:],
         partitions=4,
     )["/g"]
-    assert found.position == [9, 7, 9, None]
-    assert found.committed == [None, 7, None, None]
-    assert found.holder == [4, 0, -1, None]
+    assert track.position == [9, 7, 9, None]
+    assert track.committed == [None, 7, None, None]
+    assert track.holder == [4, 0, -1, None]
 
 
 def test_broadcast_members_and_ungrouped_readers_have_their_own_tracks() -> None:
@@ -340,9 +341,9 @@ def test_broadcast_members_and_ungrouped_readers_have_their_own_tracks() -> None
         member(4, None, group="", positions={1: 6}, alive=False),
         member(7, None, group="d", share=Share(index=1, size=2), positions={}),
     ]
-    found = offset_tracks(readers, [], partitions=3)
-    assert list(found) == ["/d", "3/", "0/g", "1/g"]
-    assert found["1/g"].position[0] == 2
+    tracks = offset_tracks(readers, [], partitions=3)
+    assert list(tracks) == ["/d", "3/", "0/g", "1/g"]
+    assert tracks["1/g"].position[0] == 2
     read = partitions_read(readers, partitions=3)
     assert read["0/g"] == [True] * 3
     assert (read["3/"], read["/d"]) == ([False, True, False], [False, True, False])
@@ -352,14 +353,16 @@ def test_broadcast_members_and_ungrouped_readers_have_their_own_tracks() -> None
 def test_the_positions_of_a_sample_are_limited() -> None:
     readers = [member(index, 1000, mode=Mode.BROADCAST) for index in range(1000)]
     readers.append(member(group="shared"))
-    found = offset_tracks(readers, [], partitions=1000)
-    assert len(found) == 50
-    assert next(iter(found)) == "/shared"
+    tracks = offset_tracks(readers, [], partitions=1000)
+    assert len(tracks) == 50
+    assert next(iter(tracks)) == "/shared"
 
 
 def test_the_summary_of_a_channel_is_that_of_its_slowest_readers() -> None:
     slow = [member(positions={0: 1, 1: 0})]
-    window = [sampled(each, [0 if each == 0 else 9, 0], readers=slow) for each in range(WINDOW)]
+    window = [
+        sampled(number, [0 if number == 0 else 9, 0], readers=slow) for number in range(WINDOW)
+    ]
     behind = lag_of(window, *slow)
     quick = [member(positions={0: 9, 1: 0})]
     ahead = lag_of([sampled(0, [9, 0], readers=quick)], *quick)

@@ -83,8 +83,8 @@ class Sampling:
         return response.json()
 
     def group(self, name: str = "g") -> Any:
-        (found,) = [each for each in self.status()["groups"] if each["group"] == name]
-        return found
+        (group,) = [group for group in self.status()["groups"] if group["group"] == name]
+        return group
 
     def lines(self) -> Any:
         return self.flights.rig.http.get("/v1/status").json()["items"]
@@ -145,8 +145,8 @@ def test_lag_is_measured_from_reported_and_committed_positions(
     # Partition 0 of the first member has messages and no position.
     assert group["lag_messages"] is None
     assert [
-        (each["committed"], each["position"], each["end"], each["lag_messages"])
-        for each in group["partitions"]
+        (partition["committed"], partition["position"], partition["end"], partition["lag_messages"])
+        for partition in group["partitions"]
     ] == [(None, None, 10, None), (4, 5, 20, 15), (None, None, 0, None), (None, 7, 7, 0)]
     (first, second) = sampling.status()["readers"]
     assert (first["index"], first["lag_messages"]) == (0, None)
@@ -154,7 +154,12 @@ def test_lag_is_measured_from_reported_and_committed_positions(
     # Its successor will start at its commit.
     flights.detach(reader, positions={"1": [9, 0], "3": [7, 0]})
     sampling.sample()
-    assert [each["position"] for each in sampling.group()["partitions"]] == [None, 4, None, 7]
+    assert [partition["position"] for partition in sampling.group()["partitions"]] == [
+        None,
+        4,
+        None,
+        7,
+    ]
 
 
 def test_a_commit_counts_before_the_next_heartbeat(flights: Site, sampling: Sampling) -> None:
@@ -181,7 +186,7 @@ def test_rates_age_and_time_to_drain_are_of_the_window(flights: Site, sampling: 
     assert (group["trend"], group["drain_s"]) == (2.0, None)
     # Message 30 was written between the samples at 20 and 40.
     assert (group["lag_seconds"], group["lag_seconds_at_least"]) == (12.5, False)
-    assert [each["lag_seconds"] for each in group["partitions"]] == [12.5, 0.0, 0.0, 0.0]
+    assert [partition["lag_seconds"] for partition in group["partitions"]] == [12.5, 0.0, 0.0, 0.0]
     for offset in (60, 70):
         flights.beat(report(reader, "started", positions=at(offset, 0, 0, 0)))
         sampling.sample()
@@ -211,10 +216,13 @@ def test_an_open_reader_without_progress_is_stalled_and_a_failed_one_stopped(
     # The messages are older than the first sample.
     first_s = EVERY_S * (WINDOW - 1)
     assert (group["lag_seconds"], group["lag_seconds_at_least"]) == (first_s, True)
-    assert [each["lag_seconds_at_least"] for each in group["partitions"]] == [True, *[False] * 3]
+    assert [partition["lag_seconds_at_least"] for partition in group["partitions"]] == [
+        True,
+        *[False] * 3,
+    ]
     (line,) = [e for e in sampling.lines() if e["channel"]["uid"] == flights.uid]
     assert (line["lag_seconds"], line["lag_seconds_at_least"]) == (first_s, True)
-    assert [each["progress"] for each in sampling.status()["readers"]] == ["stalled"]
+    assert [endpoint["progress"] for endpoint in sampling.status()["readers"]] == ["stalled"]
     flights.detach(reader, "error", cause="no memory")
     sampling.sample(WINDOW)
     assert sampling.group()["progress"] == "stopped"
@@ -253,14 +261,14 @@ def test_the_etag_of_a_status_changes_only_with_its_content(
 def test_positions_without_a_message_in_kafka_are_a_problem(
     flights: Site, sampling: Sampling, kafka: SharedKafka
 ) -> None:
-    def found() -> list[tuple[str, str, str, str]]:
-        (line,) = [each for each in sampling.lines() if each["channel"]["uid"] == flights.uid]
+    def listed_problems() -> list[tuple[str, str, str, str]]:
+        (line,) = [line for line in sampling.lines() if line["channel"]["uid"] == flights.uid]
         problems = sampling.status()["problems"]
         assert problems == line["problems"]
         return [
-            (each["code"], each["severity"], each["group"], each["reason"])
-            for each in problems
-            if each["code"] != "reader_stopped"
+            (problem["code"], problem["severity"], problem["group"], problem["reason"])
+            for problem in problems
+            if problem["code"] != "reader_stopped"
         ]
 
     sampling.write(10, 10, 10, 10)
@@ -271,20 +279,20 @@ def test_positions_without_a_message_in_kafka_are_a_problem(
     # Reported but not committed: a successor would not start there.
     third = flights.member(group="i")
     flights.beat(report(third, "started", positions=at(4, 12)))
-    for each in (reader, other, third):
-        flights.detach(each, positions={})
+    for member in (reader, other, third):
+        flights.detach(member, positions={})
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    removed = [TopicPartition(sampling.topic, each, 10) for each in (0, 3)]
+    removed = [TopicPartition(sampling.topic, partition, 10) for partition in (0, 3)]
     for future in admin.delete_records(removed).values():
         future.result(30)
     until(lambda: sampling.kafka.watermarks(sampling.topic, [0])[0].begin_offset == 10)
     sampling.sample(2)
     assert sampling.group()["lag_messages"] == 0
-    assert found() == []
+    assert listed_problems() == []
     sampling.sample()
     expired = "retention removed the next messages of 2 partitions"
     beyond = "its positions are above the last message of 1 partition"
-    assert found() == [
+    assert listed_problems() == [
         ("position_out_of_range", "error", "h", beyond),
         ("position_out_of_range", "warning", "g", expired),
     ]
@@ -297,16 +305,16 @@ def test_positions_without_a_message_in_kafka_are_a_problem(
     sampling.write(0, 3)
     flights.reset((0, 10, 0), (3, 10, 0))
     sampling.sample(3)
-    assert found() == []
+    assert listed_problems() == []
 
 
 @pytest.mark.long
 def test_partitions_that_nobody_reads_are_a_problem(flights: Site, sampling: Sampling) -> None:
-    def found() -> list[tuple[str, str, str]]:
-        (line,) = [each for each in sampling.lines() if each["channel"]["uid"] == flights.uid]
+    def listed_problems() -> list[tuple[str, str, str]]:
+        (line,) = [line for line in sampling.lines() if line["channel"]["uid"] == flights.uid]
         problems = sampling.status()["problems"]
         assert problems == line["problems"]
-        return [(each["code"], each["group"], each["reason"]) for each in problems]
+        return [(problem["code"], problem["group"], problem["reason"]) for problem in problems]
 
     sampling.write(5, 5, 5, 0)
     first, whole = flights.member(0, 2), flights.member(0, 1, group="h")
@@ -316,13 +324,15 @@ def test_partitions_that_nobody_reads_are_a_problem(flights: Site, sampling: Sam
 
     beat(report(whole, positions=at(5, 5, 5, 0)))
     sampling.sample(2)
-    assert found() == []
+    assert listed_problems() == []
     sampling.sample()
-    assert found() == [("partitions_unread", "g", "nobody has ever read 1 partition with messages")]
+    assert listed_problems() == [
+        ("partitions_unread", "g", "nobody has ever read 1 partition with messages")
+    ]
     second = flights.member(1, 2)
     beat(report(second, positions={"1": [0, 0], "3": [0, 0]}))
     sampling.sample()
-    assert found() == []
+    assert listed_problems() == []
 
 
 def test_after_a_reset_without_positions_the_lag_is_unknown(
@@ -365,7 +375,7 @@ def test_after_a_reset_a_former_broadcast_member_has_no_lag_of_its_own(
     def lags() -> dict[int, int | None]:
         sampling.sample()
         groups = flights.rig.http.get(f"{flights.path}/status").json()["groups"]
-        return {each["index"]: each["lag_messages"] for each in groups}
+        return {group["index"]: group["lag_messages"] for group in groups}
 
     sampling.write(10, 10)
     for index in (0, 1):
@@ -376,7 +386,7 @@ def test_after_a_reset_a_former_broadcast_member_has_no_lag_of_its_own(
     flights.reset((0, 4, 0), (1, 10, 0), index=0)
     assert lags() == {0: 6, 1: 0}
     flights.reset()
-    assert not any(each == 0 for each in lags().values())
+    assert not any(lag == 0 for lag in lags().values())
 
 
 @pytest.mark.long
@@ -407,7 +417,7 @@ def test_another_replica_continues_the_samples(flights: Site, sampling: Sampling
     sampling.sample()
     with flights.rig.database.read() as tx:
         kept = sample_store.of_channel(tx, flights.uid)
-    assert [each.number for each in kept] == [*range(1, WINDOW + 1)]
+    assert [sample.number for sample in kept] == [*range(1, WINDOW + 1)]
 
 
 def test_of_two_leaders_only_the_first_writes_its_sample(flights: Site, sampling: Sampling) -> None:
@@ -422,7 +432,7 @@ def test_of_two_leaders_only_the_first_writes_its_sample(flights: Site, sampling
     assert sampling.another(overtake).run_once().changed == 0
     assert len(numbers) > 1
     with flights.rig.database.read() as tx:
-        assert [each.number for each in sample_store.of_channel(tx, flights.uid)] == numbers
+        assert [sample.number for sample in sample_store.of_channel(tx, flights.uid)] == numbers
 
 
 def test_without_kafka_lag_and_watermarks_are_unknown(flights: Site, sampling: Sampling) -> None:
@@ -456,7 +466,7 @@ def test_old_samples_thin_out(flights: Site, sampling: Sampling) -> None:
         flights.beat(report(reader, "started", counters={"n": number}))
         sampling.sample()
     with flights.rig.database.read() as tx:
-        numbers = [each.number for each in sample_store.of_channel(tx, flights.uid)]
+        numbers = [sample.number for sample in sample_store.of_channel(tx, flights.uid)]
     older = [1, 16, 24, 32, 40, 48, 56, 64, 68, 72, 76, 80]
     assert numbers == [*older, *range(82, 91, 2), *range(91, 101)]
 
@@ -514,7 +524,7 @@ def test_a_status_changes_when_a_failure_expires(
             tx.execute(update(endpoints).values(health="lost"))
     sampling.sample(WINDOW + 1, every_s=IDLE_S)
     before = sampling.etag()
-    assert [each["code"] for each in sampling.status()["problems"]] == [f"writer_{kind}"]
+    assert [problem["code"] for problem in sampling.status()["problems"]] == [f"writer_{kind}"]
     sampling.sample(every_s=IDLE_S)
     assert sampling.etag() == before
     sampling.sample(every_s=86_400)

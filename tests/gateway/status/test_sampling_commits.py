@@ -65,7 +65,7 @@ def sampled(ledger: LedgerSite, kafka: SharedKafka, session: str) -> Status:
 
 def lags(status: Any) -> list[int | None]:
     (group,) = status["groups"]
-    return [each["lag_messages"] for each in group["partitions"]]
+    return [partition["lag_messages"] for partition in group["partitions"]]
 
 
 @pytest.mark.sample
@@ -112,12 +112,12 @@ def test_a_status_names_the_batch_that_holds_readers_back(
         "held_messages": 130,
     }
     assert status["ledger"]["batches"][1]["held_messages"] == 0
-    assert [each["stable"] for each in status["partitions"]] == [0, 200, 0, 0]
+    assert [partition["stable"] for partition in status["partitions"]] == [0, 200, 0, 0]
 
     ledger.post_abort(slow)
     status = sampled()
     assert lags(status) == [30, 100, 0, 0]
-    assert [each["key"] for each in status["ledger"]["batches"]] == ["idle"]
+    assert [batch["key"] for batch in status["ledger"]["batches"]] == ["idle"]
 
 
 @pytest.mark.long
@@ -134,8 +134,8 @@ def test_messages_that_wait_for_an_open_batch_are_lag_of_a_group_that_is_held_ba
     assert group["lag_seconds"] >= 5 * WINDOW
     (first, *others) = group["partitions"]
     assert (first["end"], first["lag_messages"], first["progress"]) == (130, 30, "held_back")
-    assert {each["progress"] for each in others} == {"ok"}
-    assert [each["code"] for each in status["problems"]] == ["batch_holds_readers"]
+    assert {partition["progress"] for partition in others} == {"ok"}
+    assert [problem["code"] for problem in status["problems"]] == ["batch_holds_readers"]
     (line,) = ledger.rig.http.get("/v1/status").json()["items"]
     assert (line["lag_messages"], line["progress"]) == (30, "held_back")
 
@@ -170,8 +170,8 @@ def test_metrics_name_the_owner_of_the_batch_that_holds_readers_back(
 ) -> None:
     def metrics() -> dict[str, float]:
         lines = ledger.rig.http.get("/metrics").text.splitlines()
-        found = (line.rsplit(" ", 1) for line in lines if line.startswith("sluiceway_channel_"))
-        return {name: float(number) for name, number in found}
+        series = (line.rsplit(" ", 1) for line in lines if line.startswith("sluiceway_channel_"))
+        return {name: float(number) for name, number in series}
 
     opened_at = ledger.rig.clock().timestamp()
     ledger.open("slow", "nightly", partitions=[0])

@@ -66,10 +66,10 @@ def test_a_sample_without_offsets_is_a_problem_in_the_status_and_in_the_list(
 ) -> None:
     http = flights.rig.http
 
-    def found() -> list[tuple[str, str]]:
+    def problems() -> list[tuple[str, str]]:
         (line,) = http.get("/v1/status").json()["items"]
         assert line["problems"] == http.get(PATH).json()["problems"]
-        return [(each["code"], each["severity"]) for each in line["problems"]]
+        return [(problem["code"], problem["severity"]) for problem in line["problems"]]
 
     for number, (starts, expected) in enumerate(
         (
@@ -84,7 +84,7 @@ def test_a_sample_without_offsets_is_a_problem_in_the_status_and_in_the_list(
         write = SampleWrite(channel_uid=flights.uid, stored=kept, is_new=True, changes_status=True)
         with flights.rig.database.write() as tx:
             assert sample_store.write(tx, [write]) == 1
-        assert found() == expected
+        assert problems() == expected
 
 
 @pytest.mark.long
@@ -124,7 +124,7 @@ def test_failures_are_one_problem_after_the_live_ones_and_expire_after_a_day(
     assert line["writers"]["failed"] == 6
     flights.rig.clock.advance(timedelta(days=1))
     (line,) = http.get("/v1/status").json()["items"]
-    assert [each["code"] for each in line["problems"]] == ["suspect"]
+    assert [problem["code"] for problem in line["problems"]] == ["suspect"]
     assert line["writers"]["failed"] == 0
 
 
@@ -142,11 +142,14 @@ def test_a_writer_that_is_lost_without_a_group_is_a_failure_for_a_day(flights: S
 
     def problems() -> list[tuple[str, str, int | None]]:
         (line,) = http.get("/v1/status").json()["items"]
-        return [(each["code"], each["severity"], each["failures"]) for each in line["problems"]]
+        return [
+            (problem["code"], problem["severity"], problem["failures"])
+            for problem in line["problems"]
+        ]
 
     waiting = ("writer_lost", "error", None)
     live, failed = problems()
-    assert [each["failures"] for each in http.get(PATH).json()["problems"]] == [None, 3]
+    assert [problem["failures"] for problem in http.get(PATH).json()["problems"]] == [None, 3]
     assert (live, failed[1:]) == (waiting, ("warning", 3))
     assert failed[0] in ("writer_lost", "reader_lost")
     flights.rig.clock.advance(timedelta(days=1))
@@ -172,7 +175,7 @@ def test_the_status_has_writers_readers_groups_and_partitions(flights: Site) -> 
         "delivery": "at_least_once",
         "partitions": 2,
     }
-    listed = {each["role"]: each for each in flights.listed()}
+    listed = {endpoint["role"]: endpoint for endpoint in flights.listed()}
     silent = {"last_heartbeat_at": None}
     assert status["writers"] == [listed["writer"] | silent]
     assert status["writers"][0]["id"] == writer["id"]
@@ -235,7 +238,7 @@ def test_writers_and_readers_have_the_heartbeat_of_a_changed_channel(flights: Si
     heartbeat = {"interval_ms": 1_000, "timeout_ms": 30_000}
     assert http.put(flights.path, json={"spec": {"heartbeat": heartbeat}}).status_code == 200
     status = http.get(PATH).json()
-    assert [each["heartbeat"] for each in (*status["writers"], *status["readers"])] == [
+    assert [endpoint["heartbeat"] for endpoint in (*status["writers"], *status["readers"])] == [
         heartbeat,
         heartbeat,
     ]
@@ -391,7 +394,7 @@ def test_a_long_poll_of_the_list_ignores_hidden_changes(flights: Site) -> None:
         assert not future.done()
         sampled(flights)
         response = future.result(60)
-    assert [each["channel"]["name"] for each in response.json()["items"]] == ["flights"]
+    assert [line["channel"]["name"] for line in response.json()["items"]] == ["flights"]
 
 
 def test_a_long_poll_without_a_change_times_out(flights: Site) -> None:
@@ -443,8 +446,8 @@ def test_the_status_list_has_a_line_per_channel_in_pages(rig: Rig) -> None:
     assert line["readers"] == none | {"live": 1}
     assert (line["lag_messages"], line["lag_seconds"], line["progress"]) == (4, 7.5, "stalled")
     assert line["trend"] == -0.25
-    assert {each["code"] for each in line["problems"]} == {"reader_stalled", "writer_failed"}
-    (failed,) = [each for each in line["problems"] if each["code"] == "writer_failed"]
+    assert {problem["code"] for problem in line["problems"]} == {"reader_stalled", "writer_failed"}
+    (failed,) = [problem for problem in line["problems"] if problem["code"] == "writer_failed"]
     assert (failed["endpoint"], failed["reason"]) == (writers[1]["id"], "x")
     assert line["problems"] == rig.http.get("/v1/channels/b/status").json()["problems"]
     rest = rig.http.get("/v1/status", params={"cursor": page["next_cursor"]}).json()
@@ -458,7 +461,7 @@ def test_the_status_list_contains_only_channels_in_the_tokens_scope(rig: Rig) ->
     site(rig, "other")
     hers = rig.token("read:fl")
     listed = rig.http.get("/v1/status", headers=hers).json()["items"]
-    assert [each["channel"]["name"] for each in listed] == ["flights"]
+    assert [line["channel"]["name"] for line in listed] == ["flights"]
     assert rig.http.get(PATH, headers=hers).status_code == 200
     assert rig.http.get("/v1/channels/other/status", headers=hers).status_code == 403
 
@@ -513,9 +516,9 @@ def test_the_last_heartbeat_is_that_of_the_process(flights: Site) -> None:
     flights.rig.clock.advance(timedelta(seconds=1))
     flights.beat(report(reader, "started"), beat=1)
     status = flights.rig.http.get(PATH).json()
-    assert [each["last_heartbeat_at"] for each in (*status["writers"], *status["readers"])] == [
-        "2030-01-01T00:00:02.000Z"
-    ] * 2
+    assert [
+        endpoint["last_heartbeat_at"] for endpoint in (*status["writers"], *status["readers"])
+    ] == ["2030-01-01T00:00:02.000Z"] * 2
     (line,) = flights.rig.http.get("/v1/status").json()["items"]
     assert line["last_heartbeat_at"] == "2030-01-01T00:00:02.000Z"
 
@@ -529,6 +532,6 @@ def test_the_times_of_heartbeats_are_up_to_date_though_the_status_is_not(flights
     flights.rig.clock.advance(timedelta(seconds=2))
     flights.beat(report(writer, "started"))
     assert flights.rig.http.get(PATH).headers["etag"] == before
-    found = flights.rig.http.get(path).json()["heartbeats"]
-    assert found == {writer["id"]: "2030-01-01T00:00:02.000Z"}
+    heartbeats = flights.rig.http.get(path).json()["heartbeats"]
+    assert heartbeats == {writer["id"]: "2030-01-01T00:00:02.000Z"}
     assert flights.rig.http.get("/v1/channels/nowhere/heartbeats").status_code == 404

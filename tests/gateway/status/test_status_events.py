@@ -180,7 +180,7 @@ def test_a_status_event_is_sent_for_each_change(flights: Site) -> None:
 
 
 def names(lines: list[Any]) -> list[str]:
-    return [each["channel"]["name"] for each in lines]
+    return [line["channel"]["name"] for line in lines]
 
 
 @pytest.mark.long
@@ -266,8 +266,8 @@ async def stream_pieces(
     while b"weather" not in (piece := await event(other)) and b'"number":9' not in piece:
         pass
     pieces += [await event(events), await anext(events)]
-    for each in (events, other):
-        await each.aclose()
+    for stream in (events, other):
+        await stream.aclose()
     return pieces
 
 
@@ -288,20 +288,20 @@ def test_a_slow_client_gets_the_last_state_without_the_earlier_ones(flights: Sit
 @pytest.mark.long
 def test_a_slow_client_gets_changes_of_the_list_merged(flights: Site) -> None:
     # So many lines that a change is read separately, without a new state.
-    for each in range(20):
-        assert flights.rig.put(f"other-{each}").is_success
+    for number in range(20):
+        assert flights.rig.put(f"other-{number}").is_success
 
     def change() -> None:
-        for each in range(3):
-            site(flights.rig, f"c{each}")
-            flights.member(group=f"g{each}")
+        for number in range(3):
+            site(flights.rig, f"c{number}")
+            flights.member(group=f"g{number}")
         # One commit, so that the other stream gets all changes with it.
         assert flights.rig.put("weather").is_success
 
     _, first, second, third = asyncio.run(stream_pieces(flights.rig, None, change))
     assert b"event: state\n" in first
     change_event = json.loads(second.partition(b"data: ")[2])
-    merged = {each["channel"]["name"]: each["readers"]["live"] for each in change_event["changed"]}
+    merged = {line["channel"]["name"]: line["readers"]["live"] for line in change_event["changed"]}
     assert merged == {"c0": 0, "c1": 0, "c2": 0, "flights": 3, "weather": 0}
     assert third == b": \n\n"
 
@@ -311,8 +311,8 @@ def test_a_client_that_missed_more_than_the_list_has_gets_all_of_it(flights: Sit
     with watched(rig, LIST) as events:
         events.next("state")
         old = events.last_id
-        for each in range(3):
-            flights.member(group=f"g{each}")
+        for number in range(3):
+            flights.member(group=f"g{number}")
             events.next("change")
     with watched(rig, LIST, **{"Last-Event-ID": old}) as events:
         (line,) = events.next("state")["items"]
@@ -329,13 +329,13 @@ def test_one_read_and_one_encoding_serve_all_watchers_with_the_same_scopes(
     mine = [rig.token("read:fl") for _ in range(3)]
     with ExitStack() as stack:
         tokens = [*mine, {}, {}]
-        streams = [stack.enter_context(watched(rig, LIST, **each)) for each in tokens]
-        first = [names(each.next("state")["items"]) for each in streams]
+        streams = [stack.enter_context(watched(rig, LIST, **token)) for token in tokens]
+        first = [names(stream.next("state")["items"]) for stream in streams]
         assert first == [["flights"]] * 3 + [["flights", "other"]] * 2
         statuses.read_lines.clear()
         Name.encoded_for.clear()
         flights.member()
-        assert [names(each.next("change")["changed"]) for each in streams] == [["flights"]] * 5
+        assert [names(stream.next("change")["changed"]) for stream in streams] == [["flights"]] * 5
     # The line was read once, and encoded once for each permission.
     assert statuses.read_lines == ["flights"]
     assert sorted(Name.encoded_for) == [("",), ("fl",)]
@@ -364,7 +364,7 @@ def test_a_stream_ends_when_its_token_is_revoked(flights: Site) -> None:
         local.event()
         # The first token closes the gateway.
         admin = rig.token("admin")
-        assert all("data" not in each for each in local.rest())
+        assert all("data" not in block for block in local.rest())
     rig.http.headers.update(admin)
     hers = rig.token("read", expires_in=timedelta(seconds=60))
     with watched(rig, **hers) as expiring:
@@ -377,7 +377,7 @@ def test_a_stream_ends_when_its_token_is_revoked(flights: Site) -> None:
         rig.tokens.revoke(revoked["Authorization"].split("_")[1])
         flights.member()
         # Nor are changes before the next comment sent.
-        assert all("data" not in each for each in ended.rest())
+        assert all("data" not in block for block in ended.rest())
     until(lambda: rig.app.state.parts.changes.waiting == 0)
 
 
@@ -421,9 +421,9 @@ def test_a_slow_stream_of_a_deleted_channel_does_not_end_those_of_its_successor(
         slow, ended, successor = (
             own.events(LOOPBACK, channel="flights", last_id=None, compress=False) for _ in range(3)
         )
-        for each in (slow, ended):
-            assert await anext(each) == START
-            while await anext(each) == COMMENT:
+        for stream in (slow, ended):
+            assert await anext(stream) == START
+            while await anext(stream) == COMMENT:
                 pass
         await asyncio.to_thread(delete)
         assert {piece async for piece in ended} <= {COMMENT}
@@ -497,14 +497,14 @@ def test_a_failed_read_is_repeated_and_shows_in_the_log_and_in_a_metric(
         flights.member()
         assert len(events.event()[1]["readers"]) == 1
         assert failed_passes(flights.rig) == 0
-    (entry, *_) = [each for each in logs if each["event"] == "pass failed"]
+    (entry, *_) = [entry for entry in logs if entry["event"] == "pass failed"]
     assert (entry["loop"], entry["reason"]) == ("status-feed", "a defect")
 
 
 def failed_passes(rig: Rig) -> float:
     """Return the metric of the status feed's consecutive failures."""
     name = 'sluiceway_loop_consecutive_failures{loop="status-feed"} '
-    (line,) = [each for each in rig.http.get("/metrics").text.splitlines() if name in each]
+    (line,) = [line for line in rig.http.get("/metrics").text.splitlines() if name in line]
     return float(line.removeprefix(name))
 
 

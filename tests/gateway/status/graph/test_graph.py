@@ -32,11 +32,15 @@ def test_a_pipeline_is_one_graph_from_any_of_its_channels(rig: Rig) -> None:
     chain(rig, "raw", "clean", "sums")
     chain(rig, "other", "unrelated")
     for name in ("raw", "clean", "sums"):
-        found = graph(rig, name)
-        assert found["channel"] == name
-        assert [each["channel"]["name"] for each in found["channels"]] == ["clean", "raw", "sums"]
-        assert not found["truncated"]
-        jobs = {each["name"]: each["edges"] for each in found["jobs"]}
+        pipeline = graph(rig, name)
+        assert pipeline["channel"] == name
+        assert [line["channel"]["name"] for line in pipeline["channels"]] == [
+            "clean",
+            "raw",
+            "sums",
+        ]
+        assert not pipeline["truncated"]
+        jobs = {job["name"]: job["edges"] for job in pipeline["jobs"]}
         assert {
             name: [(e["channel"], e["role"]) for e in edges] for name, edges in jobs.items()
         } == {
@@ -53,7 +57,7 @@ def test_a_pipeline_is_one_graph_from_any_of_its_channels(rig: Rig) -> None:
             "finished": 0,
         }
     lines = {e["channel"]["name"]: e for e in rig.http.get("/v1/status").json()["items"]}
-    assert found["channels"] == [lines[name] for name in ("clean", "raw", "sums")]
+    assert pipeline["channels"] == [lines[name] for name in ("clean", "raw", "sums")]
 
 
 def test_spark_jobs_have_their_names_and_the_address_of_their_ui(rig: Rig) -> None:
@@ -75,10 +79,10 @@ def test_jobs_that_have_ended_stay_while_their_place_is_theirs(rig: Rig) -> None
 @pytest.mark.long
 def test_channels_that_the_token_does_not_see_are_left_out(rig: Rig) -> None:
     chain(rig, "raw", "secret", "sums")
-    found = graph(rig, "raw", **rig.token("read:raw"))
-    assert [each["channel"]["name"] for each in found["channels"]] == ["raw"]
-    assert [e["channel"] for job in found["jobs"] for e in job["edges"]] == ["raw"]
-    assert "secret" not in str(found)
+    pipeline = graph(rig, "raw", **rig.token("read:raw"))
+    assert [line["channel"]["name"] for line in pipeline["channels"]] == ["raw"]
+    assert [e["channel"] for job in pipeline["jobs"] for e in job["edges"]] == ["raw"]
+    assert "secret" not in str(pipeline)
     refused = rig.http.get("/v1/channels/secret/graph", headers=rig.token("read:raw"))
     assert code(refused) == "forbidden"
     absent = rig.http.get("/v1/channels/absent/graph", headers=rig.token("read"))
@@ -89,15 +93,15 @@ def test_channels_that_the_token_does_not_see_are_left_out(rig: Rig) -> None:
 def test_a_graph_is_bounded_and_says_so(rig: Rig) -> None:
     names = [f"c{number}" for number in range(model.MAX_HOPS + 3)]
     chain(rig, *names)
-    found = graph(rig, "c0")
-    assert len(found["channels"]) == model.MAX_HOPS + 1
-    assert found["truncated"]
+    pipeline = graph(rig, "c0")
+    assert len(pipeline["channels"]) == model.MAX_HOPS + 1
+    assert pipeline["truncated"]
     # All channels are within reach of the third one.
-    found = graph(rig, "c2")
-    assert (len(found["channels"]), found["truncated"]) == (model.MAX_HOPS + 3, False)
+    pipeline = graph(rig, "c2")
+    assert (len(pipeline["channels"]), pipeline["truncated"]) == (model.MAX_HOPS + 3, False)
     with rig.database.read() as tx:
         start = find_channel(tx, "c4")
         near, truncated = surroundings(tx, start, prefixes=[""], max_channels=3)
-        assert ({each.channel for each in near}, truncated) == ({"c3", "c4", "c5"}, True)
+        assert ({endpoint.channel for endpoint in near}, truncated) == ({"c3", "c4", "c5"}, True)
         some, truncated = surroundings(tx, start, prefixes=[""], max_endpoints=2)
         assert (len(some), truncated) == (2, True)

@@ -21,7 +21,7 @@ def endpoint(
 
 
 def places(job: GraphJob) -> list[tuple[str, str]]:
-    return [(each.channel, str(each.role)) for each in job.edges]
+    return [(edge.channel, str(edge.role)) for edge in job.edges]
 
 
 def test_replicas_that_read_and_write_are_one_job() -> None:
@@ -40,14 +40,14 @@ def test_replicas_that_read_and_write_are_one_job() -> None:
 
 
 def test_groups_of_the_same_name_in_other_channels_are_other_jobs() -> None:
-    found = jobs_of(
+    jobs = jobs_of(
         [
             endpoint(1, "a", "reader", "main", session="x"),
             endpoint(2, "b", "reader", "main", session="y"),
             endpoint(3, "b", "writer", "main", session="z"),
         ]
     )
-    assert [places(each) for each in found] == [
+    assert [places(job) for job in jobs] == [
         [("a", "reader")],
         [("b", "reader")],
         [("b", "writer")],
@@ -55,7 +55,7 @@ def test_groups_of_the_same_name_in_other_channels_are_other_jobs() -> None:
 
 
 def test_queries_of_one_application_are_jobs_of_their_own() -> None:
-    sums, means = (SparkJob(application="app", query=each) for each in ("sums", "means"))
+    sums, means = (SparkJob(application="app", query=query) for query in ("sums", "means"))
     one, other, batch = jobs_of(
         [
             endpoint(1, "raw", "reader", "g1", spark=sums),

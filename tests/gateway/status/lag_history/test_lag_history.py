@@ -82,14 +82,14 @@ def test_a_channel_without_samples_has_an_empty_history_of_the_last_hour(flights
 def test_times_have_any_zone(flights: Site) -> None:
     for lag in range(6):
         record(flights, a=lag)
-    found = get(flights.rig, since="2030-01-01T01:00:20+01:00", until="2030-01-01T00:00:40Z")
-    assert found.json()["groups"][0]["lag_messages"] == [2, 3, 4]
+    response = get(flights.rig, since="2030-01-01T01:00:20+01:00", until="2030-01-01T00:00:40Z")
+    assert response.json()["groups"][0]["lag_messages"] == [2, 3, 4]
 
 
 def test_a_group_is_selected_by_name(flights: Site) -> None:
     record(flights, a=1, b=2)
-    found = get(flights.rig, group="b").json()["groups"]
-    assert [(each["group"], each["lag_messages"]) for each in found] == [("b", [2])]
+    groups = get(flights.rig, group="b").json()["groups"]
+    assert [(group["group"], group["lag_messages"]) for group in groups] == [("b", [2])]
     assert get(flights.rig, group="c").json()["groups"] == []
 
 

@@ -41,13 +41,13 @@ def point(at_s: int, write_rate: float | None = None, **groups: GroupPoint) -> H
 
 
 def test_each_resolution_is_a_multiple_of_the_finer_one_and_reaches_further() -> None:
-    steps = [each.step_s for each in RESOLUTIONS]
+    steps = [resolution.step_s for resolution in RESOLUTIONS]
     assert all(coarse % fine == 0 for fine, coarse in pairwise(steps))
-    assert all(each.kept_s % each.step_s == 0 for each in RESOLUTIONS)
+    assert all(resolution.kept_s % resolution.step_s == 0 for resolution in RESOLUTIONS)
     # A resolution is merged from the finer one before that has expired.
     assert all(fine.kept_s >= 2 * coarse.step_s for fine, coarse in pairwise(RESOLUTIONS))
     assert COARSEST.kept_s >= 24 * 3600
-    assert max(each.slots for each in RESOLUTIONS) <= 300
+    assert max(resolution.slots for resolution in RESOLUTIONS) <= 300
 
 
 def test_a_merged_point_has_the_largest_lag_and_mean_rates_of_what_is_known() -> None:
@@ -69,12 +69,12 @@ def test_a_merged_point_has_the_largest_lag_and_mean_rates_of_what_is_known() ->
 
 @given(st.lists(st.integers(0, 5_000), max_size=40))
 def test_merging_in_two_steps_gives_the_same_lag_as_in_one(seconds: list[int]) -> None:
-    points = [point(NOW_S + each, g=group(each)) for each in seconds]
+    points = [point(NOW_S + second, g=group(second)) for second in seconds]
     direct = merged(points, COARSEST)
     stepwise = merged(merged(points, MINUTES), COARSEST)
-    assert [(each.at_s, each.groups["g"].lag_messages) for each in stepwise] == [
-        (each.at_s, each.groups["g"].lag_messages) for each in direct
-    ]
+    assert [
+        (history_point.at_s, history_point.groups["g"].lag_messages) for history_point in stepwise
+    ] == [(history_point.at_s, history_point.groups["g"].lag_messages) for history_point in direct]
 
 
 def test_a_sample_becomes_a_point_of_its_interval() -> None:
@@ -122,14 +122,20 @@ def test_the_interval_that_has_not_ended_is_merged_from_finer_points() -> None:
         stored, COARSEST, since=NOW - timedelta(hours=24), until=NOW + timedelta(1)
     )
     assert history.step_s == 300
-    assert [(each.at_s - NOW_S, each.groups["g"].lag_messages) for each in history.points] == [
+    assert [
+        (history_point.at_s - NOW_S, history_point.groups["g"].lag_messages)
+        for history_point in history.points
+    ] == [
         (-900, 1),
         (-600, 240),
         (-300, 540),
         (0, 1000),
     ]
     short = history_of(stored, FINEST, since=NOW - timedelta(seconds=30), until=NOW)
-    assert (short.step_s, [each.at_s - NOW_S for each in short.points]) == (10, [-30, -20, -10, 0])
+    assert (short.step_s, [history_point.at_s - NOW_S for history_point in short.points]) == (
+        10,
+        [-30, -20, -10, 0],
+    )
 
 
 def test_a_group_is_unknown_where_a_point_does_not_have_it() -> None:

@@ -35,8 +35,8 @@ class Recorder:
             store.write(
                 tx,
                 [
-                    PointWrite(channel_uid=each.uid, point=point, previous_s=self.previous_s)
-                    for each in self.sites
+                    PointWrite(channel_uid=channel.uid, point=point, previous_s=self.previous_s)
+                    for channel in self.sites
                 ],
             )
         self.previous_s = at_s
@@ -44,7 +44,9 @@ class Recorder:
 
 def history(flights: Site, **ago_s: float) -> Any:
     now = flights.rig.clock()
-    query = {name: (now - timedelta(seconds=each)).isoformat() for name, each in ago_s.items()}
+    query = {
+        name: (now - timedelta(seconds=seconds)).isoformat() for name, seconds in ago_s.items()
+    }
     response = flights.rig.http.get(f"{flights.path}/history", params=query)
     assert response.status_code == 200, response.text
     return response.json()
@@ -60,8 +62,8 @@ def rows(flights: Site) -> dict[int, int]:
     table = lag_history.c
     counted = select(table.step_s, func.count().label("number")).group_by(table.step_s)
     with flights.rig.database.read() as tx:
-        found = tx.execute(counted.where(table.channel_uid == flights.uid))
-        return {row.step_s: row.number for row in found}
+        counts = tx.execute(counted.where(table.channel_uid == flights.uid))
+        return {row.step_s: row.number for row in counts}
 
 
 @pytest.fixture
@@ -75,12 +77,12 @@ def test_a_day_is_kept_at_decreasing_resolution_in_a_bounded_number_of_rows(flig
     for step_s, kept_s in ((300, 26 * 3600), (60, 2 * 3600 + 600), (10, 1300)):
         for number in range(kept_s // step_s):
             recorder.record(number % 7, after_s=step_s)
-    assert rows(flights) == {each.step_s: each.slots for each in RESOLUTIONS}
+    assert rows(flights) == {resolution.step_s: resolution.slots for resolution in RESOLUTIONS}
     for ago_s, step_s, count in ((900, 10, 90), (7200, 60, 120), (86_400, 300, 288)):
-        found = history(flights, since=ago_s)
-        assert found["step_s"] == step_s
-        assert count <= len(found["times"]) <= count + 1
-        assert found["times"] == sorted(set(found["times"]))
+        body = history(flights, since=ago_s)
+        assert body["step_s"] == step_s
+        assert count <= len(body["times"]) <= count + 1
+        assert body["times"] == sorted(set(body["times"]))
     assert len(history(flights, since=10**8)["times"]) == RESOLUTIONS[-1].slots + 1
     assert set(lags(history(flights, since=86_400))[:250]) <= set(range(7))
 
@@ -104,9 +106,9 @@ def test_after_a_restart_intervals_that_ended_meanwhile_are_completed(flights: S
     after = Recorder(flights)
     after.record(50, after_s=600)
     with flights.rig.database.read() as tx:
-        found = store.points(tx, flights.uid, RESOLUTIONS[1], since_s=0, until_s=2**40)
-    start_s = found[60][0].at_s
-    assert [(each.at_s - start_s, each.groups["g"].lag_messages) for each in found[60]] == [
+        points = store.points(tx, flights.uid, RESOLUTIONS[1], since_s=0, until_s=2**40)
+    start_s = points[60][0].at_s
+    assert [(point.at_s - start_s, point.groups["g"].lag_messages) for point in points[60]] == [
         (0, 4),
         (60, 8),
     ]
