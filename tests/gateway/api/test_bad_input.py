@@ -138,7 +138,7 @@ def test_a_request_without_a_body_is_refused_with_advice(shared_rig: Rig) -> Non
 )
 def test_an_invalid_field_is_named(shared_rig: Rig, body: dict[str, Any], pointer: str) -> None:
     problem = refused(shared_rig, json.dumps(body).encode())
-    assert [each["pointer"] for each in problem["errors"]] == [pointer]
+    assert [error["pointer"] for error in problem["errors"]] == [pointer]
 
 
 @pytest.mark.parametrize("name", ["a b", "ä", "a\0", "%2E", "sluiceway.x", "x" * 241, "%"])

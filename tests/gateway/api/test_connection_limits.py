@@ -309,8 +309,8 @@ def test_a_slow_reader_gets_the_whole_response(impatient: Rig) -> None:
 def test_the_longest_idle_connection_is_closed_at_the_limit(small: Rig) -> None:
     with ExitStack() as open_ones:
         idle = [open_ones.enter_context(connected(small)) for _ in range(CONNECTIONS)]
-        for each in idle[1:]:
-            assert answer_to(each, GET + b"\r\n")[0] == 200
+        for connection in idle[1:]:
+            assert answer_to(connection, GET + b"\r\n")[0] == 200
         with connected(small) as new:
             assert answer_to(new, GET + b"\r\n")[0] == 200
             assert idle[0].recv(1) == b""

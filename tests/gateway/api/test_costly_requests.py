@@ -52,7 +52,7 @@ def test_unknown_settings_are_refused_fast_and_named_up_to_a_limit(shared_rig: R
     config = {f"segment.byte{number}": "1" for number in range(20_000)}
     response = shared_rig.put("flights", config=config)
     assert (response.status_code, code(response)) == (422, "invalid_request")
-    assert [each["pointer"] for each in response.json()["errors"]] == ["/spec/config"]
+    assert [error["pointer"] for error in response.json()["errors"]] == ["/spec/config"]
 
 
 @pytest.mark.parametrize("where", ["field", "setting"])
@@ -127,9 +127,9 @@ def test_the_body_of_a_request_with_a_revoked_token_is_not_read(rig: Rig) -> Non
     beat = {"session": fresh_id(), "beat": 1, "endpoints": []}
     for _ in range(2):
         assert rig.http.post("/v1/heartbeats", json=beat, headers=token).status_code == 200
-    with head(rig, "POST", "/v1/heartbeats", **token) as known:
-        known.sendall(b" " * 999)
-        assert status(known) == 400
+    with head(rig, "POST", "/v1/heartbeats", **token) as connection:
+        connection.sendall(b" " * 999)
+        assert status(connection) == 400
     rig.tokens.revoke(token["Authorization"].split("_")[1])
     assert rig.http.post("/v1/heartbeats", json=beat, headers=token).status_code == 401
     assert status(head(rig, "POST", "/v1/heartbeats", **token)) == 401
@@ -156,12 +156,12 @@ def test_the_openapi_document_has_the_exact_largest_integer(shared_rig: Rig) -> 
     bounds: list[Any] = []
 
     def look(part: Any) -> None:
-        for each in part.values() if isinstance(part, dict) else part:
-            if isinstance(each, dict | list):
-                look(each)
+        for child in part.values() if isinstance(part, dict) else part:
+            if isinstance(child, dict | list):
+                look(child)
         if isinstance(part, dict) and part.get("type") == "integer":
-            bounds.extend(part[each] for each in ("minimum", "maximum") if each in part)
+            bounds.extend(part[keyword] for keyword in ("minimum", "maximum") if keyword in part)
 
     look(json.loads(served.content))
-    assert {type(each) for each in bounds} == {int}
+    assert {type(bound) for bound in bounds} == {int}
     assert max(bounds) == 2**63 - 1

@@ -103,7 +103,7 @@ class Page(HTMLParser):
 
 
 def test_the_served_files_are_exactly_those_of_the_package() -> None:
-    assert {each.name for each in DIRECTORY.iterdir()} == OURS | SUM_OF.keys()
+    assert {file.name for file in DIRECTORY.iterdir()} == OURS | SUM_OF.keys()
     assert {"LICENSE", "NOTICE"} <= SUM_OF.keys()
     for name, digest in SUM_OF.items():
         assert hashlib.sha256((DIRECTORY / name).read_bytes()).hexdigest() == digest, name
@@ -119,9 +119,9 @@ def test_the_page_refers_to_nothing_but_the_gateway(shared_rig: Rig) -> None:
     assert len(page.references) == 4
     for reference in page.references:
         assert not urlsplit(reference).netloc
-        found = shared_rig.http.get(urljoin("/docs", reference))
-        assert found.status_code == 200, reference
-        assert found.content == (DIRECTORY / reference.removeprefix("docs/")).read_bytes()
+        served = shared_rig.http.get(urljoin("/docs", reference))
+        assert served.status_code == 200, reference
+        assert served.content == (DIRECTORY / reference.removeprefix("docs/")).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_the_content_security_policy_blocks_other_hosts_and_inline_scripts(
     shared_rig: Rig,
 ) -> None:
     policy = shared_rig.http.get("/docs").headers["content-security-policy"]
-    rules = dict(each.strip().split(" ", 1) for each in policy.split(";"))
+    rules = dict(directive.strip().split(" ", 1) for directive in policy.split(";"))
     assert rules["default-src"] == "'none'"
     assert rules["script-src"] == "'self'"
     allowed = {source for sources in rules.values() for source in sources.split()}
@@ -197,16 +197,16 @@ def test_links_name_operations_and_their_parameters(rig: Rig) -> None:
     for links in linked.values():
         for link in links.values():
             target = operations[link["operationId"]]
-            parameters = {each["name"] for each in target.get("parameters", ())}
+            parameters = {parameter["name"] for parameter in target.get("parameters", ())}
             assert link.get("parameters", {}).keys() <= parameters
             assert "requestBody" in target or "requestBody" not in link
 
 
 @pytest.mark.long
 def test_every_body_has_an_example_that_the_gateway_accepts(rig: Rig) -> None:
-    found = bodies(rig.http.get("/openapi.json").json())
-    assert found.keys() == EXAMPLES.keys()
-    for name, (method, path, example) in found.items():
+    examples = bodies(rig.http.get("/openapi.json").json())
+    assert examples.keys() == EXAMPLES.keys()
+    for name, (method, path, example) in examples.items():
         path = path.replace("/id/", f"/{'0' * 32}/").replace("/slice", "/0")
         response = rig.http.request(method, path, json=example)
         # The channel and the endpoint of the examples do not exist.
@@ -217,22 +217,26 @@ def test_every_body_has_an_example_that_the_gateway_accepts(rig: Rig) -> None:
 @pytest.mark.long
 def test_operation_ids_are_short_and_stable(shared_rig: Rig) -> None:
     paths = shared_rig.http.get("/openapi.json").json()["paths"]
-    ids = [each["operationId"] for operations in paths.values() for each in operations.values()]
+    ids = [
+        operation["operationId"]
+        for operations in paths.values()
+        for operation in operations.values()
+    ]
     assert sorted(ids) == OPERATIONS
 
 
 def test_the_error_page_lists_every_code_with_status_and_advice(shared_rig: Rig) -> None:
     listed = error_codes()
-    codes = [each.code for each in listed]
+    codes = [error_code.code for error_code in listed]
     assert codes == sorted(codes)
     assert set(codes) <= BY_CODE.keys()
     text = shared_rig.http.get("/docs/errors").text
     assert Page(text).inline == []
-    for each in listed:
-        row = re.search(f'<tr id="{each.code}">(.*)</tr>', text)
+    for error_code in listed:
+        row = re.search(f'<tr id="{error_code.code}">(.*)</tr>', text)
         assert row is not None
-        assert f"<td>{each.status}</td>" in row[1]
-        assert escape(each.advice) in row[1]
+        assert f"<td>{error_code.status}</td>" in row[1]
+        assert escape(error_code.advice) in row[1]
 
 
 def test_pages_refer_only_to_existing_targets(rig: Rig) -> None:
@@ -242,9 +246,9 @@ def test_pages_refer_only_to_existing_targets(rig: Rig) -> None:
         assert "content-security-policy" in response.headers
         for reference in Page(response.text).references:
             assert not urlsplit(reference).netloc
-            found = rig.http.get(urljoin(path, reference)).status_code
+            status = rig.http.get(urljoin(path, reference)).status_code
             # Without Kafka, its routes answer 503.
-            assert found in (200, 503), reference
+            assert status in (200, 503), reference
 
 
 def test_the_root_is_json_for_programs_and_html_for_browsers(shared_rig: Rig) -> None:

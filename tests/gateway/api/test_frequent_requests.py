@@ -93,8 +93,8 @@ def test_an_attach_returns_the_current_connection(flights: Site) -> None:
     schema["fields"].append({"name": "b", "type": "long", "default": 0})  # type: ignore[attr-defined]
     flights.rig.put(flights.name, schema=schema, partitions=4)
     after = flights.post_attach().json()["connection"]
-    assert [each["version"] for each in before["schemas"]] == [1]
-    assert [each["version"] for each in after["schemas"]] == [1, 2]
+    assert [schema_version["version"] for schema_version in before["schemas"]] == [1]
+    assert [schema_version["version"] for schema_version in after["schemas"]] == [1, 2]
     direct = flights.rig.http.get(f"{flights.path}/connection", params={"access": "read"})
     assert direct.json() == after
 
@@ -122,14 +122,14 @@ def test_an_invalid_heartbeat_is_answered_with_its_error(
     response = post(flights, "/v1/heartbeats", body)
     assert response.status_code == status
     if status == 200:
-        assert [each["status"] for each in response.json()["endpoints"]] == ["ok", "gone"]
+        assert [endpoint["status"] for endpoint in response.json()["endpoints"]] == ["ok", "gone"]
 
 
 def test_a_heartbeat_is_stored(flights: Site) -> None:
     endpoint = flights.attach()
     assert flights.beat(report(endpoint, "started", counters={"records": 7}))[0]["status"] == "ok"
-    found = flights.get(endpoint)
-    assert (found["state"], found["counters"]) == ("started", {"records": 7})
+    stored = flights.get(endpoint)
+    assert (stored["state"], stored["counters"]) == ("started", {"records": 7})
 
 
 @pytest.mark.long
@@ -237,25 +237,25 @@ def test_a_status_needs_a_token_that_may_view_the_channel(rig: Rig) -> None:
 
 def test_a_status_shows_the_current_state_of_each_endpoint(flights: Site) -> None:
     def is_shown() -> None:
-        found = flights.rig.http.get(f"{flights.path}/status").json()
-        for each in found["readers"]:
-            assert each.pop("progress", None) is None
-            assert each.pop("lag_messages", None) is None
-        for each in (*found["readers"], *found["writers"]):
+        status = flights.rig.http.get(f"{flights.path}/status").json()
+        for endpoint in status["readers"]:
+            assert endpoint.pop("progress", None) is None
+            assert endpoint.pop("lag_messages", None) is None
+        for endpoint in (*status["readers"], *status["writers"]):
             # Only the status has it, so a heartbeat without changes leaves a list unchanged.
-            del each["last_heartbeat_at"]
+            del endpoint["last_heartbeat_at"]
         listed = flights.listed()
         for role in ("reader", "writer"):
-            shown = found[f"{role}s"]
-            assert shown == [each for each in listed if each["role"] == role]
-        (group,) = found["groups"]
-        assert group["members"] == sum(each["state"] == "opened" for each in found["readers"])
+            shown = status[f"{role}s"]
+            assert shown == [entry for entry in listed if entry["role"] == role]
+        (group,) = status["groups"]
+        assert group["members"] == sum(reader["state"] == "opened" for reader in status["readers"])
 
     writer = flights.attach("writer")
     members = [flights.member(index, size=2) for index in (0, 1)]
     is_shown()
     # Changes of counters only are shown after the next other change.
-    flights.beat(*(report(each, counters={"records": 3}) for each in (writer, *members)))
+    flights.beat(*(report(endpoint, counters={"records": 3}) for endpoint in (writer, *members)))
     flights.beat(report(writer, "started", payload={"at": 1}), report(members[0]))
     is_shown()
     flights.member(1, size=2, title="the next one")

@@ -20,8 +20,14 @@ def request(rig: Rig, method: str, path: str, *headers: str) -> tuple[int, dict[
         connection.sendall("\r\n".join([*lines, "", ""]).encode())
         head, _, body = b"".join(iter(lambda: connection.recv(65_536), b"")).partition(b"\r\n\r\n")
     status, *fields = head.decode().split("\r\n")
-    found = {name.lower(): value for name, value in (each.split(": ", 1) for each in fields)}
-    return int(status.split()[1]), {k: v for k, v in found.items() if k not in VARYING}, body
+    response_headers = {
+        name.lower(): value for name, value in (field.split(": ", 1) for field in fields)
+    }
+    return (
+        int(status.split()[1]),
+        {k: v for k, v in response_headers.items() if k not in VARYING},
+        body,
+    )
 
 
 @pytest.fixture
@@ -88,5 +94,5 @@ def test_a_path_without_get_takes_no_head(rig: Rig) -> None:
 @pytest.mark.long
 def test_the_document_of_the_interface_has_no_head(rig: Rig) -> None:
     document = rig.http.get("/openapi.json").json()
-    assert all("head" not in each for each in document["paths"].values())
+    assert all("head" not in operations for operations in document["paths"].values())
     assert "get" in document["paths"]["/v1/status"]

@@ -53,12 +53,12 @@ def test_a_group_of_any_name_commits_is_read_reset_and_resized(flights: Site, gr
         "positions": [{"partition": 1, "offset": 5, "record": 0}],
     }
     assert http.put(path(flights, group), json=commit).is_success
-    found = http.get(path(flights, group)).json()
-    assert (found["group"], found["positions"][0]["offset"]) == (group, 5)
+    offsets = http.get(path(flights, group)).json()
+    assert (offsets["group"], offsets["positions"][0]["offset"]) == (group, 5)
     (listed,) = flights.listed(group=group)
     assert listed["id"] == member["id"]
     status = http.get(f"{flights.path}/status").json()
-    assert [each["group"] for each in status["groups"]] == [group]
+    assert [entry["group"] for entry in status["groups"]] == [group]
     reset = {"uid": uid, "positions": None, "reason": "again", "force": True}
     response = http.post(path(flights, group, "offsets/reset"), json=reset)
     assert response.status_code == 200, response.text
@@ -77,7 +77,7 @@ def test_pages_of_endpoints_continue_after_groups_of_any_name(flights: Site) -> 
         page = flights.rig.http.get(
             f"{flights.path}/endpoints", params={"limit": 1, **cursor}
         ).json()
-        seen += [each["group"] for each in page["items"]]
+        seen += [endpoint["group"] for endpoint in page["items"]]
         if page["next_cursor"] is None:
             break
         cursor = {"cursor": page["next_cursor"]}
@@ -98,9 +98,9 @@ def test_channels_whose_names_differ_by_case_dots_or_underscores_are_different(
     uids = {shared_rig.put(name).json()["metadata"]["uid"] for name in names}
     assert len(uids) == 4
     listed = shared_rig.http.get("/v1/channels", params={"limit": 1000}).json()["items"]
-    found = [each["metadata"]["name"] for each in listed]
-    assert set(names) <= set(found)
-    assert found == sorted(found)
+    listed_names = [channel["metadata"]["name"] for channel in listed]
+    assert set(names) <= set(listed_names)
+    assert listed_names == sorted(listed_names)
 
 
 def test_the_maximum_length_of_a_name_depends_on_the_topic_prefix(rig: Rig) -> None:

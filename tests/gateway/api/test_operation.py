@@ -72,7 +72,7 @@ def test_a_loop_that_keeps_failing_shows_in_readiness_metrics_and_log(
     assert failures >= 3
     logged = [json.loads(line) for line in lines.getvalue().splitlines()]
     passes = [
-        (each["level"], each["failures"]) for each in logged if each.get("loop") == "reconcile"
+        (entry["level"], entry["failures"]) for entry in logged if entry.get("loop") == "reconcile"
     ]
     # Other gateways in this process fail, too, and write to the same log.
     assert {("warning", 1), ("warning", 2), ("error", 3)} <= set(passes)
@@ -129,7 +129,7 @@ def test_a_pass_of_the_loop_is_counted(rig: Rig) -> None:
 
 def test_metrics_are_available_without_the_database(rig: Rig, database: Database) -> None:
     rig.put()
-    scraper, revoked, unused = (rig.token("read", label=each) for each in "abc")
+    scraper, revoked, unused = (rig.token("read", label=label) for label in "abc")
     rig.http.headers.update(scraper)
     assert metric(rig, "sluiceway_database_up") == 1
     assert rig.http.get("/metrics", headers=revoked).status_code == 200
@@ -137,16 +137,16 @@ def test_metrics_are_available_without_the_database(rig: Rig, database: Database
     assert rig.http.get("/metrics", headers=revoked).status_code == 401
     tables = ("channels", "tokens")
     with database.write() as tx:
-        for each in tables:
-            tx.execute(text(f"ALTER TABLE {each} RENAME TO other_{each}"))
+        for table in tables:
+            tx.execute(text(f"ALTER TABLE {table} RENAME TO other_{table}"))
     assert metric(rig, "sluiceway_database_up") == 0
     assert metric(rig, "sluiceway_channels", phase="ready") is None
     assert metric(rig, "sluiceway_http_requests_total", status="401") == 1
     for path, headers in (("/metrics", revoked), ("/metrics", unused), ("/v1/status", scraper)):
         assert code(rig.http.get(path, headers=headers)) == "database_unavailable"
     with database.write() as tx:
-        for each in tables:
-            tx.execute(text(f"ALTER TABLE other_{each} RENAME TO {each}"))
+        for table in tables:
+            tx.execute(text(f"ALTER TABLE other_{table} RENAME TO {table}"))
     assert metric(rig, "sluiceway_database_up") == 1
 
 
@@ -157,7 +157,7 @@ def test_an_unexpected_error_is_a_problem_response_and_logged(rig: Rig, lines: i
     assert "the details" not in response.text
     until(lambda: "the details" in lines.getvalue())
     logged = [json.loads(line) for line in lines.getvalue().splitlines()]
-    (failure,) = [each for each in logged if each["event"] == "request failed"]
+    (failure,) = [entry for entry in logged if entry["event"] == "request failed"]
     assert failure["request_id"] == response.headers["x-request-id"]
     assert failure["request_id"] in response.json()["detail"]
     assert "RuntimeError" in failure["exception"]
@@ -195,8 +195,8 @@ def test_requests_are_logged_without_their_secrets(rig: Rig, lines: io.StringIO)
     until(lambda: '"channel": "absent"' in lines.getvalue())
     logged = [json.loads(line) for line in lines.getvalue().splitlines()]
     # Clients of earlier tests may still send heartbeats to this port.
-    found = [each for each in logged if each["event"] == "request"]
-    (request,) = [each for each in found if each["channel"] == "absent"]
+    requests = [entry for entry in logged if entry["event"] == "request"]
+    (request,) = [entry for entry in requests if entry["channel"] == "absent"]
     assert (request["route"], request["status"]) == ("/v1/channels/{name}", 404)
     assert token not in lines.getvalue()
 
@@ -205,8 +205,10 @@ def requests_logged(lines: io.StringIO, route: str) -> list[dict[str, Any]]:
     """Return what is logged of a route; other tests' gateways log in this process, too."""
 
     def logged() -> list[dict[str, Any]]:
-        found = [json.loads(line) for line in lines.getvalue().splitlines()]
-        return [each for each in found if each["event"] == "request" and each["route"] == route]
+        entries = [json.loads(line) for line in lines.getvalue().splitlines()]
+        return [
+            entry for entry in entries if entry["event"] == "request" and entry["route"] == route
+        ]
 
     until(logged)
     return logged()
@@ -236,7 +238,7 @@ def test_a_request_id_of_the_client_is_in_answer_problem_and_log(
     ],
 )
 def test_another_request_id_is_replaced(rig: Rig, given: list[str]) -> None:
-    headers = [(b"X-Request-Id", each.encode("latin-1")) for each in given]
+    headers = [(b"X-Request-Id", request_id.encode("latin-1")) for request_id in given]
     response = rig.http.get("/livez", headers=headers)
     assert re.fullmatch("[0-9a-f]{32}", response.headers["x-request-id"])
 
@@ -285,7 +287,7 @@ def test_the_log_has_the_code_of_a_refusal_and_the_cause_in_the_database(
 ) -> None:
     def entries(**fields: object) -> list[dict[str, Any]]:
         logged = [json.loads(line) for line in lines.getvalue().splitlines()]
-        return [each for each in logged if fields.items() <= each.items()]
+        return [log_entry for log_entry in logged if fields.items() <= log_entry.items()]
 
     rig.put()
     until(lambda: entries(event="request", status=201, by="loopback"))
@@ -303,9 +305,9 @@ def test_the_log_has_the_code_of_a_refusal_and_the_cause_in_the_database(
     (entry,) = entries(event="request", request_id=away.headers["x-request-id"])
     missing = ("no such table: {}", 'relation "{}" does not exist')
     assert entry["code"] == "database_unavailable"
-    assert entry["cause"] in [each.format("channels") for each in missing]
-    causes = [each.format("leases") for each in missing]
-    until(lambda: any(each.get("cause") in causes for each in entries(loop="reconcile")))
+    assert entry["cause"] in [message.format("channels") for message in missing]
+    causes = [message.format("leases") for message in missing]
+    until(lambda: any(log_entry.get("cause") in causes for log_entry in entries(loop="reconcile")))
 
 
 def test_text_has_colours_in_terminals_only() -> None:

@@ -5,21 +5,21 @@ from sluiceway_gateway.core.errors import SluicewayGatewayError
 
 
 def every(kind: type[SluicewayGatewayError]) -> list[type[SluicewayGatewayError]]:
-    return [kind, *(each for child in kind.__subclasses__() for each in every(child))]
+    return [kind, *(error for child in kind.__subclasses__() for error in every(child))]
 
 
-ALL = [each for each in every(SluicewayGatewayError) if each.__module__ == errors.__name__]
+ALL = [error for error in every(SluicewayGatewayError) if error.__module__ == errors.__name__]
 
 
 def test_the_documented_error_tree_is_the_real_one() -> None:
     drawn = (errors.__doc__ or "").split("`code`")[0]
     names = set(re.findall(r"\w+", drawn))
-    assert {each.__name__ for each in ALL} <= names
+    assert {error.__name__ for error in ALL} <= names
 
 
 def test_each_code_has_one_meaning() -> None:
     startup = errors.StartupRefused
-    codes = [each.code for each in ALL if not issubclass(each, startup)]
+    codes = [error.code for error in ALL if not issubclass(error, startup)]
     assert len(codes) == len(set(codes))
 
 

@@ -201,7 +201,7 @@ def test_hundreds_of_long_polls_do_not_block_other_requests(rig: Rig) -> None:
         waiting = [pool.submit(wait, rig, etag) for _ in range(200)]
         until(lambda: changes.waiting == 200)
         rig.put(partitions=2)
-        assert {each.result(60).status_code for each in waiting} == {200}
+        assert {future.result(60).status_code for future in waiting} == {200}
     until(lambda: changes.waiting == 0)
 
 

@@ -35,7 +35,7 @@ def advance(
 def test_advancing_continues_at_the_committed_positions(flights: Site) -> None:
     first = advance(flights, (0, 5, 0), (2, 7, 3))
     assert first.status_code == 200, first.text
-    assert [each["offset"] for each in first.json()["positions"]] == [5, 7]
+    assert [position["offset"] for position in first.json()["positions"]] == [5, 7]
     assert advance(flights, (0, 9, 0), before=((0, 5, 0),)).status_code == 200
     assert flights.committed() == [(0, 9, 0), (2, 7, 3)]
 
@@ -81,7 +81,7 @@ def test_only_members_commit_for_a_live_group(flights: Site) -> None:
     member = flights.join("d")
     assert code(advance(flights, (0, 6, 0), before=((0, 5, 0),), group="d")) == "members_open"
     shared = flights.sync(member, take=flights.sync(member).json()["generation"]).json()
-    assert [each["offset"] for each in shared["positions"]] == [5]
+    assert [position["offset"] for position in shared["positions"]] == [5]
     flights.detach(member)
     assert advance(flights, (0, 6, 0), before=((0, 5, 0),), group="d").status_code == 200
 

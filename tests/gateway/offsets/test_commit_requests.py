@@ -170,7 +170,7 @@ def test_a_chunked_body_is_accepted_up_to_the_limit(flights: Site) -> None:
     cut = pieces(b'{"uid": "', flights.uid.encode(), b'"}')
     chunked = flights.rig.http.put(path, content=cut, headers=JSON)
     assert chunked.status_code == 422
-    assert "/uid" not in [each["pointer"] for each in chunked.json()["errors"]]
+    assert "/uid" not in [error["pointer"] for error in chunked.json()["errors"]]
     for content in (b" " * (1024 * 1024 + 1), pieces(*[b" " * 1024] * 1025)):
         large = flights.rig.http.put(path, content=content, headers=JSON)
         assert large.status_code == 413

@@ -87,13 +87,16 @@ class Group:
         try:
             self.offsets.submit(blocker, principal=LOOPBACK)
             assert arrived.wait(30)
-            return [self.offsets.submit(each, principal=by) for each in commits]
+            return [self.offsets.submit(commit, principal=by) for commit in commits]
         finally:
             free.set()
 
     def stands(self) -> dict[int, int]:
         report = self.offsets.fetch(self.name, "g", index=None)
-        return {each.position.partition: each.position.offset for _, each in report.positions}
+        return {
+            committed.position.partition: committed.position.offset
+            for _, committed in report.positions
+        }
 
 
 @pytest.fixture
@@ -114,9 +117,9 @@ def test_waiting_commits_share_one_transaction(group: Group) -> None:
     transactions: list[object] = []
     group.database.before_commit.append(lambda: transactions.append(None))
     futures = group.together(*(group.commit(index, 5) for index in (1, 2, 3)))
-    outcomes = [each.result(30) for each in futures]
-    assert [each.number for each in outcomes] == [5, 5, 5]
-    assert [each.positions[0].position.partition for each in outcomes] == [1, 2, 3]
+    outcomes = [future.result(30) for future in futures]
+    assert [outcome.number for outcome in outcomes] == [5, 5, 5]
+    assert [outcome.positions[0].position.partition for outcome in outcomes] == [1, 2, 3]
     assert len(transactions) == 2
     assert group.stands() == {0: 0, 1: 5, 2: 5, 3: 5}
 
@@ -150,7 +153,7 @@ def test_a_commit_that_breaks_the_transaction_fails_alone(group: Group) -> None:
 @pytest.mark.sample
 def test_commits_of_one_endpoint_are_validated_in_order(group: Group) -> None:
     futures = group.together(*(group.commit(1, number) for number in (3, 1, 2, 4)))
-    numbers = [each.result(30).number for each in futures]
+    numbers = [future.result(30).number for future in futures]
     # An outdated number changes nothing, and returns the stored positions.
     assert numbers == [3, 3, 3, 4]
     assert group.stands() == {0: 0, 1: 4}
@@ -183,9 +186,9 @@ def test_a_revoked_token_is_refused_in_the_transaction(group: Group) -> None:
 def test_a_changed_group_is_seen_by_the_next_commit(group: Group) -> None:
     assert group.offsets.submit(group.commit(1), principal=LOOPBACK).result(30).number == 1
     with group.database.write() as tx:
-        found = groups_store.find(tx, group.uid, Role.READER, "g")
-        assert found is not None
-        groups_store.save(tx, replace(found, generation=found.generation + 1))
+        stored_group = groups_store.find(tx, group.uid, Role.READER, "g")
+        assert stored_group is not None
+        groups_store.save(tx, replace(stored_group, generation=stored_group.generation + 1))
     with pytest.raises(StaleGeneration):
         group.offsets.submit(group.commit(1, 2), principal=LOOPBACK).result(30)
     assert group.stands() == {1: 1}

@@ -66,7 +66,7 @@ def test_a_repeated_and_a_late_commit_change_nothing(flights: Site) -> None:
     flights.commit(reader, 7, (0, 9, 2))
     late = flights.commit(reader, 3, (0, 6, 0))
     assert (late.status_code, late.json()["number"]) == (200, 7)
-    assert [each["offset"] for each in late.json()["positions"]] == [9]
+    assert [position["offset"] for position in late.json()["positions"]] == [9]
     assert flights.committed() == [(0, 9, 2)]
 
 
@@ -126,7 +126,7 @@ def test_a_commit_for_another_channel_than_its_path_is_refused(flights: Site) ->
         ({"positions": [{"partition": 0, "offset": 1, "record": 0}] * 2}, "/positions"),
         ({"force": True}, "/force"),
     ],
-    ids=lambda each: str(each)[:60],
+    ids=lambda parameter: str(parameter)[:60],
 )
 def test_an_invalid_field_of_a_commit_is_named(
     flights: Site, body: dict[str, Any], pointer: str
@@ -135,7 +135,7 @@ def test_an_invalid_field_of_a_commit_is_named(
     sound = {"number": 1, "positions": [{"partition": 0, "offset": 1, "record": 0}]}
     response = flights.commit(reader, **(sound | body))
     assert (response.status_code, code(response)) == (422, "invalid_request")
-    assert [each["pointer"] for each in response.json()["errors"]] == [pointer]
+    assert [error["pointer"] for error in response.json()["errors"]] == [pointer]
     assert flights.committed() == []
 
 
@@ -146,13 +146,13 @@ def test_members_of_a_broadcast_group_have_positions_of_their_own_each(flights: 
     assert flights.committed(index=0) == [(0, 5, 0), (1, 6, 0)]
     assert flights.committed(index=1) == [(0, 1, 0)]
     every = flights.rig.http.get(flights.offsets_path("g")).json()["positions"]
-    assert [each["index"] for each in every] == [0, 0, 1]
+    assert [position["index"] for position in every] == [0, 0, 1]
     again = flights.post_attach(group="g", index=1, size=2, mode="broadcast").json()
-    assert [each["offset"] for each in again["positions"]] == [1]
+    assert [position["offset"] for position in again["positions"]] == [1]
     for wrong in ({"index": 2}, {"index": -1}):
         refused = flights.rig.http.get(flights.offsets_path("g"), params=wrong)
         assert refused.status_code == 422
-        assert [each["pointer"] for each in refused.json()["errors"]] == ["query:index"]
+        assert [error["pointer"] for error in refused.json()["errors"]] == ["query:index"]
 
 
 def test_an_unknown_group_has_no_offsets(flights: Site) -> None:

@@ -49,7 +49,7 @@ def test_missing_messages_are_returned_by_partition(flights: Site) -> None:
 def test_positions_of_another_topic_are_ignored(flights: Site) -> None:
     flights.commit(flights.member(), 1, (0, 5, 0))
     response = asked(flights, {"0": 1}, topic_id="another").json()
-    assert [each["committed"] for each in response["missing"]] == [None]
+    assert [partition["committed"] for partition in response["missing"]] == [None]
 
 
 def test_each_member_of_a_broadcast_group_has_to_pass(flights: Site) -> None:
@@ -69,9 +69,9 @@ def test_a_wait_ends_with_the_awaited_commit_and_not_before(flights: Site) -> No
         waits = [pool.submit(asked, flights, {"0": 5}, wait=60) for _ in range(3)]
         until(lambda: changes.waiting == 3)
         flights.commit(reader, 1, (0, 4, 0))
-        assert not any(each.done() for each in waits)
+        assert not any(future.done() for future in waits)
         flights.commit(reader, 2, (0, 5, 0))
-        assert all(each.result(30).json()["passed"] for each in waits)
+        assert all(future.result(30).json()["passed"] for future in waits)
     assert changes.waiting == 0
 
 
