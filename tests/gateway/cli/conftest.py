@@ -31,8 +31,8 @@ def sluiceway(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
             status = main(arguments, timeout_s=timeout_s)
         output = capsys.readouterr()
         lines = output.err.splitlines(keepends=True)
-        logs = [json.loads(each) for each in lines if each.startswith("{")]
-        err = "".join(each for each in lines if not each.startswith("{"))
+        logs = [json.loads(line) for line in lines if line.startswith("{")]
+        err = "".join(line for line in lines if not line.startswith("{"))
         return Run(status=status, out=output.out, err=err, logs=logs)
 
     return run

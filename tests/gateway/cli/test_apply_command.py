@@ -144,8 +144,8 @@ def test_a_refused_channel_is_explained_and_nothing_is_changed(
         assert (run.status, "nothing was changed" in run.err) == (1, True)
         assert f"+ {name}-new: create" in run.out
         assert f"! {name}: refused" in run.out
-        for each in words:
-            assert each in run.out
+        for word in words:
+            assert word in run.out
     assert channel_json(command, name)["metadata"]["generation"] == 1
     command("channels", "show", f"{name}-new").failed("no channel")
 
@@ -321,14 +321,14 @@ def test_files_of_a_mounted_config_map_are_read_once(folder: Path) -> None:
     write(data / "a.yaml", document("one"))
     (folder / "..data").symlink_to(data.name)
     (folder / "a.yaml").symlink_to("..data/a.yaml")
-    assert [each.name for each in read_documents([str(folder)])] == ["one"]
+    assert [document_read.name for document_read in read_documents([str(folder)])] == ["one"]
 
 
 def test_a_byte_order_mark_is_ignored(folder: Path) -> None:
     for file in ("a.json", "b.yaml"):
         text = json.dumps({"metadata": {"name": file[0]}})
         (folder / file).write_text(text, encoding="utf-8-sig")
-    assert [each.name for each in read_documents([str(folder)])] == ["a", "b"]
+    assert [document_read.name for document_read in read_documents([str(folder)])] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -375,10 +375,10 @@ def test_apply_asks_for_confirmation_on_a_terminal(
 def test_a_concurrent_change_stops_the_run_and_is_kept(
     command: Command, folder: Path, name: str
 ) -> None:
-    names = [f"{name}-{each}" for each in "abc"]
-    path = write(folder / "a.yaml", *(document(each) for each in names))
+    names = [f"{name}-{suffix}" for suffix in "abc"]
+    path = write(folder / "a.yaml", *(document(channel_name) for channel_name in names))
     command("apply", "-f", path, "--yes").succeeded()
-    write(folder / "a.yaml", *(document(each, partitions=3) for each in names))
+    write(folder / "a.yaml", *(document(channel_name, partitions=3) for channel_name in names))
 
     def update(*_: object) -> None:
         assert command("channels", "update", names[1], "--partitions", "2").status == 0
@@ -389,7 +389,9 @@ def test_a_concurrent_change_stops_the_run_and_is_kept(
     assert run.status == 1
     assert f"{names[1]}: changed by somebody else since the plan" in run.err
     assert f"Done: {names[0]}; not started: {names[2]}." in run.err
-    partitions = [channel_json(command, each)["spec"]["partitions"] for each in names]
+    partitions = [
+        channel_json(command, channel_name)["spec"]["partitions"] for channel_name in names
+    ]
     assert partitions == [3, 2, 1]
 
 
@@ -430,8 +432,8 @@ def test_a_refusal_that_depends_on_earlier_changes_is_reported(
     command("channels", "create", name, "--schema", str(schema)).succeeded()
     topic = channel_json(command, name)["status"]["topic"]["name"]
     command("channels", "forget", name, "--yes").succeeded()
-    names = [f"{name}-{each}" for each in "abc"]
-    one, two, three = (document(each, topic={"name": topic}) for each in names)
+    names = [f"{name}-{suffix}" for suffix in "abc"]
+    one, two, three = (document(channel_name, topic={"name": topic}) for channel_name in names)
     del three["spec"]["topic"]
     path = write(folder / "a.yaml", one, two, three)
     assert command("apply", "-f", path, "--dry-run").status == 2
@@ -450,8 +452,8 @@ def test_an_outage_during_the_changes_reports_the_unconfirmed_channel(
     name: str,
     request_arrives: bool,
 ) -> None:
-    names = [f"{name}-{each}" for each in "ab"]
-    path = write(folder / "a.yaml", *(document(each) for each in names))
+    names = [f"{name}-{suffix}" for suffix in "ab"]
+    path = write(folder / "a.yaml", *(document(channel_name) for channel_name in names))
     with closing(Relay(port_of(gateway_url))) as relay:
 
         def disconnect(*_: object) -> None:
@@ -503,8 +505,8 @@ def test_pruning_deletes_matching_channels_but_none_with_data_unless_forced(
 ) -> None:
     schema = folder / "schema.txt"
     schema.write_text(json.dumps(SCHEMA))
-    for each, label in (("kept", name), ("empty", name), ("full", name), ("other", "other")):
-        create = ("channels", "create", f"{name}-{each}", "--schema", str(schema))
+    for suffix, label in (("kept", name), ("empty", name), ("full", name), ("other", "other")):
+        create = ("channels", "create", f"{name}-{suffix}", "--schema", str(schema))
         command(*create, "--label", f"team={label}").succeeded()
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(channel_json(command, f"{name}-full")["status"]["topic"]["name"], b"x")
@@ -526,7 +528,8 @@ def test_pruning_deletes_matching_channels_but_none_with_data_unless_forced(
     assert f"channel {name}-full is being deleted" in forced.out
     remaining = command("channels", "list", "-l", f"team={name}", "--json").out.splitlines()
     phases = {
-        each["metadata"]["name"]: each["status"]["phase"] for each in map(json.loads, remaining)
+        channel["metadata"]["name"]: channel["status"]["phase"]
+        for channel in map(json.loads, remaining)
     }
     assert phases.pop(f"{name}-kept") == "ready"
     assert set(phases.values()) <= {"deleting"}
@@ -559,19 +562,22 @@ def test_applying_an_exported_channel_changes_nothing(
 
     text = command("export", "-l", f"team={name}")
     text.succeeded()
-    exported = {each["metadata"]["name"]: each for each in yaml.safe_load_all(text.out)}
+    exported = {
+        exported_document["metadata"]["name"]: exported_document
+        for exported_document in yaml.safe_load_all(text.out)
+    }
     assert exported == {
         f"{name}-all": everything,
         f"{name}-plain": plain,
         f"{name}-bytes": {**message, "spec": {"format": "bytes"}},
     }
-    for each in exported.values():
-        jsonschema.validate(each, document_schema())
+    for exported_document in exported.values():
+        jsonschema.validate(exported_document, document_schema())
     for format_ in ("yaml", "json"):
         output = folder / format_
         command("export", "-l", f"team={name}", "--format", format_, "-o", str(output)).succeeded()
-        assert sorted(each.name for each in output.iterdir()) == [
-            f"{name}-{each}.{format_}" for each in ("all", "bytes", "plain")
+        assert sorted(file.name for file in output.iterdir()) == [
+            f"{name}-{suffix}.{format_}" for suffix in ("all", "bytes", "plain")
         ]
         again = command("apply", "-f", str(output), "--dry-run")
         again.succeeded()

@@ -216,7 +216,7 @@ def test_an_error_of_the_gateway_is_printed(
     bad = tmp_path / "bad.json"
     bad.write_text("{")
     files = {"@": schema_file, "bad": str(bad)}
-    run = command("channels", *(files.get(each, each) for each in arguments))
+    run = command("channels", *(files.get(argument, argument) for argument in arguments))
     assert run.status == 1
     assert run.err.startswith("sluiceway: ")
     assert words in run.err
@@ -224,10 +224,10 @@ def test_an_error_of_the_gateway_is_printed(
 
 def test_tail_prints_existing_records(command: Command, gateway_url: str, name: str) -> None:
     with Gateway(gateway_url) as gateway, gateway.channel(name, SCHEMA).writer() as writer:
-        writer.write([{"carrier": "Ünited", "delay": float(each)} for each in range(5)])
+        writer.write([{"carrier": "Ünited", "delay": float(delay)} for delay in range(5)])
     lines = command("tail", name, "--no-follow").out.splitlines()
-    assert [json.loads(each) for each in lines] == [
-        {"carrier": "Ünited", "delay": float(each)} for each in range(5)
+    assert [json.loads(line) for line in lines] == [
+        {"carrier": "Ünited", "delay": float(delay)} for delay in range(5)
     ]
     assert "Ünited" in lines[0]
     assert command("tail", name, "--from-beginning", "-n", "2").out.splitlines() == lines[:2]
@@ -247,7 +247,7 @@ def test_tail_follows_from_the_end(gateway_url: str, name: str, partition: int) 
                 writer.write([{"carrier": "new", "delay": 1.0}] * 3)
             lines = [running.line() for _ in range(3)]
             assert running.wait() == 0
-    assert [json.loads(each)["carrier"] for each in lines] == ["new"] * 3
+    assert [json.loads(line)["carrier"] for line in lines] == ["new"] * 3
 
 
 def test_tail_of_a_missing_channel_names_the_commands_to_list_and_create(
@@ -274,8 +274,8 @@ def test_channels_and_groups_have_the_names_that_kafka_allows(
     command: Command, schema_file: str, name: str, gateway_url: str
 ) -> None:
     names = [f"{name}.Team_A", f"{name}.Team.A"]
-    for each in names:
-        created = command("channels", "create", each, "--schema", schema_file)
+    for channel_name in names:
+        created = command("channels", "create", channel_name, "--schema", schema_file)
         created.succeeded()
     groups = ["team a/billing", "100% größe", "..", "[red]x[/red]"]
     with Gateway(gateway_url) as gateway, ExitStack() as stack:
@@ -394,7 +394,7 @@ def test_failed_writers_are_listed_and_dismissed(
                     writer.write({"carrier": "UA", "delay": 1.0})
                     writer.flush()
                 raise KeyError("no such carrier")
-        empty, failed = (each for each in channel.endpoints() if each.state == "error")
+        empty, failed = (endpoint for endpoint in channel.endpoints() if endpoint.state == "error")
 
         listing = command("channels", "dismiss", name)
         assert (listing.status, "--failed, --lost or --endpoint ID" in listing.err) == (1, True)
@@ -443,8 +443,11 @@ def test_commits_and_open_batches_are_listed(
         ["1", "committed", "day-1"],
     ]
     printed = command("channels", "commits", name, "--json").out.splitlines()
-    lines = [json.loads(each) for each in printed]
-    assert [(each["key"], each.get("number")) for each in lines] == [("day-2", None), ("day-1", 1)]
+    lines = [json.loads(line) for line in printed]
+    assert [(entry["key"], entry.get("number")) for entry in lines] == [
+        ("day-2", None),
+        ("day-1", 1),
+    ]
     command("channels", "create", f"{name}-plain", "--schema", schema_file)
     refused = command("channels", "commits", f"{name}-plain")
     assert refused.status == 1

@@ -299,5 +299,5 @@ def test_serve_warns_of_variables_that_it_ignores(
     sluiceway: Sluiceway, empty_database_url: str
 ) -> None:
     run = sluiceway("serve", database_url=empty_database_url, db_url="x")
-    warning = next(each for each in run.logs if "variables" in each)
+    warning = next(entry for entry in run.logs if "variables" in entry)
     assert (warning["level"], warning["variables"]) == ("warning", ["SLUICEWAY_DB_URL"])

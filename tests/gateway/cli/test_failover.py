@@ -75,6 +75,6 @@ def leader_and_other(url: str, replicas: list[Process]) -> tuple[Process, Proces
 
         lease = until(current)
     pid = int(lease.holder.split(":")[1])
-    (leader,) = [each for each in replicas if each.pid == pid]
-    (other,) = [each for each in replicas if each.pid != pid]
+    (leader,) = [replica for replica in replicas if replica.pid == pid]
+    (other,) = [replica for replica in replicas if replica.pid != pid]
     return leader, other

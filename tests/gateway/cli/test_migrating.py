@@ -36,16 +36,16 @@ def locked(database: Database) -> Iterator[Callable[[Process], bool]]:
 def open_files(process: Process) -> set[str]:
     """Return the open files of a process."""
     paths = set()
-    for each in Path(f"/proc/{process.pid}/fd").iterdir():
+    for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
         try:
-            paths.add(str(each.readlink()))
+            paths.add(str(descriptor.readlink()))
         except FileNotFoundError:
             continue
     return paths
 
 
 def all_run(processes: list[Process]) -> bool:
-    return all(each.poll() is None for each in processes)
+    return all(running.poll() is None for running in processes)
 
 
 @pytest.mark.long
@@ -60,9 +60,9 @@ def test_of_two_concurrent_migrations_one_does_the_work(
     with ExitStack() as stack:
         with locked(database) as waits:
             both = [stack.enter_context(process("migrate", **variables)) for _ in range(2)]
-            until(lambda: all(waits(each) for each in both) or not all_run(both), 60)
-            assert all_run(both), [each.text for each in both]
-        assert [each.wait() for each in both] == [0, 0], [each.text for each in both]
+            until(lambda: all(waits(running) for running in both) or not all_run(both), 60)
+            assert all_run(both), [running.text for running in both]
+        assert [running.wait() for running in both] == [0, 0], [running.text for running in both]
     revision.require_current(database)
     database.close()
 

@@ -125,7 +125,7 @@ def test_a_halted_channel_is_repaired_and_read_and_written_again(
         with running_query(site) as restarted:
             splits = restarted.partitions(checkpoint, restarted.latestOffset())
             batches = [batch for split in splits for batch in restarted.read(split)]
-        assert [id_ for each in batches for id_ in each["id"].to_pylist()] == [*range(10, 15)]
+        assert [id_ for batch in batches for id_ in batch["id"].to_pylist()] == [*range(10, 15)]
     command("repair", site.name).failed("is not halted")
     listed = command("commits", site.name).out.splitlines()
     assert [line.split()[:2] for line in listed[1:3]] == [["3", "committed"], ["2", "repair"]]

@@ -18,7 +18,7 @@ _numbers = itertools.count(1)
 
 def fail(channel: Channel) -> None:
     with channel.writer(group="load") as writer:
-        writer.write([{"a": each} for each in range(5)])
+        writer.write([{"a": number} for number in range(5)])
         writer.flush()
         raise KeyError("no such carrier")
 
@@ -37,7 +37,11 @@ def name(gateway_url: str) -> Any:
             reader.read(3, timeout=None)
             reader.commit()
             groups = (report.groups for report in channel.watch())
-            assert next(True for each in groups if each and each[0].lag_messages == 2)
+            assert next(
+                True
+                for reported_groups in groups
+                if reported_groups and reported_groups[0].lag_messages == 2
+            )
             yield name
 
 
@@ -50,16 +54,16 @@ def test_a_channels_status_is_shown_as_tables(
 ) -> None:
     result = run(sluiceway, gateway_url, name)
     assert (result.status, result.errors) == (0, "")
-    channel, groups, table = (each.splitlines() for each in result.out.split("\n\n"))
+    channel, groups, table = (section.splitlines() for section in result.out.split("\n\n"))
     head, *problems = channel
     assert head.startswith(f"channel {name} is ready, ")
     # The reader, which reads no more, becomes another problem after some seconds.
     failure = "warning: writer load[0] has failed: KeyError (since 20"
-    assert any(each.startswith(failure) for each in problems)
+    assert any(problem.startswith(failure) for problem in problems)
     heads, group = groups
     assert heads.split()[:3] == ["GROUP", "MEMBERS", "LAG"]
     assert group.split()[:6] == ["delays", "1", "of", "1", "2", "2"]
-    writer, reader = (each.split() for each in table[1:])
+    writer, reader = (row.split() for row in table[1:])
     assert writer[:5] == ["load[0]", "writer", "error", "healthy", "5"]
     assert writer[5:] == ["KeyError"]
     assert (reader[:2], reader[3]) == (["delays[0]", "reader"], "healthy")
@@ -73,7 +77,7 @@ def test_the_status_names_the_batch_that_holds_readers_back(
         channel = gateway.channel("status-held-back", SCHEMA, delivery="exactly_once")
         with channel.writer() as slow, slow.batch("monday", owner="nightly"):
             with channel.writer() as writer:
-                writer.write([{"a": each} for each in range(5)])
+                writer.write([{"a": number} for number in range(5)])
             for report in channel.watch():
                 if report.ledger is not None and report.ledger.held_back_by is not None:
                     break
@@ -94,7 +98,7 @@ def test_the_status_names_the_batch_that_holds_readers_back(
 def test_the_list_has_a_line_per_channel(sluiceway: Sluiceway, gateway_url: str, name: str) -> None:
     lines = run(sluiceway, gateway_url).out.splitlines()
     assert lines[0].split()[:4] == ["NAME", "PHASE", "WRITERS", "READERS"]
-    (line,) = [each.split() for each in lines if each.startswith(f"{name} ")]
+    (line,) = [row.split() for row in lines if row.startswith(f"{name} ")]
     assert line[:6] == [name, "ready", "0,", "1", "failed", "1"]
     assert (lines[0].split()[-1], line[-1]) == ("PROBLEM", "writer_failed")
 
@@ -106,7 +110,7 @@ def test_json_is_the_response_of_the_gateway(
     assert one["groups"][0]["lag_messages"] == 2
     lines = run(sluiceway, gateway_url, "--json").out.splitlines()
     (line,) = [
-        each for each in map(json.loads, lines) if each["channel"]["uid"] == one["channel"]["uid"]
+        line for line in map(json.loads, lines) if line["channel"]["uid"] == one["channel"]["uid"]
     ]
     assert line["lag_messages"] == 2
 
@@ -126,13 +130,13 @@ def test_a_missing_channel_is_named(sluiceway: Sluiceway, gateway_url: str) -> N
 
 
 def test_numbers_and_durations_are_formatted() -> None:
-    assert [number_text(each) for each in (None, 0, 1234567, 0.25, 2.0)] == [
+    assert [number_text(number) for number in (None, 0, 1234567, 0.25, 2.0)] == [
         *("?", "0", "1,234,567", "0.2", "2.0")
     ]
-    assert [seconds_text(each) for each in (None, 0.0, 59.4, 60, 3_661, 90_000)] == [
+    assert [seconds_text(seconds) for seconds in (None, 0.0, 59.4, 60, 3_661, 90_000)] == [
         *("?", "0 s", "59 s", "1 min 0 s", "1 h 1 min", "25 h 0 min")
     ]
-    bounds = [seconds_text(each, at_least=True) for each in (0.0, 59.9, 3_661)]
+    bounds = [seconds_text(seconds, at_least=True) for seconds in (0.0, 59.9, 3_661)]
     assert bounds == ["> 0 s", "> 59 s", "> 1 h 1 min"]
     assert seconds_text(None, at_least=False) == "?"
     assert (

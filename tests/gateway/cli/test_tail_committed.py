@@ -23,7 +23,7 @@ def channel(gateway_url: str) -> Iterator[Channel]:
 def test_tail_prints_committed_records_only(command: Command, channel: Channel) -> None:
     with channel.writer(group="job") as writer:
         with writer.batch("day-1"):
-            writer.write([{"id": each} for each in range(3)])
+            writer.write([{"id": number} for number in range(3)])
         with writer.batch("day-2"):
             writer.write([{"id": 3}])
             writer.flush()

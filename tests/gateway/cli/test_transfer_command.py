@@ -24,9 +24,9 @@ def flights(sqlite: SQLite) -> Iterator[Site]:
 
 
 def owner(rig: Rig) -> str:
-    found = rig.http.get("/v1/channels/flights/groups/g/offsets").json()["owner"]
-    assert isinstance(found, str)
-    return found
+    label = rig.http.get("/v1/channels/flights/groups/g/offsets").json()["owner"]
+    assert isinstance(label, str)
+    return label
 
 
 def test_a_group_is_transferred_and_shared(flights: Site, sluiceway: Sluiceway) -> None:

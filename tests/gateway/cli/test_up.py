@@ -30,7 +30,7 @@ def test_up_keeps_its_data_between_runs(tmp_path: Path, monkeypatch: pytest.Monk
         with Gateway(first.until(r"gateway +(\S+)")) as gateway:
             channel = gateway.channel("kept", SCHEMA, partitions=2)
             with channel.writer() as writer:
-                writer.write([{"a": each} for each in range(10)])
+                writer.write([{"a": number} for number in range(10)])
         before = channel.uid, channel.status.topic
 
         with process(*arguments) as second:
