@@ -84,7 +84,7 @@ class Crowd:
         try:
             self.service.submit(first)
             assert arrived.wait(30)
-            return [self.service.submit(each) for each in requests]
+            return [self.service.submit(request) for request in requests]
         finally:
             free.set()
 
@@ -93,8 +93,8 @@ class Crowd:
 
     def rows(self, table: Any, uid: str) -> list[Any]:
         with self.database.read() as tx:
-            found = tx.execute(select(table).where(table.c.channel_uid == uid))
-            return list(found.all())
+            rows = tx.execute(select(table).where(table.c.channel_uid == uid))
+            return list(rows.all())
 
 
 def a_spec(role: Role = Role.READER, **asked: Any) -> AttachSpec:
@@ -128,24 +128,24 @@ def test_requests_that_wait_share_a_transaction(crowd: Crowd) -> None:
     commits: list[object] = []
     crowd.database.before_commit.append(lambda: commits.append(None))
     futures = crowd.together(*(crowd.request(**member(index)) for index in range(PARTITIONS)))
-    attached = [each.result(30) for each in futures]
-    assert [list(each.partitions) for each in attached] == [[0], [1], [2], [3]]
-    assert sorted(each.endpoint.epoch for each in attached) == [1, 2, 3, 4]
-    assert all(each.created and each.versions for each in attached)
+    attached = [future.result(30) for future in futures]
+    assert [list(response.partitions) for response in attached] == [[0], [1], [2], [3]]
+    assert sorted(response.endpoint.epoch for response in attached) == [1, 2, 3, 4]
+    assert all(response.created and response.versions for response in attached)
     assert len(commits) == 2
     assert crowd.published[-1] == {("endpoints", crowd.uid), ("group", f"{crowd.uid}/g")}
 
 
 @pytest.mark.sample
 def test_an_error_of_one_request_does_not_affect_the_others(crowd: Crowd) -> None:
-    known = crowd.request(**member(0))
-    crowd.service.submit(known).result(30)
+    superseded = crowd.request(**member(0))
+    crowd.service.submit(superseded).result(30)
     crowd.attach(**member(0))
     wrong = {
         GroupSize: crowd.request(**member(1, size=3)),
         UidMismatch: crowd.request(**member(2), uid="0" * 32),
-        Fenced: known,
-        EndpointIdReused: replace(known, spec=replace(known.spec, index=3)),
+        Fenced: superseded,
+        EndpointIdReused: replace(superseded, spec=replace(superseded.spec, index=3)),
         ChannelNotFound: replace(crowd.request(**member(0)), channel="nowhere"),
     }
     good = crowd.request(**member(3))
@@ -185,14 +185,19 @@ def test_an_endpoint_continues_at_the_committed_positions(crowd: Crowd) -> None:
         generation=reader.generation,
         topic_id=TOPIC_ID,
         number=1,
-        positions=tuple(Position(partition=each, offset=each + 10) for each in (0, 1, 3)),
+        positions=tuple(
+            Position(partition=partition, offset=partition + 10) for partition in (0, 1, 3)
+        ),
     )
     crowd.services.offsets.submit(commit, principal=LOOPBACK).result(30)
     futures = crowd.together(
         crowd.request(**member(0, size=1)), crowd.request(group="other", index=0, size=1)
     )
     own, others = (
-        [(each.position.partition, each.position.offset) for each in future.result(30).positions]
+        [
+            (committed.position.partition, committed.position.offset)
+            for committed in future.result(30).positions
+        ]
         for future in futures
     )
     assert own == [(0, 10), (1, 11), (3, 13)]
@@ -203,7 +208,7 @@ def test_an_endpoint_continues_at_the_committed_positions(crowd: Crowd) -> None:
     with pytest.raises(TopicChanged):
         future.result(30)
     # The previous instance still has its place.
-    assert [each.superseded for each in crowd.rows(endpoints, crowd.uid)].count(False) == 2
+    assert [row.superseded for row in crowd.rows(endpoints, crowd.uid)].count(False) == 2
 
 
 def test_a_writer_takes_over_a_place_that_was_left_unfinished(crowd: Crowd) -> None:
@@ -212,7 +217,7 @@ def test_a_writer_takes_over_a_place_that_was_left_unfinished(crowd: Crowd) -> N
         crowd.request(role=Role.WRITER, group="w", index=0, size=2),
         crowd.request(role=Role.WRITER, group="w", index=1, size=2),
     )
-    assert [each.result(30).took_over for each in futures] == [True, False]
+    assert [future.result(30).took_over for future in futures] == [True, False]
 
 
 # SQLite has one writer at a time.
@@ -236,8 +241,8 @@ def test_a_revoked_token_is_refused_in_the_transaction(crowd: Crowd) -> None:
         for scope in ("read", "read:other", "write")
     }
     by = {
-        scope: crowd.tokens.authenticate(each.text.get_secret_value())
-        for scope, each in made.items()
+        scope: crowd.tokens.authenticate(new_token.text.get_secret_value())
+        for scope, new_token in made.items()
     }
     crowd.tokens.revoke(made["read:other"].token.id)
     good, wrong_role, revoked, nobody, dynamic = crowd.together(
@@ -279,24 +284,27 @@ def test_a_batch_gives_the_same_as_single_requests(crowd: Crowd, seed: int) -> N
     chance = random.Random(seed)  # noqa: S311 - to repeat, not to hide
     wanted = [random_spec(chance) for _ in range(30)]
     single, single_uid = crowd.services.channel()
-    for at, each in enumerate(wanted):
-        crowd.services.attach(single, a_spec(title=str(at), **each), uid=single_uid)
-    requests = [crowd.request(title=str(at), **each) for at, each in enumerate(wanted)]
-    responses = [each.result(30) for each in crowd.together(*requests)]
+    for at, fields in enumerate(wanted):
+        crowd.services.attach(single, a_spec(title=str(at), **fields), uid=single_uid)
+    requests = [crowd.request(title=str(at), **fields) for at, fields in enumerate(wanted)]
+    responses = [future.result(30) for future in crowd.together(*requests)]
     assert rows_of(crowd, crowd.uid) == rows_of(crowd, single_uid)
     stored = {row.id: row for row in crowd.rows(endpoints, crowd.uid)}
-    for each in responses:
-        row = stored[each.endpoint.id]
-        assert (row.epoch, row.member_index) == (each.endpoint.epoch, each.endpoint.place.index)
+    for response in responses:
+        row = stored[response.endpoint.id]
+        assert (row.epoch, row.member_index) == (
+            response.endpoint.epoch,
+            response.endpoint.place.index,
+        )
 
 
 def test_members_of_a_dynamic_group_join_in_one_generation(crowd: Crowd) -> None:
-    attached = [each.result(30) for each in crowd.together(crowd.request(group="d"))]
+    attached = [future.result(30) for future in crowd.together(crowd.request(group="d"))]
     more = crowd.together(*(crowd.request(group="d") for _ in range(3)))
-    attached += [each.result(30) for each in more]
-    assert [each.endpoint.place.index for each in attached] == [0, 1, 2, 3]
-    assert [list(each.partitions) for each in attached] == [[]] * 4
-    (group,) = [each for each in crowd.rows(endpoint_groups, crowd.uid) if each.name == "d"]
+    attached += [future.result(30) for future in more]
+    assert [response.endpoint.place.index for response in attached] == [0, 1, 2, 3]
+    assert [list(response.partitions) for response in attached] == [[]] * 4
+    (group,) = [row for row in crowd.rows(endpoint_groups, crowd.uid) if row.name == "d"]
     assert (group.size, group.generation, group.next_index) == (4, 3, 4)
 
 

@@ -99,7 +99,7 @@ class DynamicRules:
     @property
     def staying(self) -> list[Member]:
         """Members that are attached or may return."""
-        return [each for each in self.members if not each.gone]
+        return [member for member in self.members if not member.gone]
 
     # More members than partitions, so that some have none.
     @precondition(lambda self: len(self.staying) < PARTITIONS + 2)
@@ -116,7 +116,7 @@ class DynamicRules:
         )
         attached = self.services.attach(self.name, spec, uid=self.uid)
         index = attached.endpoint.place.index
-        assert index not in {each.index for each in self.members}
+        assert index not in {member.index for member in self.members}
         self.members.append(Member(spec=spec, index=index, epoch=attached.endpoint.epoch))
 
     @precondition(lambda self: self.members)
@@ -132,11 +132,11 @@ class DynamicRules:
         before.reads.clear()
         self.members.remove(before)
         self.members.append(Member(spec=spec, index=before.index, epoch=endpoint.epoch))
-        known = self.known(before.spec.id)
-        assert known.superseded
-        assert not known.may_return
+        previous = self.endpoint_of(before.spec.id)
+        assert previous.superseded
+        assert not previous.may_return
 
-    def known(self, id_: str):  # type: ignore[no-untyped-def]
+    def endpoint_of(self, id_: str):  # type: ignore[no-untyped-def]
         return self.services.endpoints.get(self.name, id_).endpoint
 
     def sync(self, one: Member, request: SyncRequest) -> MemberAssignment:
@@ -149,11 +149,11 @@ class DynamicRules:
         try:
             assignment = self.sync(one, SyncRequest(epoch=one.epoch, take=None, has=None))
         except (Fenced, IllegalTransition, StaleGeneration):
-            known = self.known(one.spec.id)
-            assert not known.lives
+            endpoint = self.endpoint_of(one.spec.id)
+            assert not endpoint.lives
             # A failed or lost member may return.
-            fenced = known.superseded and not known.may_return
-            one.gone = fenced or known.state is State.CLOSED
+            fenced = endpoint.superseded and not endpoint.may_return
+            one.gone = fenced or endpoint.state is State.CLOSED
             one.reads.clear()
             return None
         one.reads &= set(assignment.held)
@@ -189,19 +189,19 @@ class DynamicRules:
         one = self.members[-1 - which % len(self.members)]
         if not one.requests:
             return
-        before = self.known(one.spec.id)
+        before = self.endpoint_of(one.spec.id)
         try:
             self.sync(one, one.requests[-1 - wish % len(one.requests)])
         except Conflict:
             assert not before.lives
-        assert self.known(one.spec.id) == before
+        assert self.endpoint_of(one.spec.id) == before
 
     def check_each_partition_has_one_reader(self) -> None:
         read: set[int] = set()
-        for each in self.staying:
+        for member in self.staying:
             # A member learns by its next sync that its share was released.
-            assignment = self.fetch(each)
-            partitions = each.reads if assignment else set()
+            assignment = self.fetch(member)
+            partitions = member.reads if assignment else set()
             assert not read & partitions
             read |= partitions
 
@@ -217,7 +217,7 @@ class DynamicRules:
         one = self.members[-1 - which % len(self.members)]
         before = self.committed.get(partition, 0)
         offset = max(0, before + by)
-        endpoint = self.known(one.spec.id)
+        endpoint = self.endpoint_of(one.spec.id)
         assignment = (
             self.sync(one, SyncRequest(epoch=one.epoch, take=None, has=None))
             if endpoint.lives
@@ -250,9 +250,9 @@ class DynamicRules:
         one.number += 1
         self.committed[partition] = offset
         assert not any(
-            partition in each.reads
-            for each in self.staying
-            if each is not one and self.fetch(each) is not None
+            partition in member.reads
+            for member in self.staying
+            if member is not one and self.fetch(member) is not None
         )
 
     @precondition(lambda self: self.members)
@@ -260,7 +260,7 @@ class DynamicRules:
     def leave(self, which: int, state: State) -> None:
         self.unsettled = True
         one = self.members[-1 - which % len(self.members)]
-        was_live = self.known(one.spec.id).lives
+        was_live = self.endpoint_of(one.spec.id).lives
         try:
             self.services.endpoints.detach(
                 self.name,
@@ -281,8 +281,8 @@ class DynamicRules:
         self.unsettled = True
         one = self.members[-1 - which % len(self.members)]
         self.services.endpoints.dismiss(self.name, one.spec.id, uid=self.uid, principal=LOOPBACK)
-        known = self.known(one.spec.id)
-        assert (known.superseded, known.may_return) == (True, False)
+        endpoint = self.endpoint_of(one.spec.id)
+        assert (endpoint.superseded, endpoint.may_return) == (True, False)
         one.gone = True
         one.reads.clear()
 
@@ -303,7 +303,7 @@ class DynamicRules:
         (reply,) = self.services.beats.beat(
             one.spec.session, one.beats, [report], principal=LOOPBACK
         ).replies
-        assert (reply.status == "fenced") == self.known(one.spec.id).superseded
+        assert (reply.status == "fenced") == self.endpoint_of(one.spec.id).superseded
         if state is State.ERROR:
             one.reads.clear()
 
@@ -311,19 +311,22 @@ class DynamicRules:
     @rule()
     def all_take_their_assignments(self) -> None:
         self.unsettled = False
-        for each in self.staying:
-            self.take(each)
+        for member in self.staying:
+            self.take(member)
         assignments = []
-        for each in self.staying:
-            assignment = self.fetch(each)
+        for member in self.staying:
+            assignment = self.fetch(member)
             if assignment is not None:
                 assert assignment.taken
-                assignments.append(self.take_assignment(each, assignment))
+                assignments.append(self.take_assignment(member, assignment))
         shared = [partition for assignment in assignments for partition in assignment.partitions]
         assert sorted(shared) == (list(range(PARTITIONS)) if assignments else [])
         assert not any(assignment.pending for assignment in assignments)
         report = self.services.offsets.fetch(self.name, GROUP, index=None)
-        stored = {each.position.partition: each.position.offset for _, each in report.positions}
+        stored = {
+            committed.position.partition: committed.position.offset
+            for _, committed in report.positions
+        }
         assert stored == self.committed
         assert report.group.size == max(1, len(assignments))
 
@@ -385,30 +388,32 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
             size=size,
         )
         try:
-            found = self.attached(asked)
+            attached = self.attached(asked)
         except GroupSize:
             return
-        resized = found.endpoint.generation != self.generation
+        resized = attached.endpoint.generation != self.generation
         if resized:
             # Members beyond the new size were fenced, unless finished.
-            closed = {each.asked.id for each in self.instances if each.state is State.CLOSED}
+            closed = {
+                instance.asked.id for instance in self.instances if instance.state is State.CLOSED
+            }
             self.live = {i: id_ for i, id_ in self.live.items() if id_ in closed}
-            self.generation = found.endpoint.generation
+            self.generation = attached.endpoint.generation
             self.ends = {-1: min(self.end_of(place) for place in range(self.size))}
         self.size = size
-        assert found.finished_through == self.end_of(index % size)
+        assert attached.finished_through == self.end_of(index % size)
         self.live[index % size] = asked.id
         self.instances.append(
             Instance(
                 asked=asked,
-                epoch=found.endpoint.epoch,
-                generation=found.endpoint.generation,
-                attached=found.endpoint.number,
+                epoch=attached.endpoint.epoch,
+                generation=attached.endpoint.generation,
+                attached=attached.endpoint.number,
             )
         )
         stored = {
-            each.position.partition: (each.position.offset, each.position.record)
-            for each in found.positions
+            committed.position.partition: (committed.position.offset, committed.position.record)
+            for committed in attached.positions
         }
         own = {p: at for p, at in self.positions.items() if p % size == index % size}
         assert stored == own
@@ -437,10 +442,10 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
     @rule(which=st.integers(0, 2), asked=st.lists(COMMITS, min_size=1, max_size=4))
     def commit(self, which: int, asked: list[tuple[int, bool, int, int, bool, bool]]) -> None:
         # Mostly one that lives: the others are refused whatever they ask.
-        live = [each for each in self.instances if self.lives(each)]
+        live = [instance for instance in self.instances if self.lives(instance)]
         one = live[which % len(live)] if live and which else self.one(which)
-        for each in asked:
-            self.commit_one(one, *each)
+        for drawn in asked:
+            self.commit_one(one, *drawn)
 
     def commit_one(
         self,
@@ -497,11 +502,11 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
     @rule()
     def look_at_positions(self) -> None:
         report = self.services.offsets.fetch(self.name, "g", index=None)
-        found = {
-            each.position.partition: (each.position.offset, each.position.record)
-            for _, each in report.positions
+        stored = {
+            committed.position.partition: (committed.position.offset, committed.position.record)
+            for _, committed in report.positions
         }
-        assert found == self.positions
+        assert stored == self.positions
         assert report.group.generation == self.generation
 
     @precondition(lambda self: self.instances)
@@ -613,9 +618,9 @@ class Schedule(DynamicRules, RuleBasedStateMachine):
         page = self.services.endpoints.page(
             self.name, role=Role.READER, group="g", after=None, limit=100
         )
-        found = [(each.place.index, each.id) for each in page.endpoints]
-        assert dict(found) == self.live
-        assert len(found) == len(self.live)
+        places = [(endpoint.place.index, endpoint.id) for endpoint in page.endpoints]
+        assert dict(places) == self.live
+        assert len(places) == len(self.live)
 
 
 @pytest.mark.parametrize(

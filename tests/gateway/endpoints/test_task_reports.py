@@ -32,7 +32,7 @@ class Worker:
     def tell(self, *tasks: Any, beat: int | None = None) -> list[str]:
         response = self.send(*tasks, beat=beat)
         assert response.status_code == 200, response.text
-        return [each["status"] for each in response.json()["tasks"]]
+        return [reply["status"] for reply in response.json()["tasks"]]
 
 
 def task(endpoint: Any, number: int, state: str = "running", attempt: int = 0, **more: Any) -> Any:
@@ -73,9 +73,9 @@ def test_the_counters_of_an_endpoint_are_the_sums_of_its_tasks(flights: Site) ->
     other.tell(task(endpoint, 2, **records(1)))
     one.tell(task(endpoint, 0, "done", **records(20)), task(endpoint, 1, "failed", **records(9)))
 
-    found = flights.get(endpoint)
-    assert (found["title"], found["state"]) == ("a job", "started")
-    assert found["counters"] == {
+    current = flights.get(endpoint)
+    assert (current["title"], current["state"]) == ("a job", "started")
+    assert current["counters"] == {
         "records": 30,
         "tasks_running": 1,
         "tasks_done": 1,
@@ -89,8 +89,8 @@ def test_the_cause_of_a_failed_task_is_a_part_of_its_writers(flights: Site) -> N
     assert worker.tell(told) == ["ok"]
     # A retry does not hide why another attempt has failed.
     assert worker.tell(task(writer, 4, "running", attempt=1)) == ["ok"]
-    found = flights.get(writer)
-    assert (found["state"], found["cause"]) == ("started", told["cause"].join(("task 4: ", "")))
+    current = flights.get(writer)
+    assert (current["state"], current["cause"]) == ("started", told["cause"].join(("task 4: ", "")))
     flights.detach(writer, "error", cause="the Spark job failed")
     assert flights.get(writer)["cause"] == (
         "the Spark job failed; task 4: InvalidRecord: record 3, field 'n'"
@@ -109,13 +109,13 @@ def test_the_number_of_sums_is_limited_but_tasks_are_counted(flights: Site) -> N
         for number in range(2)
     ]
 
-    worker.tell(*(task(endpoint, number, **each) for number, each in enumerate(both)))
+    worker.tell(*(task(endpoint, number, **fields) for number, fields in enumerate(both)))
     assert len(flights.get(endpoint)["counters"]) == 64
-    worker.tell(*(task(endpoint, number, "done", **each) for number, each in enumerate(both)))
+    worker.tell(*(task(endpoint, number, "done", **fields) for number, fields in enumerate(both)))
 
-    found = flights.get(endpoint)
-    assert (found["state"], found["counters"]["tasks_done"]) == ("closed", 2)
-    assert found["counters"]["0-31"] == 1
+    current = flights.get(endpoint)
+    assert (current["state"], current["counters"]["tasks_done"]) == ("closed", 2)
+    assert current["counters"]["0-31"] == 1
 
 
 def test_the_latest_attempt_of_a_task_counts_and_a_finished_one_is_final(
@@ -143,10 +143,10 @@ def test_a_reader_is_closed_when_all_its_tasks_are_done(flights: Site) -> None:
     assert flights.get(endpoint)["state"] == "started"
     assert worker.tell(task(endpoint, 1, "done", parts=2, **records(4))) == ["ok"]
 
-    found = flights.get(endpoint)
-    assert (found["state"], found["counters"]["records"]) == ("closed", 7)
+    current = flights.get(endpoint)
+    assert (current["state"], current["counters"]["records"]) == ("closed", 7)
     assert worker.tell(task(endpoint, 1, attempt=1)) == ["closed"]
-    assert flights.get(endpoint)["counters"] == found["counters"]
+    assert flights.get(endpoint)["counters"] == current["counters"]
 
 
 def test_a_member_closed_by_its_tasks_releases_its_partitions(rig: Rig) -> None:
@@ -157,8 +157,8 @@ def test_a_member_closed_by_its_tasks_releases_its_partitions(rig: Rig) -> None:
     flights.sync(second, take=generation)
     done = {"parts": 1, "epoch": first["epoch"]}
     assert Worker(flights).tell(task(first, 0, "done", **done, **records(3))) == ["ok"]
-    found = flights.get(first)
-    assert (found["state"], found["counters"]["records"]) == ("closed", 3)
+    current = flights.get(first)
+    assert (current["state"], current["counters"]["records"]) == ("closed", 3)
     asked = flights.sync(second).json()
     assert (asked["generation"], asked["taken"], asked["pending"]) == (generation + 1, False, [])
     response = flights.sync(second, take=generation + 1, has=generation).json()
@@ -198,7 +198,7 @@ def test_a_lost_member_returns_by_heartbeats_of_its_keeping_session(
             .values(superseded=True, health="lost")
         )
     generation = flights.sync(other.join()).json()["generation"]
-    assert [each["id"] for each in keep(flights)["kept"]] == [member["id"]]
+    assert [endpoint["id"] for endpoint in keep(flights)["kept"]] == [member["id"]]
     assert flights.get(member)["health"] == "healthy"
     assert flights.sync(member).json()["generation"] == generation + 1
 
@@ -210,9 +210,9 @@ def test_a_kept_endpoint_is_healthy_again_although_its_task_is_fenced(
     foreign = other.attach("reader")
     with rig.database.write() as tx:
         tx.execute(update(endpoints).values(health="suspect"))
-    tasks = [task(each, 0, epoch=each["epoch"] + 1) for each in (kept, foreign)]
+    tasks = [task(endpoint, 0, epoch=endpoint["epoch"] + 1) for endpoint in (kept, foreign)]
     told = flights.send(keeps=True, tasks=tasks).json()["tasks"]
-    assert [each["status"] for each in told] == ["fenced", "fenced"]
+    assert [reply["status"] for reply in told] == ["fenced", "fenced"]
     assert flights.get(kept)["health"] == "healthy"
     assert flights.get(foreign)["health"] == "suspect"
 
@@ -244,11 +244,11 @@ def test_tasks_of_removed_endpoints_are_refused(flights: Site) -> None:
 
     told = Worker(flights).send(task(first, 0), task(nobody, 0)).json()["tasks"]
 
-    assert {each["endpoint"]: each["status"] for each in told} == {
+    assert {reply["endpoint"]: reply["status"] for reply in told} == {
         first["id"]: "fenced",
         nobody["id"]: "gone",
     }
-    assert all(each["reason"] for each in told)
+    assert all(reply["reason"] for reply in told)
 
 
 def test_tasks_need_the_scope_of_their_endpoint(rig: Rig, flights: Site) -> None:
@@ -257,7 +257,7 @@ def test_tasks_need_the_scope_of_their_endpoint(rig: Rig, flights: Site) -> None
 
     response = Worker(flights).send(task(endpoint, 0))
 
-    assert [each["status"] for each in response.json()["tasks"]] == ["refused"]
+    assert [reply["status"] for reply in response.json()["tasks"]] == ["refused"]
     assert flights.get(endpoint)["counters"] == {}
 
 
@@ -266,7 +266,7 @@ def test_a_keeping_session_gets_only_endpoints_in_the_tokens_scope(rig: Rig, fli
     reader = flights.attach("reader")
     rig.http.headers.update(rig.token("read"))
 
-    assert [each["id"] for each in keep(flights)["kept"]] == [reader["id"]]
+    assert [endpoint["id"] for endpoint in keep(flights)["kept"]] == [reader["id"]]
 
 
 @pytest.mark.sample
@@ -305,7 +305,7 @@ def test_a_keeping_session_keeps_all_endpoints_and_gets_the_open_ones(flights: S
     reader = flights.attach("reader")
     Worker(flights).tell(task(reader, 0))
 
-    kept = {each["id"]: each for each in keep(flights)["kept"]}
+    kept = {endpoint["id"]: endpoint for endpoint in keep(flights)["kept"]}
 
     assert kept.keys() == {writer["id"], reader["id"]}
     assert kept[writer["id"]]["reported_at"] is None

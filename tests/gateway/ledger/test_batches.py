@@ -37,7 +37,7 @@ def test_listed_offsets_become_visible_with_the_commit(ledger: LedgerSite) -> No
     assert batch["topic_id"] == ledger.topic.id
     before = ledger.committed()
     assert (before["number"], before["runs"]["0"]) == (0, [])
-    assert [each["key"] for each in before["open"]] == ["k1"]
+    assert [entry["key"] for entry in before["open"]] == ["k1"]
     done = ledger.commit(batch, {0: [(0, 10)], 2: [(3, 4), (6, 9)]})
     assert done["stable"] == {"0": 10, "2": 9}
     assert (done["state"], done["number"]) == ("committed", 1)
@@ -128,9 +128,12 @@ def test_the_state_at_the_time_of_an_end_includes_it(ledger: LedgerSite) -> None
         ledger.open(instance="run-2")
         ledger.open(instance="run-3", takeover=True)
     ended = ledger.rig.http.get(f"{ledger.path}/commits").json()["commits"]
-    assert [(each["number"], each["state"]) for each in ended] == [(2, "aborted"), (1, "aborted")]
-    for each in ended:
-        assert ledger.committed(snapshot_at=each["at"])["number"] == each["number"]
+    assert [(batch["number"], batch["state"]) for batch in ended] == [
+        (2, "aborted"),
+        (1, "aborted"),
+    ]
+    for batch in ended:
+        assert ledger.committed(snapshot_at=batch["at"])["number"] == batch["number"]
 
 
 def test_a_job_waits_for_the_lease_of_another(ledger: LedgerSite) -> None:
@@ -148,7 +151,7 @@ def test_a_large_manifest_is_uploaded_in_slices(ledger: LedgerSite) -> None:
     whole = {0: [(0, 1), (2, 3), (4, 5)], 1: [(0, 9)]}
     for number, part in enumerate(parts):
         body = {"uid": ledger.uid, "instance": "run-1"}
-        body["manifest"] = {str(each): found for each, found in part.items()}  # type: ignore[assignment]
+        body["manifest"] = {str(partition): runs for partition, runs in part.items()}  # type: ignore[assignment]
         path = f"{ledger.path}/batches/{batch['id']}/manifest/{number}"
         assert ledger.rig.http.put(path, json=body).status_code == 200
     named = {"records": 12, "counts": {"0": 3, "1": 9}, "digest": manifest_digest(whole)}
@@ -202,15 +205,15 @@ def test_leases_are_renewed_and_ended_batches_named(ledger: LedgerSite) -> None:
     first, second = ledger.open("k1", lease_ms=10_000), ledger.open("k2", lease_ms=10_000)
     ledger.post_abort(second)
     ledger.rig.clock.advance(5)
-    named = [{"id": each["id"], "instance": "run-1"} for each in (first, second)]
+    named = [{"id": batch["id"], "instance": "run-1"} for batch in (first, second)]
     strange = {"id": first["id"], "instance": "run-2"}
     unknown = {"id": "0" * 32, "instance": "run-1"}
     response = ledger.post("batches/renew", batches=[*named, unknown], lease_ms=10_000).json()
-    assert {each["id"]: each["state"] for each in response["batches"]} == {
+    assert {batch["id"]: batch["state"] for batch in response["batches"]} == {
         first["id"]: "open",
         second["id"]: "aborted",
     }
-    renewed = next(each for each in response["batches"] if each["id"] == first["id"])
+    renewed = next(batch for batch in response["batches"] if batch["id"] == first["id"])
     assert renewed["lease_until"] == "2030-01-01T00:00:15.000Z"
     assert ledger.post("batches/renew", batches=[strange]).json() == {"batches": []}
 
@@ -220,8 +223,8 @@ def test_a_lease_of_0_renews_nothing(ledger: LedgerSite) -> None:
     batch = ledger.open()
     named = [{"id": batch["id"], "instance": "run-1"}]
     ledger.rig.clock.advance(10)
-    (found,) = ledger.post("batches/renew", batches=named, lease_ms=0).json()["batches"]
-    assert (found["state"], found["lease_until"]) == ("open", "2030-01-01T00:00:30.000Z")
+    (unrenewed,) = ledger.post("batches/renew", batches=named, lease_ms=0).json()["batches"]
+    assert (unrenewed["state"], unrenewed["lease_until"]) == ("open", "2030-01-01T00:00:30.000Z")
     (renewed,) = ledger.post("batches/renew", batches=named).json()["batches"]
     assert renewed["lease_until"] == "2030-01-01T00:00:40.000Z"
     ledger.rig.clock.advance(60)
@@ -243,8 +246,8 @@ def ended(ledger: LedgerSite, *instances: str, number: int) -> None:
 
 def lease_of(ledger: LedgerSite, batch: Any) -> str:
     named = [{"id": batch["id"], "instance": "run-1"}]
-    (found,) = ledger.post("batches/renew", batches=named, lease_ms=0).json()["batches"]
-    lease: str = found["lease_until"]
+    (entry,) = ledger.post("batches/renew", batches=named, lease_ms=0).json()["batches"]
+    lease: str = entry["lease_until"]
     return lease
 
 
@@ -300,12 +303,12 @@ def test_a_heartbeat_aborts_the_open_batches_of_ended_jobs(ledger: LedgerSite) -
     other = ledger.open("k3", "other", "run-2")
     assert ledger.committed()["stable"]["0"] == 0
     ended(ledger, "run-1", "unknown", number=1)
-    (found,) = ledger.post(
+    (entry,) = ledger.post(
         "batches/renew", batches=[{"id": left["id"], "instance": "run-1"}], lease_ms=0
     ).json()["batches"]
-    assert found["state"] == "aborted"
+    assert entry["state"] == "aborted"
     listed = ledger.rig.http.get(f"{ledger.path}/commits").json()["commits"]
-    causes = {each["key"]: each["cause"] for each in listed}
+    causes = {batch["key"]: batch["cause"] for batch in listed}
     assert causes["k2"] == "Its job or query ended before the commit."
     assert code(ledger.post_open("k2")) == "batch_aborted"
     ended(ledger, "run-2", number=2)
@@ -337,8 +340,8 @@ def test_a_heartbeat_aborts_only_batches_of_channels_that_may_be_written(
         ended(ledger, "run-1", number=number)
         ledger.rig.http.headers.update(ledger.rig.token("write:flights"))
         named = [{"id": batch["id"], "instance": "run-1"}]
-        (found,) = ledger.post("batches/renew", batches=named, lease_ms=0).json()["batches"]
-        assert found["state"] == ("aborted" if scope == "write:flights" else "open")
+        (entry,) = ledger.post("batches/renew", batches=named, lease_ms=0).json()["batches"]
+        assert entry["state"] == ("aborted" if scope == "write:flights" else "open")
 
 
 def test_a_heartbeat_renews_only_batches_of_channels_that_may_be_written(
@@ -359,7 +362,7 @@ def test_a_heartbeat_renews_only_batches_of_channels_that_may_be_written(
 
 
 def test_a_long_response_is_read_in_slices_of_one_state(ledger: LedgerSite) -> None:
-    whole = {each: [(at, at + 1) for at in range(0, 20, 2)] for each in range(4)}
+    whole = {partition: [(at, at + 1) for at in range(0, 20, 2)] for partition in range(4)}
     ledger.commit(ledger.open(), whole)
     first = ledger.committed(limit=15)
     assert first["truncated"] == {"1": 10, "2": 0, "3": 0}
@@ -372,7 +375,9 @@ def test_a_long_response_is_read_in_slices_of_one_state(ledger: LedgerSite) -> N
         for partition, more in part["runs"].items():
             runs[partition] = runs[partition] + more
         left = part["truncated"]
-    assert runs == {str(each): list(map(list, found)) for each, found in whole.items()}
+    assert runs == {
+        str(partition): list(map(list, intervals)) for partition, intervals in whole.items()
+    }
 
 
 @pytest.mark.long
@@ -381,18 +386,18 @@ def test_runs_above_stable_do_not_count_for_the_limit(ledger: LedgerSite) -> Non
     ledger.commit(ledger.open("k1"), {0: apart, 1: apart})
     ledger.open("slow", "other", partitions=[0])
     ledger.commit(ledger.open("k2"), {0: [(at, at + 1) for at in range(30, 50, 2)]})
-    found = ledger.committed(limit=12)
-    assert [len(found["runs"][each]) for each in "0123"] == [10, 2, 0, 0]
-    assert found["truncated"] == {"1": 4}
+    part = ledger.committed(limit=12)
+    assert [len(part["runs"][partition]) for partition in "0123"] == [10, 2, 0, 0]
+    assert part["truncated"] == {"1": 4}
     assert ledger.committed(limit=20)["truncated"] == {}
 
 
 @pytest.mark.long
 def test_a_read_starts_at_the_requested_offsets(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open(), {0: [(0, 10), (20, 30)], 1: [(0, 5)]})
-    found = ledger.committed(**{"from": "0:25,2:7"})
-    assert found["runs"] == {"0": [[25, 30]], "2": []}
-    assert found["stable"] == {"0": 30, "1": 5, "2": 0, "3": 0}
+    part = ledger.committed(**{"from": "0:25,2:7"})
+    assert part["runs"] == {"0": [[25, 30]], "2": []}
+    assert part["stable"] == {"0": 30, "1": 5, "2": 0, "3": 0}
 
 
 @pytest.mark.long
@@ -474,28 +479,28 @@ def test_a_batch_is_refused_if_the_previous_commit_of_its_writer_is_missing(
     ledger: LedgerSite,
 ) -> None:
     ledger.commit(ledger.open("k1"), {0: [(0, 10)]})
-    found = ledger.commit(ledger.open("k2"), {0: [(10, 20)]})
-    previous = {"number": found["number"], "at": found["committed_at"]}
+    second = ledger.commit(ledger.open("k2"), {0: [(10, 20)]})
+    previous = {"number": second["number"], "at": second["committed_at"]}
     assert ledger.open("k3", previous=previous)["state"] == "open"
     for other in ({"at": "2029-12-31T00:00:00.000Z"}, {"number": 3}):
         refused = ledger.post_open("k4", previous=previous | other)
         assert (refused.status_code, code(refused)) == (409, "ledger_restored")
-    assert [each["key"] for each in ledger.committed()["open"]] == ["k3"]
+    assert [batch["key"] for batch in ledger.committed()["open"]] == ["k3"]
     naive = ledger.post_open("k4", previous={"number": 1, "at": "2030-01-01T00:00:00"})
     assert (naive.status_code, code(naive)) == (422, "invalid_request")
 
 
 @pytest.mark.long
 def test_a_read_has_the_times_of_its_number_and_of_a_known_one(ledger: LedgerSite) -> None:
-    found = ledger.committed(known=0)
-    assert (found["at"], found["known_at"]) == (None, None)
+    empty = ledger.committed(known=0)
+    assert (empty["at"], empty["known_at"]) == (None, None)
     ledger.commit(ledger.open("k1"), {0: [(0, 10)]})
     first = ledger.committed()
     ledger.rig.clock.advance(60)
     ledger.commit(ledger.open("k2"), {0: [(10, 20)]})
-    found = ledger.committed(known=1)
-    assert (found["number"], found["known_at"]) == (2, first["at"])
-    assert found["at"] > first["at"]
+    second = ledger.committed(known=1)
+    assert (second["number"], second["known_at"]) == (2, first["at"])
+    assert second["at"] > first["at"]
     assert ledger.committed(known=3)["known_at"] is None
 
 
@@ -516,15 +521,15 @@ def test_commits_are_listed_newest_first(ledger: LedgerSite) -> None:
     ledger.commit(ledger.open("k1"), {0: [(0, 10)]})
     ledger.post_abort(ledger.open("k2"))
     ledger.open("k3", "other")
-    found = ledger.rig.http.get(f"{ledger.path}/commits").json()
-    assert [(each["number"], each["kind"], each["key"]) for each in found["commits"]] == [
+    listing = ledger.rig.http.get(f"{ledger.path}/commits").json()
+    assert [(batch["number"], batch["kind"], batch["key"]) for batch in listing["commits"]] == [
         (2, "abort", "k2"),
         (1, "commit", "k1"),
     ]
-    assert (found["commits"][1]["records"], found["commits"][0]["cause"]) == (10, "a test")
-    assert [(each["key"], each["owner"]) for each in found["open"]] == [("k3", "other")]
+    assert (listing["commits"][1]["records"], listing["commits"][0]["cause"]) == (10, "a test")
+    assert [(batch["key"], batch["owner"]) for batch in listing["open"]] == [("k3", "other")]
     page = ledger.rig.http.get(f"{ledger.path}/commits", params={"limit": 1, "before": 2}).json()
-    assert [each["number"] for each in page["commits"]] == [1]
+    assert [batch["number"] for batch in page["commits"]] == [1]
 
 
 def test_commits_of_a_key_are_listed(ledger: LedgerSite) -> None:
@@ -534,7 +539,7 @@ def test_commits_of_a_key_are_listed(ledger: LedgerSite) -> None:
 
     def ends(key: str) -> tuple[list[int], int]:
         page = ledger.rig.http.get(f"{ledger.path}/commits", params={"key": key}).json()
-        return [each["number"] for each in page["commits"]], len(page["open"])
+        return [batch["number"] for batch in page["commits"]], len(page["open"])
 
     assert ends("k1") == ([2, 1], 0)
     assert ends("k2") == ([], 1)

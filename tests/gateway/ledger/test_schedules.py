@@ -107,7 +107,9 @@ class Writers:
         for partition in sorted(chance.sample(sorted(batch.begin), k=2)):
             written = [self._log.append(partition, chance.randint(1, 4)) for _ in range(3)]
             # What another attempt wrote is listed by nobody.
-            listed = [each for each in written if each is not None and chance.random() < 0.8]
+            listed = [
+                interval for interval in written if interval is not None and chance.random() < 0.8
+            ]
             manifest[partition] = merge_runs(listed)
         end = chance.random()
         if end < 0.15:
@@ -123,10 +125,10 @@ class Writers:
             digest=digest_of(manifest),
             manifest=manifest,
             records=len(offsets(manifest)),
-            counts={at: len(offsets({at: found})) for at, found in manifest.items()},
+            counts={at: len(offsets({at: intervals})) for at, intervals in manifest.items()},
         )
         responses = [self._commit(commit) for _ in range(chance.choice([1, 2]))]
-        assert all(each == responses[0] for each in responses)
+        assert all(response == responses[0] for response in responses)
         with self._lock:
             assert key not in self.committed, "a key is committed once"
             self.committed[key] = manifest
@@ -182,14 +184,14 @@ class Reader:
         seen: set[tuple[int, int]] = set()
         while True:
             last = done.is_set()
-            found = self._reads.committed(self._site.name, ALL, uid=self._site.uid)
+            state = self._reads.committed(self._site.name, ALL, uid=self._site.uid)
             for partition, before in stable.items():
-                assert found.stable.get(partition, 0) >= before, "stable never goes back"
-            visible = offsets(found.runs)
-            final = {each for each in visible if each[1] < stable.get(each[0], 0)}
+                assert state.stable.get(partition, 0) >= before, "stable never goes back"
+            visible = offsets(state.runs)
+            final = {record for record in visible if record[1] < stable.get(record[0], 0)}
             assert final == seen, "what is below stable never changes"
-            stable, seen = dict(found.stable), visible
-            self.states[found.number] = (found.stable, found.runs)
+            stable, seen = dict(state.stable), visible
+            self.states[state.number] = (state.stable, state.runs)
             if last:
                 return
 
@@ -199,31 +201,31 @@ def run_schedule(ledger: LedgerSite, seed: int) -> Writers:
     writers, readers = Writers(ledger, seed), [Reader(ledger) for _ in range(READERS)]
     care, done = Care(ledger, seed), threading.Event()
     with ThreadPoolExecutor(WRITERS + READERS + 1) as pool:
-        others = [pool.submit(each.run, done) for each in (*readers, care)]
+        others = [pool.submit(actor.run, done) for actor in (*readers, care)]
         writing = [pool.submit(writers.run, number) for number in range(WRITERS)]
-        for each in writing:
-            each.exception()
+        for future in writing:
+            future.exception()
         done.set()
-        for each in (*writing, *others):
-            each.result()
+        for future in (*writing, *others):
+            future.result()
     # Whoever vanished is reaped, and nothing is held back any more.
     ledger.rig.clock.advance(LEASE)
     care.reap()
     reads: LedgerReads = ledger.rig.app.state.parts.ledger_reads
-    found = reads.committed(ledger.name, ALL, uid=ledger.uid)
-    assert found.open == ()
-    assert dict(found.stable) == dict(found.visible_end)
-    expected = [each for manifest in writers.committed.values() for each in offsets(manifest)]
+    state = reads.committed(ledger.name, ALL, uid=ledger.uid)
+    assert state.open == ()
+    assert dict(state.stable) == dict(state.visible_end)
+    expected = [record for manifest in writers.committed.values() for record in offsets(manifest)]
     assert len(expected) == len(set(expected)) > 0
-    assert offsets(found.runs) == set(expected)
+    assert offsets(state.runs) == set(expected)
     assert all(
         before.end < after.first
-        for intervals in found.runs.values()
+        for intervals in state.runs.values()
         for before, after in pairwise(intervals)
     )
     ended = reads.commits(ledger.name, uid=ledger.uid, before=None, limit=10_000).ended
-    assert [each.number for each in ended] == [*range(found.number, 0, -1)]
-    committed = {each.key for each in ended if each.state is BatchState.COMMITTED}
+    assert [batch.number for batch in ended] == [*range(state.number, 0, -1)]
+    committed = {batch.key for batch in ended if batch.state is BatchState.COMMITTED}
     assert committed == writers.committed.keys()
     for reader in readers:
         for number, (stable, runs) in reader.states.items():
@@ -280,7 +282,7 @@ def test_one_of_many_concurrent_openings_creates_the_batch(ledger: LedgerSite) -
             pool.submit(ledgers.open, ledger.name, request, uid=ledger.uid, principal=LOOPBACK)
             for _ in range(24)
         ]
-    assert len({each.result().batch.id for each in openings}) == 1
+    assert len({opening.result().batch.id for opening in openings}) == 1
 
 
 @pytest.mark.sample
@@ -366,8 +368,8 @@ def test_transactions_of_two_channels_in_both_directions_do_not_deadlock(
 
     with ThreadPoolExecutor(2) as pool:
         directions = [pool.submit(copy, ledger, other), pool.submit(copy, other, ledger)]
-    for each in directions:
-        each.result()
+    for direction in directions:
+        direction.result()
     for site in (ledger, other):
-        found = site.committed()
-        assert (found["stable"]["0"], found["open"]) == (40, [])
+        state = site.committed()
+        assert (state["stable"]["0"], state["open"]) == (40, [])
