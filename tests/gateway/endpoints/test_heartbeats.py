@@ -49,10 +49,10 @@ def test_a_heartbeat_stores_states_and_counters_and_returns_counterparts(flights
             }
         ],
     }
-    assert [each["id"] for each in second["counterparts"]] == [reader["id"]]
+    assert [counterpart["id"] for counterpart in second["counterparts"]] == [reader["id"]]
     stored = flights.get(reader)
     assert (stored["state"], stored["counters"]) == ("started", {"records": 12, "seconds": 0.5})
-    assert [each["state"] for each in stored["events"]] == ["opened", "started"]
+    assert [event["state"] for event in stored["events"]] == ["opened", "started"]
 
 
 def test_counterparts_are_sent_on_change_to_listening_endpoints(flights: Site) -> None:
@@ -67,13 +67,17 @@ def test_counterparts_are_sent_on_change_to_listening_endpoints(flights: Site) -
     flights.beat(report(writer, counters={"records": 5}))
     assert told() is None
     flights.beat(report(writer, payload={}, counters={"records": 5}))
-    assert [each["payload"] for each in told()] == [{}]
+    assert [counterpart["payload"] for counterpart in told()] == [{}]
     flights.beat(report(writer, "started", payload={}))
-    assert [each["state"] for each in told()] == ["started"]
+    assert [counterpart["state"] for counterpart in told()] == ["started"]
     flights.detach(writer, ends={"1": 5})
-    assert [(each["state"], each["ends"]) for each in told()] == [("closed", {"1": 5})]
+    assert [(counterpart["state"], counterpart["ends"]) for counterpart in told()] == [
+        ("closed", {"1": 5})
+    ]
     flights.rig.http.delete(f"{flights.path}/endpoints/{writer['id']}", params={"uid": flights.uid})
-    assert [(each["id"] == writer["id"], each["ends"]) for each in told()] == [(False, {"1": 5})]
+    assert [(counterpart["id"] == writer["id"], counterpart["ends"]) for counterpart in told()] == [
+        (False, {"1": 5})
+    ]
 
 
 def test_reported_positions_stay_until_the_next_report(flights: Site) -> None:
@@ -118,11 +122,11 @@ def test_an_error_of_one_endpoint_does_not_affect_the_others(flights: Site) -> N
         report(stranger, "started"),
         report(reader | {"epoch": reader["epoch"] + 1}, "stopped"),
     )
-    assert [each["status"] for each in replies] == ["fenced", "gone", "gone", "fenced"]
-    assert all(each["reason"] and each["counterparts"] is None for each in replies)
+    assert [reply["status"] for reply in replies] == ["fenced", "gone", "gone", "fenced"]
+    assert all(reply["reason"] and reply["counterparts"] is None for reply in replies)
     (reply, _) = flights.beat(report(reader, "started"), report(old))
     assert reply["status"] == "ok"
-    assert {each["state"] for each in flights.listed()} == {"opened", "started"}
+    assert {endpoint["state"] for endpoint in flights.listed()} == {"opened", "started"}
     assert flights.get(old)["state"] == "opened"
 
 
@@ -187,19 +191,19 @@ def test_endpoints_of_a_closing_or_deleted_channel_are_asked_to_finish(
 ) -> None:
     reader, writer = flights.attach(), flights.attach("writer")
     both = (report(reader), report(writer))
-    assert [each["asked"] for each in flights.beat(*both)] == [None, None]
+    assert [reply["asked"] for reply in flights.beat(*both)] == [None, None]
     for force in (False, True):
         flights.rig.http.post(f"{flights.path}/close", json={"uid": flights.uid, "force": force})
-        assert [each["asked"] for each in flights.beat(*both)] == ["finish", "finish"]
+        assert [reply["asked"] for reply in flights.beat(*both)] == ["finish", "finish"]
     flights.rig.http.delete(flights.path, params={"uid": flights.uid, "force": True})
-    assert [each["asked"] for each in flights.beat(*both)] == ["finish", "finish"]
+    assert [reply["asked"] for reply in flights.beat(*both)] == ["finish", "finish"]
 
 
 def test_a_heartbeat_needs_the_scope_of_each_endpoint(flights: Site) -> None:
     reader, writer = flights.attach(), flights.attach("writer")
     flights.rig.http.headers.update(flights.rig.token("read"))
     replies = flights.beat(report(reader, "started"), report(writer, "started", seen=None))
-    assert [each["status"] for each in replies] == ["ok", "refused"]
+    assert [reply["status"] for reply in replies] == ["ok", "refused"]
     assert "a token with the scope write does" in replies[1]["reason"]
     assert flights.get(writer)["state"] == "opened"
 
@@ -229,7 +233,7 @@ def test_an_invalid_field_of_a_heartbeat_is_named(
 ) -> None:
     response = flights.send(**body)
     assert (response.status_code, code(response)) == (422, "invalid_request")
-    assert [each["pointer"] for each in response.json()["errors"]] == [pointer]
+    assert [error["pointer"] for error in response.json()["errors"]] == [pointer]
 
 
 @pytest.mark.parametrize(
@@ -242,7 +246,7 @@ def test_an_invalid_field_of_a_heartbeat_is_named(
         ({"counters": {"n": -1}}, "/counters"),
         ({"counters": {"": 1}}, "/counters"),
         ({"counters": {"n": True}}, "/counters"),
-        ({"counters": {str(each): 1 for each in range(33)}}, "/counters"),
+        ({"counters": {str(number): 1 for number in range(33)}}, "/counters"),
         ({"payload": {"text": "ü" * 2048}}, "/payload"),
         ({"payload": []}, "/payload"),
         ({"positions": []}, "/positions"),
@@ -251,10 +255,10 @@ def test_an_invalid_field_of_a_heartbeat_is_named(
         ({"positions": {"0": [1, 0, 0]}}, "/positions"),
         ({"positions": {"0": [-1, 0]}}, "/positions"),
         ({"positions": {"0": [2**63, 0]}}, "/positions"),
-        ({"positions": {str(each): [0, 0] for each in range(10_001)}}, "/positions"),
+        ({"positions": {str(partition): [0, 0] for partition in range(10_001)}}, "/positions"),
         ({"offsets": {}}, "/offsets"),
     ],
-    ids=lambda each: str(each)[:40],
+    ids=lambda parameter: str(parameter)[:40],
 )
 def test_an_invalid_field_of_a_report_is_named(
     flights: Site, body: dict[str, Any], pointer: str

@@ -22,11 +22,11 @@ OFFSETS = st.sets(st.integers(0, 60))
 
 
 def runs_of(offsets: set[int]) -> tuple[Interval, ...]:
-    return merge_runs(Interval(each, each + 1) for each in offsets)
+    return merge_runs(Interval(offset, offset + 1) for offset in offsets)
 
 
 def offsets_of(runs: tuple[Interval, ...]) -> set[int]:
-    return {each for run in runs for each in range(run.first, run.end)}
+    return {offset for run in runs for offset in range(run.first, run.end)}
 
 
 @given(OFFSETS, OFFSETS)
@@ -43,10 +43,10 @@ def test_visible_runs_are_the_offsets_below_stable(
 ) -> None:
     runs = runs_of(offsets)
 
-    assert offsets_of(clip(runs, start)) == {each for each in offsets if each >= start}
+    assert offsets_of(clip(runs, start)) == {offset for offset in offsets if offset >= start}
     visible = visible_below(runs, stable, start)
-    assert offsets_of(visible) == {each for each in offsets if start <= each < stable}
-    assert all(each.first < each.end for each in visible)
+    assert offsets_of(visible) == {offset for offset in offsets if start <= offset < stable}
+    assert all(run.first < run.end for run in visible)
 
 
 @given(OFFSETS, OFFSETS)
@@ -74,18 +74,18 @@ def test_an_overlap_is_found_where_there_is_one(stored: set[int], added: set[int
 def test_slices_of_visible_runs_are_complete_together(
     offsets: dict[int, set[int]], stable: int, limit: int
 ) -> None:
-    runs = {at: runs_of(each) for at, each in offsets.items()}
+    runs = {at: runs_of(stored) for at, stored in offsets.items()}
     ends = dict.fromkeys(offsets, stable)
-    found: dict[int, set[int]] = {at: set() for at in offsets}
+    seen: dict[int, set[int]] = {at: set() for at in offsets}
     starts = dict.fromkeys(offsets, 0)
     while starts:
         part = slice_runs(runs, ends, starts, limit)
         assert sum(map(len, part.runs.values())) <= limit
         for at, some in part.runs.items():
-            found[at] |= offsets_of(some)
+            seen[at] |= offsets_of(some)
         starts = dict(part.truncated)
 
-    assert found == {at: {o for o in each if o < stable} for at, each in offsets.items()}
+    assert seen == {at: {o for o in stored if o < stable} for at, stored in offsets.items()}
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ def test_a_vanished_writers_batch_ends_with_its_lease(
     assert reap(8) == 0
     assert ledger.committed()["stable"]["0"] == 0
     assert reap(4) == 1
-    found = ledger.committed()
-    assert (found["number"], found["runs"]["0"], found["open"]) == (2, [[5, 10]], [])
+    visible = ledger.committed()
+    assert (visible["number"], visible["runs"]["0"], visible["open"]) == (2, [[5, 10]], [])
     assert code(ledger.post_commit(vanished, {0: [(0, 5)]})) == "batch_aborted"
     (reaped, _) = ledger.rig.http.get(f"{ledger.path}/commits").json()["commits"]
     assert (reaped["kind"], reaped["state"], reaped["key"]) == ("reap", "aborted", "lost")
@@ -189,16 +189,20 @@ def test_runs_below_the_log_start_are_removed(
     assert compare.run_once().clipped == 0
     Topics(kafka.bootstrap_servers).truncate(topic.name, 0, 30)
     assert compare.run_once().clipped == 1
-    found = short.committed()
-    assert found["runs"] == {"0": [[30, 60]], "1": [[0, 5]]}
-    assert found["stable"] == found["visible_end"] == {"0": 60, "1": 5}
+    visible = short.committed()
+    assert visible["runs"] == {"0": [[30, 60]], "1": [[0, 5]]}
+    assert visible["stable"] == visible["visible_end"] == {"0": 60, "1": 5}
     assert compare.run_once().clipped == 0
     short.commit(short.open("k2"), {0: [(60, 70)], 1: [(5, 10)]})
     # Only the first snapshot has lost records since its commit.
-    assert [short.committed(snapshot=each)["removed"] for each in (0, 1, 2)] == [[], [0], []]
+    assert [short.committed(snapshot=snapshot)["removed"] for snapshot in (0, 1, 2)] == [
+        [],
+        [0],
+        [],
+    ]
     Topics(kafka.bootstrap_servers).truncate(topic.name, 0, 100)
     assert compare.run_once().clipped == 1
-    assert [short.committed(snapshot=each)["removed"] for each in (1, 2)] == [[0], [0]]
+    assert [short.committed(snapshot=snapshot)["removed"] for snapshot in (1, 2)] == [[0], [0]]
     assert short.committed()["stable"]["0"] == 70
     assert short.open("k3")["begin"] == {"0": 70, "1": 10}
 
@@ -210,11 +214,11 @@ class Behind(KafkaAdmin):
     end = 7
 
     def watermarks_of(self, topics: dict[str, int]) -> dict[str, dict[int, Watermarks | None]]:  # type: ignore[override]
-        found = super().watermarks_of(topics)
+        watermarks = super().watermarks_of(topics)
         if self.is_behind:
-            for marks in found.values():
+            for marks in watermarks.values():
                 marks[0] = Watermarks(begin_offset=0, end_offset=self.end)
-        return found
+        return watermarks
 
     def end_offsets(self, name: str, partitions: Iterable[int]) -> dict[int, int]:
         ends = super().end_offsets(name, partitions)
@@ -240,8 +244,8 @@ def test_a_ledger_whose_records_are_lost_is_halted(
     clocks.go_on(20)
     assert compare.run_once().halted == 1
     behind.close()
-    found = ledger.get_committed(etag=etag)
-    assert "partition 0" in found.json()["halted"]
+    response = ledger.get_committed(etag=etag)
+    assert "partition 0" in response.json()["halted"]
     assert code(ledger.post_open("k2")) == "ledger_halted"
 
 
@@ -298,9 +302,9 @@ def test_the_loss_begins_at_the_lowest_observed_watermark(
         behind.end = end
         assert compare.run_once().halted == halted
         with ledger.rig.database.read() as tx:
-            found = store.find(tx, ledger.uid)
-        assert found is not None
-        assert found.lost_from == lost_from
+            stored = store.find(tx, ledger.uid)
+        assert stored is not None
+        assert stored.lost_from == lost_from
     behind.close()
 
 
@@ -325,9 +329,9 @@ def test_another_topic_of_the_same_name_changes_no_ledger(
         counts = compare.run_once()
         assert (counts.clipped, counts.halted) == (0, 0)
         clocks.go_on(40)
-    found = site.committed()
-    assert found["runs"] == {"0": [[0, 10], [20, 60]], "1": [[0, 60]]}
-    assert found["halted"] is None
+    visible = site.committed()
+    assert visible["runs"] == {"0": [[0, 10], [20, 60]], "1": [[0, 60]]}
+    assert visible["halted"] is None
 
 
 class Busy(KafkaAdmin):

@@ -73,11 +73,11 @@ class Channel:
 
     @property
     def open_batches(self) -> list[Batch]:
-        return [each for each in self.batches.values() if each.state is BatchState.OPEN]
+        return [batch for batch in self.batches.values() if batch.state is BatchState.OPEN]
 
     def open(self, key: str, instance: str = "i1", owner: str = "job", **more: Any) -> OpenDecision:
-        of_key = [each for each in self.batches.values() if each.key == key]
-        epochs = [each.epoch for each in self.batches.values() if each.instance == instance]
+        of_key = [batch for batch in self.batches.values() if batch.key == key]
+        epochs = [batch.epoch for batch in self.batches.values() if batch.instance == instance]
         decision = open_batch(
             self.ledger,
             self.owners.get(owner),
@@ -94,7 +94,7 @@ class Channel:
         return decision
 
     def commit(self, batch: Batch, manifest: Manifest, **more: Any) -> CommitDecision:
-        counts = {at: sum(e.end - e.first for e in each) for at, each in manifest.items()}
+        counts = {at: sum(e.end - e.first for e in intervals) for at, intervals in manifest.items()}
         values: dict[str, Any] = {
             "batch": batch.id,
             "instance": batch.instance,
@@ -108,7 +108,7 @@ class Channel:
             self.owners[batch.owner],
             self.batches[batch.id],
             self.open_batches,
-            {at: sorted(each) for at, each in self.runs.items()},
+            {at: sorted(runs) for at, runs in self.runs.items()},
             CommitRequest(**(values | more)),
             self.now,
         )
@@ -126,11 +126,11 @@ class Channel:
 
     def store(self, ledger: Ledger, *batches: Batch) -> None:
         self.ledger = ledger
-        self.batches |= {each.id: each for each in batches}
+        self.batches |= {batch.id: batch for batch in batches}
 
 
 def manifest(*intervals: tuple[int, int], at: int = 0) -> Manifest:
-    return {at: tuple(Interval(*each) for each in intervals)}
+    return {at: tuple(Interval(*interval) for interval in intervals)}
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_another_instance_waits_for_the_lease(channel: Channel) -> None:
     channel.now += LEASE
     decision = channel.open("k", "i2")
 
-    assert [each.id for each in decision.aborted] == [batch.id]
+    assert [aborted.id for aborted in decision.aborted] == [batch.id]
     assert decision.batch.epoch == 2
     with pytest.raises(BatchAborted):
         channel.commit(batch, manifest((0, 1)))
@@ -232,7 +232,7 @@ def test_a_takeover_ends_all_batches_of_the_previous_instance_at_once(channel: C
     other = channel.open("other", "x", owner="other").batch
     decision = channel.open("s:1", "i2", takeover=True, ordinal=1)
 
-    assert [(each.id, each.number, each.ending) for each in decision.aborted] == [
+    assert [(aborted.id, aborted.number, aborted.ending) for aborted in decision.aborted] == [
         (first.id, 1, Ending.ABORT)
     ]
     assert channel.batches[other.id].state is BatchState.OPEN
@@ -406,7 +406,9 @@ def test_vanished_writers_are_reaped_and_release_readers(channel: Channel) -> No
     channel.commit(third, manifest((0, 4)))
     decision = reap(channel.ledger, channel.open_batches, NOW + LEASE)
 
-    assert [(each.id, each.ending) for each in decision.aborted] == [(vanished.id, Ending.REAP)]
+    assert [(aborted.id, aborted.ending) for aborted in decision.aborted] == [
+        (vanished.id, Ending.REAP)
+    ]
     assert decision.ledger.number == 2
     assert decision.ledger.stable == {0: 0}
     assert not expired(live, NOW + LEASE)
@@ -421,7 +423,9 @@ def test_the_end_of_an_instance_aborts_its_open_batches_alone(channel: Channel) 
     others = channel.open("c", "i2").batch
     decision = abort_instances(channel.ledger, channel.open_batches, {"ended", "unknown"}, NOW)
 
-    assert [(each.id, each.ending) for each in decision.aborted] == [(left.id, Ending.ABORT)]
+    assert [(aborted.id, aborted.ending) for aborted in decision.aborted] == [
+        (left.id, Ending.ABORT)
+    ]
     assert decision.ledger.number == 2
     channel.store(decision.ledger, *decision.aborted)
     again = abort_instances(channel.ledger, channel.open_batches, {"ended"}, NOW)
@@ -466,7 +470,7 @@ def repair(channel: Channel, lost_from: dict[int, int], ends: dict[int, int]) ->
         channel.ledger,
         [*channel.owners.values()],
         channel.open_batches,
-        {at: sorted(each) for at, each in channel.runs.items()},
+        {at: sorted(runs) for at, runs in channel.runs.items()},
         ends,
         RepairRequest(lost_from=lost_from, reason="r", by="ops"),
         NOW,
@@ -486,13 +490,15 @@ def test_a_repair_removes_lost_runs_and_lowers_no_end(channel: Channel) -> None:
     done = repair(channel, {0: 4}, {0: 9})
 
     assert (done.runs_removed, done.runs_added) == ({0: ((0, 5), (7, 9))}, {0: ((0, 4),)})
-    assert [(each.first, each.end, each.messages) for each in done.repair.lost] == [(4, 9, 3)]
+    assert [(records.first, records.end, records.messages) for records in done.repair.lost] == [
+        (4, 9, 3)
+    ]
     assert (done.ledger.visible_end, done.ledger.stable) == ({0: 9}, {0: 9})
     assert (done.ledger.halted, done.ledger.lost_from) == (None, {})
-    assert [each.id for each in done.aborted] == [open_batch_.id]
+    assert [aborted.id for aborted in done.aborted] == [open_batch_.id]
     assert done.aborted[0].number == 2
     assert done.ledger.number == done.ledger.repaired == done.repair.number == 3
-    assert all(each.fence == each.epoch for each in done.owners)
+    assert all(owner.fence == owner.epoch for owner in done.owners)
 
 
 def test_ends_are_final() -> None:
@@ -510,7 +516,7 @@ def test_stable_is_the_lowest_begin_or_the_visible_end(
     stable = stable_of(visible_end, begins)
 
     for at, end in visible_end.items():
-        assert stable[at] == min([end, *(each[at] for each in begins if at in each)])
+        assert stable[at] == min([end, *(begin[at] for begin in begins if at in begin)])
 
 
 STEPS = st.lists(

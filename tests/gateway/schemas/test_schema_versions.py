@@ -35,7 +35,7 @@ def update(rig: Rig, **spec: Any) -> httpx.Response:
 
 def versions(rig: Rig) -> list[tuple[int, dict[str, Any]]]:
     items = rig.http.get(f"{PATH}/schemas").json()["items"]
-    return [(each["version"], each["definition"]) for each in items]
+    return [(item["version"], item["definition"]) for item in items]
 
 
 @pytest.mark.long
@@ -106,7 +106,7 @@ def test_a_connection_names_all_versions(rig: Rig) -> None:
     rig.observe("flights", Phase.READY)
     body = rig.http.get(f"{PATH}/connection", params={"access": "read"}).json()
     assert body["schema"] == {"id": 2, "version": 2, "definition": WIDER}
-    assert [(each["id"], each["version"]) for each in body["schemas"]] == [(1, 1), (2, 2)]
+    assert [(entry["id"], entry["version"]) for entry in body["schemas"]] == [(1, 1), (2, 2)]
 
 
 def test_an_older_version_becomes_the_newest_again_without_a_new_row(rig: Rig) -> None:
@@ -143,10 +143,10 @@ def test_each_broken_rule_is_reported_and_nothing_is_stored(
     response = update(shared_rig, schema=given)
     assert (response.status_code, code(response)) == (409, "schema_incompatible")
     errors = response.json()["errors"]
-    assert [each["pointer"] for each in errors] == ["/spec/schema"] * len(said)
-    for each, words in zip(errors, said, strict=True):
-        assert words in each["message"]
-        assert "field" in each["message"]
+    assert [error["pointer"] for error in errors] == ["/spec/schema"] * len(said)
+    for error, words in zip(errors, said, strict=True):
+        assert words in error["message"]
+        assert "field" in error["message"]
     assert versions(shared_rig) == before
 
 
@@ -179,9 +179,9 @@ def test_of_two_conflicting_concurrent_updates_one_is_refused(rig: Rig) -> None:
         for type_, default in (("string", "x"), ("long", 0))
     ]
     with ThreadPoolExecutor(2) as pool:
-        responses = list(pool.map(lambda given: update(rig, schema=given), clash))
-    assert sorted(each.status_code for each in responses) == [200, 409]
-    refused = next(each for each in responses if each.status_code == 409)
+        responses = list(pool.map(lambda definition: update(rig, schema=definition), clash))
+    assert sorted(response.status_code for response in responses) == [200, 409]
+    refused = next(response for response in responses if response.status_code == 409)
     assert code(refused) == "schema_incompatible"
     assert len(versions(rig)) == 2
 
@@ -191,7 +191,7 @@ def test_concurrent_registrations_of_one_schema_make_one_version(rig: Rig) -> No
     rig.put()
     with ThreadPoolExecutor(6) as pool:
         responses = list(pool.map(lambda _: update(rig, schema=WIDER), range(6)))
-    assert {each.status_code for each in responses} == {200}
+    assert {response.status_code for response in responses} == {200}
     assert [version for version, _ in versions(rig)] == [1, 2]
 
 
@@ -212,15 +212,16 @@ def fill(rig: Rig, count: int, definition: Callable[[int], dict[str, Any]]) -> N
             for number in range(channel.schema_version + 1, count + 1)
         }
         rows = [
-            {"fingerprint": each.fingerprint, "definition": each.canonical}
-            for each in made.values()
+            {"fingerprint": parsed.fingerprint, "definition": parsed.canonical}
+            for parsed in made.values()
         ]
         now = {"created_at": rig.clock.now}
         tx.execute(tables.schemas.insert().values(now), rows)
         of = tx.execute(select(tables.schemas.c.fingerprint, tables.schemas.c.id))
         ids = {row.fingerprint: row.id for row in of}
         versions = [
-            {"version": number, "schema_id": ids[each.fingerprint]} for number, each in made.items()
+            {"version": number, "schema_id": ids[parsed.fingerprint]}
+            for number, parsed in made.items()
         ]
         mine = {"channel_uid": channel.uid, **now}
         tx.execute(tables.channel_schemas.insert().values(mine), versions)
@@ -239,7 +240,7 @@ def test_a_channel_has_at_most_a_thousand_versions(rig: Rig) -> None:
     again = update(rig, schema=schema(b7=""))
     assert again.json()["status"]["schema"]["version"] == 7, "what is kept can be used"
     body = rig.http.get(f"{PATH}/connection", params={"access": "read"}).json()
-    assert [each["version"] for each in body["schemas"]] == list(range(1, 1001))
+    assert [entry["version"] for entry in body["schemas"]] == list(range(1, 1001))
     assert len(versions(rig)) == 1000
 
 

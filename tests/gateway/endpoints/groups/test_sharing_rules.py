@@ -68,7 +68,11 @@ class DynamicGroup:
 
     def take(self, member: Endpoint, generation: int) -> None:
         after = with_share(
-            member, self.group, self.known, take=generation, has=share_generation(member)
+            member,
+            self.group,
+            self.assignment_members,
+            take=generation,
+            has=share_generation(member),
         )
         assert (after is member) == (
             generation != self.group.generation or share_generation(member) == generation
@@ -76,19 +80,19 @@ class DynamicGroup:
         self.members[self.members.index(member)] = after
 
     @property
-    def known(self) -> list[Member]:
+    def assignment_members(self) -> list[Member]:
         return [
             Member(endpoint=e.id, index=e.place.index, generation=e.generation, share=e.share)
             for e in self.members
         ]
 
     def holders(self) -> dict[int, list[str]]:
-        found: dict[int, list[str]] = {partition: [] for partition in range(PARTITIONS)}
-        for each in self.members:
-            others = [other for other in self.known if other.endpoint != each.id]
-            for partition in held_partitions(each, others, PARTITIONS):
-                found[partition].append(each.id)
-        return found
+        holders: dict[int, list[str]] = {partition: [] for partition in range(PARTITIONS)}
+        for member in self.members:
+            others = [other for other in self.assignment_members if other.endpoint != member.id]
+            for partition in held_partitions(member, others, PARTITIONS):
+                holders[partition].append(member.id)
+        return holders
 
 
 def empty_group() -> DynamicGroup:
@@ -101,7 +105,7 @@ def test_a_partition_has_one_holder_until_it_releases_it(steps: list[tuple[str, 
     one = empty_group()
     before = one.holders()
     for what, which in steps:
-        there = {each.id: each for each in one.members}
+        there = {member.id: member for member in one.members}
         one.step(what, which)
         after = one.holders()
         for partition, who in after.items():
@@ -110,7 +114,7 @@ def test_a_partition_has_one_holder_until_it_releases_it(steps: list[tuple[str, 
             if had and had != who:
                 # The former holder left, or took another share.
                 (loser,) = had
-                now = {each.id: each for each in one.members}.get(loser)
+                now = {member.id: member for member in one.members}.get(loser)
                 assert now is None or now is not there[loser]
         before = after
 
@@ -122,10 +126,10 @@ def test_every_partition_has_a_holder_after_all_members_took_their_shares(
     one = empty_group()
     for what, which in [*steps, ("join", 0)]:
         one.step(what, which)
-    for each in list(one.members):
-        one.take(each, one.group.generation)
+    for member in list(one.members):
+        one.take(member, one.group.generation)
     assert all(len(who) == 1 for who in one.holders().values())
-    shares = [each.share for each in one.members]
+    shares = [member.share for member in one.members]
     assert shares == [Share(index=i, size=len(shares)) for i in range(len(shares))]
 
 
@@ -149,13 +153,13 @@ def test_members_are_ranked_by_index() -> None:
 def test_a_member_that_syncs_another_generation_takes_nothing() -> None:
     group = replace(empty_group().group, generation=4)
     member = replace(ENDPOINT, size=None, share=Share(index=0, size=1), generation=3)
-    known = [Member(endpoint=member.id, index=7, generation=3, share=member.share)]
+    members = [Member(endpoint=member.id, index=7, generation=3, share=member.share)]
     for has in (None, 2, 4):
-        assert with_share(member, group, known, take=4, has=has) is member
-    assert with_share(member, group, known, take=4, has=3).generation == 4
+        assert with_share(member, group, members, take=4, has=has) is member
+    assert with_share(member, group, members, take=4, has=3).generation == 4
     released = replace(member, share=None)
-    assert with_share(released, group, known, take=4, has=3) is released
-    assert with_share(released, group, known, take=4, has=None).share == Share(index=0, size=1)
+    assert with_share(released, group, members, take=4, has=3) is released
+    assert with_share(released, group, members, take=4, has=None).share == Share(index=0, size=1)
 
 
 def test_commits_name_the_generation_of_the_share() -> None:

@@ -39,8 +39,8 @@ class Team:
             group="d",
             **place,
         )
-        found = self.services.attach(self.name, asked, uid=self.uid)
-        return found.endpoint
+        attached = self.services.attach(self.name, asked, uid=self.uid)
+        return attached.endpoint
 
     def sync(
         self, member: Endpoint, take: int | None = None, has: int | None = None
@@ -71,8 +71,8 @@ class Team:
         """Advance by five seconds at a time, with heartbeats of `beating` and the reaper."""
         for _ in range(0, seconds, 5):
             self.beats += 1
-            for each in beating:
-                self.beat(each)
+            for member in beating:
+                self.beat(member)
             if late:
                 self.services.now_s += 9
             self.services.pass_time(5)
@@ -90,13 +90,13 @@ class Team:
         ).replies
         return reply
 
-    def known(self, member: Endpoint) -> Endpoint:
+    def endpoint_of(self, member: Endpoint) -> Endpoint:
         return self.services.endpoints.get(self.name, member.id).endpoint
 
     def behind(self) -> list[str]:
         """Return the endpoints that the reaper waits for."""
         with self.services.database.read() as tx:
-            return [each.endpoint for each in stale_shares(tx)]
+            return [share.endpoint for share in stale_shares(tx)]
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_a_lost_member_has_no_place_and_the_others_take_its_partitions(team: Tea
     team.pass_time(100, other)
     assert team.sync(other).partitions == (1, 3)
     team.pass_time(25, other)
-    lost = team.known(silent)
+    lost = team.endpoint_of(silent)
     assert (lost.health, lost.superseded, lost.share) == (Health.LOST, True, None)
     asked = team.sync(other)
     assert (asked.taken, asked.size, asked.pending) == (False, 1, ())
@@ -128,7 +128,7 @@ def test_a_lost_member_returns_by_a_heartbeat_and_commits_only_with_a_new_share(
     other = team.join()
     team.take(other)
     team.pass_time(125, other)
-    assert team.known(paused).may_return
+    assert team.endpoint_of(paused).may_return
     with pytest.raises(StaleGeneration, match="Send a heartbeat, sync"):
         team.sync(paused)
     with pytest.raises(StaleGeneration):
@@ -137,14 +137,14 @@ def test_a_lost_member_returns_by_a_heartbeat_and_commits_only_with_a_new_share(
     reply = team.beat(paused)
     assert (reply.status, reply.health) == ("ok", Health.HEALTHY)
     # The member is back without partitions: its former assignment is void.
-    assert (team.known(paused).lives, team.known(paused).share) == (True, None)
+    assert (team.endpoint_of(paused).lives, team.endpoint_of(paused).share) == (True, None)
     with pytest.raises(StaleGeneration):
         team.commit(paused, has)
     asked = team.sync(paused)
     assert (asked.held, asked.size, asked.generation > has) == ((), 2, True)
-    team.take(other, team.known(other).generation)
-    given = team.take(paused)
-    assert given.partitions == (0, 2)
+    team.take(other, team.endpoint_of(other).generation)
+    assignment = team.take(paused)
+    assert assignment.partitions == (0, 2)
     with pytest.raises(StaleGeneration):
         team.commit(paused, has)
 
@@ -157,7 +157,7 @@ def test_an_old_heartbeat_does_not_return_a_lost_member(team: Team) -> None:
     team.pass_time(125)
     team.beats = 1
     team.beat(paused)
-    assert team.known(paused).may_return
+    assert team.endpoint_of(paused).may_return
 
 
 def test_a_lost_member_that_ran_for_long_is_still_known(team: Team) -> None:
@@ -165,7 +165,7 @@ def test_a_lost_member_that_ran_for_long_is_still_known(team: Team) -> None:
     team.services.clock.advance(timedelta(days=40))
     team.pass_time(125)
     Pruner(database=team.services.database, days=30, clock=team.services.clock).run_once()
-    assert team.known(paused).may_return
+    assert team.endpoint_of(paused).may_return
     team.beats += 1
     assert team.beat(paused).status == "ok"
 
@@ -206,8 +206,8 @@ def test_a_lost_member_that_closes_is_closed_and_a_repeat_changes_nothing(team: 
         team.services.endpoints.detach(
             team.name, paused.id, departure, uid=team.uid, principal=LOOPBACK
         )
-        known = team.known(paused)
-        assert (known.state, known.superseded) == (State.CLOSED, False)
+        endpoint = team.endpoint_of(paused)
+        assert (endpoint.state, endpoint.superseded) == (State.CLOSED, False)
     assert team.sync(other).generation == generation
 
 
@@ -222,13 +222,13 @@ def test_a_member_that_does_not_sync_loses_its_share_after_the_timeout(
     assert team.sync(new).pending == (1, 3)
     team.commit(slow, has)
     team.pass_time(25, slow, new)
-    given = team.sync(new)
-    assert (given.partitions, given.pending) == ((1, 3), ())
-    assert [each.position.offset for each in given.positions] == [5]
+    assignment = team.sync(new)
+    assert (assignment.partitions, assignment.pending) == ((1, 3), ())
+    assert [committed.position.offset for committed in assignment.positions] == [5]
     with pytest.raises(StaleGeneration, match="not released in time"):
         team.commit(slow, has)
     # The member is live, and takes its current share.
-    assert team.known(slow).lives
+    assert team.endpoint_of(slow).lives
     asked = team.sync(slow)
     assert (asked.taken, asked.held) == (False, ())
     assert team.take(slow).partitions == (0, 2)
