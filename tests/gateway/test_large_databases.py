@@ -373,7 +373,7 @@ def test_a_session_with_many_channels_gets_all_counterparts(database: Database) 
     crowd(database, channels=1_100, endpoints=1_100)
     sides = {(f"uid-{number}", Role.WRITER) for number in range(1_100)}
     with database.read() as tx:
-        assert {len(each) for each in on_sides(tx, sides).values()} == {1}
+        assert {len(counterparts) for counterparts in on_sides(tx, sides).values()} == {1}
 
 
 @pytest.mark.sample

@@ -80,7 +80,7 @@ def definitions(database: Database) -> set[tuple[object, ...]]:
         rows = connection.execute(text(DEFINITIONS[database.dialect]))
         # SQLite's text has no line break before an added column.
         return {
-            tuple(" ".join(each.split()) if isinstance(each, str) else each for each in row)
+            tuple(" ".join(column.split()) if isinstance(column, str) else column for column in row)
             for row in rows
         }
 
@@ -106,7 +106,7 @@ def test_the_next_migration_would_be_empty(database: Database) -> None:
 
 def test_the_phase_check_allows_exactly_the_phases_of_the_model(database: Database) -> None:
     checks = inspect(database.engine).get_check_constraints("channels")
-    phase = next(str(each["sqltext"]) for each in checks if each["name"] == "ck_channels_phase")
+    phase = next(str(check["sqltext"]) for check in checks if check["name"] == "ck_channels_phase")
     assert set(phase.split("'")[1::2]) == set(Phase)
 
 
@@ -157,7 +157,9 @@ def test_a_migration_has_no_statement_timeout(postgres: Postgres) -> None:
 
     def committing(connection: Connection) -> None:
         settings = ("statement_timeout", "idle_in_transaction_session_timeout")
-        bounds.extend(connection.exec_driver_sql(f"SHOW {each}").scalar_one() for each in settings)
+        bounds.extend(
+            connection.exec_driver_sql(f"SHOW {setting}").scalar_one() for setting in settings
+        )
 
     with opened(postgres.empty()) as database:
         event.listen(database.engine, "commit", committing)

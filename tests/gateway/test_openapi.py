@@ -62,7 +62,9 @@ class Gateway:
     def operations(self) -> int:
         """The number of operations except for event streams."""
         paths: dict[str, Any] = self.document["paths"]
-        return sum(len(each) for path, each in paths.items() if not re.search(ENDLESS, path))
+        return sum(
+            len(path_item) for path, path_item in paths.items() if not re.search(ENDLESS, path)
+        )
 
 
 @pytest.fixture(scope="module", params=["up", "down"])

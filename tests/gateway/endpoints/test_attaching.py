@@ -82,7 +82,7 @@ def test_a_new_instance_fences_the_old_one(flights: Site) -> None:
     old = flights.member(0, 2)
     new = flights.member(0, 2)
     assert (old["epoch"], new["epoch"]) == (1, 2)
-    assert [each["id"] for each in flights.listed()] == [new["id"]]
+    assert [endpoint["id"] for endpoint in flights.listed()] == [new["id"]]
     for refused in (
         flights.post_attach(id=old["id"], group="g", index=0, size=2),
         flights.detach(old),
@@ -91,7 +91,7 @@ def test_a_new_instance_fences_the_old_one(flights: Site) -> None:
         assert not refused.json()["retriable"]
     report = flights.get(old)
     assert report["superseded"]
-    assert [each["cause"] for each in report["events"]] == [None, f"superseded by {new['id']}"]
+    assert [entry["cause"] for entry in report["events"]] == [None, f"superseded by {new['id']}"]
     assert report["events"][0]["by"] == "loopback"
 
 
@@ -99,7 +99,7 @@ def test_a_new_instance_fences_the_old_one(flights: Site) -> None:
 def test_ungrouped_endpoints_fence_no_other(flights: Site) -> None:
     first, second = flights.attach("writer"), flights.attach("writer")
     assert (first["index"], second["index"]) == (0, 1)
-    assert {each["superseded"] for each in flights.listed()} == {False}
+    assert {endpoint["superseded"] for endpoint in flights.listed()} == {False}
 
 
 @pytest.mark.sample
@@ -156,7 +156,7 @@ def test_an_invalid_field_of_an_attach_is_named(
 ) -> None:
     response = flights.post_attach(**body)
     assert (response.status_code, code(response)) == (422, "invalid_request"), response.text
-    assert [each["pointer"] for each in response.json()["errors"]] == [pointer]
+    assert [error["pointer"] for error in response.json()["errors"]] == [pointer]
     assert flights.listed() == []
 
 
@@ -169,14 +169,17 @@ def test_a_live_group_keeps_its_size_and_mode(flights: Site) -> None:
     assert flights.detach(member).status_code == 200
     grown = flights.member(2, 3, mode="broadcast")
     assert (grown["size"], grown["mode"], grown["generation"]) == (3, "broadcast", 2)
-    assert [(each["index"], each["size"]) for each in flights.listed()] == [(0, 2), (2, 3)]
+    assert [(endpoint["index"], endpoint["size"]) for endpoint in flights.listed()] == [
+        (0, 2),
+        (2, 3),
+    ]
 
 
 def test_a_failed_member_of_the_old_size_is_fenced_when_it_changes(flights: Site) -> None:
     failed = flights.member(3, 4)
     flights.detach(failed, "error")
     flights.member(0, 2)
-    assert [each["index"] for each in flights.listed()] == [0]
+    assert [endpoint["index"] for endpoint in flights.listed()] == [0]
     assert flights.get(failed)["superseded"]
 
 

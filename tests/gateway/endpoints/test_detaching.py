@@ -21,7 +21,7 @@ def test_a_finished_endpoint_is_closed_with_end_offsets_and_counters(flights: Si
     assert (gone["state"], gone["ends"], gone["counters"]) == ("closed", *body.values())
     again = flights.detach(writer, ends={"0": 1})
     assert (again.status_code, again.json()) == (200, gone)
-    assert [each["state"] for each in flights.get(writer)["events"]] == ["opened", "closed"]
+    assert [event["state"] for event in flights.get(writer)["events"]] == ["opened", "closed"]
     assert flights.listed() == [gone]
 
 
@@ -65,10 +65,10 @@ def test_a_failed_member_0_does_not_wait_for_its_group(flights: Site) -> None:
         ({"ends": {"0": -1}}, "/ends/0"),
         ({"ends": {"0": 2**63}}, "/ends/0"),
         ({"counters": {"x" * 65: 1}}, f"/counters/{'x' * 65}/[key]"),
-        ({"counters": {str(each): each for each in range(33)}}, "/counters"),
+        ({"counters": {str(number): number for number in range(33)}}, "/counters"),
         ({"records": 1}, "/records"),
     ],
-    ids=lambda each: str(each)[:40],
+    ids=lambda parameter: str(parameter)[:40],
 )
 def test_an_invalid_field_of_a_detach_is_named(
     flights: Site, body: dict[str, Any], pointer: str
@@ -176,7 +176,7 @@ def test_dismissing_a_writer_needs_its_end_offsets(flights: Site) -> None:
     response = dismiss(failed)
     assert (response.status_code, code(response)) == (503, "kafka_unavailable")
     assert "The end offsets of the endpoint" in response.json()["detail"]
-    assert [each["id"] for each in flights.listed()] == [failed["id"]]
+    assert [endpoint["id"] for endpoint in flights.listed()] == [failed["id"]]
 
     told = flights.member(role="writer", group="told")
     flights.detach(told, "error", ends={"0": 5}, cause="late")
@@ -213,7 +213,7 @@ def test_a_writer_that_returns_during_its_dismissal_keeps_its_later_records(
             # It opens again, writes, and fails again, before it is dismissed.
             flights.beat(report(failed, "started"))
             flights.detach(failed, "error")
-        return {each: Watermarks(begin_offset=0, end_offset=end) for each in partitions}
+        return {partition: Watermarks(begin_offset=0, end_offset=end) for partition in partitions}
 
     rig = flights.rig
     rig.replace(
@@ -227,7 +227,7 @@ def test_a_writer_that_returns_during_its_dismissal_keeps_its_later_records(
     path, params = f"{flights.path}/endpoints/{failed['id']}", {"uid": flights.uid}
     assert code(flights.rig.http.delete(path, params=params)) == "concurrent_change"
     assert flights.rig.http.delete(path, params=params).status_code == 200
-    assert [each["ends"] for each in flights.listed()] == [dict.fromkeys("0123", 5)]
+    assert [endpoint["ends"] for endpoint in flights.listed()] == [dict.fromkeys("0123", 5)]
 
 
 def test_a_writer_is_dismissed_while_other_endpoints_change(flights: Site) -> None:
@@ -236,7 +236,7 @@ def test_a_writer_is_dismissed_while_other_endpoints_change(flights: Site) -> No
 
     def watermarks(_topic: str, partitions: range) -> dict[int, Watermarks]:
         flights.beat(report(reader, "started"))
-        return {each: Watermarks(begin_offset=0, end_offset=3) for each in partitions}
+        return {partition: Watermarks(begin_offset=0, end_offset=3) for partition in partitions}
 
     rig = flights.rig
     rig.replace(
@@ -270,21 +270,21 @@ def test_endpoints_are_listed_in_pages_ordered_by_place(flights: Site) -> None:
     for role in ("writer", "reader", "writer"):
         flights.attach(role)
     every = flights.listed()
-    order = [(each["role"], each["group"], each["index"]) for each in every]
+    order = [(endpoint["role"], endpoint["group"], endpoint["index"]) for endpoint in every]
     assert order == [
         ("reader", None, 0),
         *[("reader", "g", index) for index in range(3)],
         *[("writer", None, index) for index in range(2)],
     ]
-    found: list[Any] = []
+    items: list[Any] = []
     cursor: dict[str, Any] = {}
     while cursor is not None:
         query = {"limit": 2} | cursor
         page = flights.rig.http.get(f"{flights.path}/endpoints", params=query).json()
-        found += page["items"]
+        items += page["items"]
         cursor = page["next_cursor"] and {"cursor": page["next_cursor"]}
-    assert found == every
-    assert [each["index"] for each in flights.listed(role="reader", group="g")] == [0, 1, 2]
+    assert items == every
+    assert [endpoint["index"] for endpoint in flights.listed(role="reader", group="g")] == [0, 1, 2]
     assert flights.listed(role="writer", group="g") == []
     for wrong in ({"cursor": "x"}, {"limit": 0}, {"role": "x"}, {"group": "a\n"}):
         response = flights.rig.http.get(f"{flights.path}/endpoints", params=wrong)

@@ -54,10 +54,10 @@ def until_list(channel: Any, holds: Any) -> Any:
     while True:
         response = http.get(path, params={"wait": 20}, headers={"If-None-Match": tag})
         if response.status_code == 200:
-            tag, found = response.headers["etag"], response.json()["items"]
-            if holds(found):
-                return found
-        assert time.monotonic() < deadline, found
+            tag, items = response.headers["etag"], response.json()["items"]
+            if holds(items):
+                return items
+        assert time.monotonic() < deadline, items
 
 
 def test_a_dead_writer_is_lost_with_the_watermarks_as_its_end_offsets(
@@ -70,20 +70,20 @@ def test_a_dead_writer_is_lost_with_the_watermarks_as_its_end_offsets(
     producer.flush(30)
     session = fresh_id()
     writer = attach(channel, role="writer", session=session).json()["endpoint"]
-    (found,) = until_list(channel, lambda items: items[0]["lost_at"] is not None)
-    assert (found["health"], found["state"]) == ("lost", "opened")
-    assert found["lost_at"] == {"0": 0, "1": 3}
+    (lost,) = until_list(channel, lambda items: items[0]["lost_at"] is not None)
+    assert (lost["health"], lost["state"]) == ("lost", "opened")
+    assert lost["lost_at"] == {"0": 0, "1": 3}
     # The endpoint was only slow.
     report = {"id": writer["id"], "epoch": writer["epoch"], "state": "started"}
     request_body = {"session": session, "beat": 1, "endpoints": [report]}
     (reply,) = channel[0].post("/v1/heartbeats", json=request_body).json()["endpoints"]
     assert (reply["status"], reply["health"]) == ("ok", "healthy")
     (event,) = [
-        each
-        for each in channel[0]
+        entry
+        for entry in channel[0]
         .get(f"/v1/channels/{writer['channel']['name']}/endpoints/{writer['id']}")
         .json()["events"]
-        if each["state"] == "started" and each["cause"] == "its session sends heartbeats again"
+        if entry["state"] == "started" and entry["cause"] == "its session sends heartbeats again"
     ]
     assert event["health"] == "healthy"
 
@@ -100,8 +100,12 @@ def test_dismissing_a_lost_writer_keeps_all_its_records(channel: Any, kafka: Sha
     path = f"/v1/channels/{resource['metadata']['name']}/endpoints"
     uid = resource["metadata"]["uid"]
     assert http.delete(f"{path}/{writer['id']}", params={"uid": uid}).status_code == 200
-    (found,) = http.get(path).json()["items"]
-    assert (found["state"], found["health"], found["ends"]) == ("closed", "healthy", {"1": 1})
+    (stand_in,) = http.get(path).json()["items"]
+    assert (stand_in["state"], stand_in["health"], stand_in["ends"]) == (
+        "closed",
+        "healthy",
+        {"1": 1},
+    )
     # The writer learns that it is fenced.
     report = {"id": writer["id"], "epoch": writer["epoch"], "state": "started"}
     request_body = {"session": session, "beat": 1, "endpoints": [report]}

@@ -59,7 +59,7 @@ def test_each_member_is_lost_after_its_own_timeout(rig: Rig, flights: Site) -> N
         pause_s = reaper.run_once().pause_s
         healths.append((now_s, flights.get(usual)["health"], flights.get(brisk)["health"]))
         now_s += pause_s
-    changes = {each[1:]: each[0] for each in reversed(healths)}
+    changes = {sample[1:]: sample[0] for sample in reversed(healths)}
     assert changes == {
         ("healthy", "healthy"): 0,
         ("healthy", "suspect"): pytest.approx(1.5, abs=0.3),
@@ -77,7 +77,7 @@ def test_a_lower_timeout_of_the_channel_holds_for_members_with_a_higher_one(
     assert flights.get(patient)["heartbeat"] == times
     assert flights.send(report(patient)).json()["next_ms"] == 1000
     status = rig.http.get(f"{flights.path}/status").json()
-    assert [each["heartbeat"] for each in status["readers"]] == [times]
+    assert [reader["heartbeat"] for reader in status["readers"]] == [times]
 
 
 def shares(flights: Site, *members: Any) -> list[list[int]]:

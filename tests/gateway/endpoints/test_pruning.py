@@ -128,9 +128,9 @@ def test_a_pruned_id_cannot_commit_send_heartbeats_or_take_a_place(past: Past) -
         counters={},
     )
     response = past.services.beats.beat(old.session, 9, [report], principal=LOOPBACK)
-    assert [each.status for each in response.replies] == ["gone"]
+    assert [reply.status for reply in response.replies] == ["gone"]
     page = past.services.endpoints.page(past.name, after=None, limit=10)
-    assert [each.id for each in page.endpoints] == [new.id]
+    assert [endpoint.id for endpoint in page.endpoints] == [new.id]
 
 
 def test_a_superseded_writer_is_kept_until_a_later_one_closed(past: Past) -> None:
@@ -145,7 +145,11 @@ def test_a_superseded_writer_is_kept_until_a_later_one_closed(past: Past) -> Non
     past.detach(third, ends={0: 7})
     past.later(DAYS + 1)
     past.prune()
-    assert [past.knows(each) for each in (crashed, successor, third)] == [False, False, True]
+    assert [past.knows(endpoint) for endpoint in (crashed, successor, third)] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_closed_readers_without_a_group_are_pruned_and_writers_are_kept(
@@ -153,12 +157,12 @@ def test_closed_readers_without_a_group_are_pruned_and_writers_are_kept(
 ) -> None:
     reader, writer = past.attach(group=""), past.attach(Role.WRITER, group="")
     member, idle = past.attach(), past.attach(group="")
-    for each in (reader, writer, member):
-        past.detach(each)
+    for endpoint in (reader, writer, member):
+        past.detach(endpoint)
     past.later(DAYS + 1)
     assert past.prune().endpoints == 1
-    known = [past.knows(each) for each in (reader, writer, member, idle)]
-    assert known == [False, True, True, True]
+    kept = [past.knows(endpoint) for endpoint in (reader, writer, member, idle)]
+    assert kept == [False, True, True, True]
 
 
 def test_closed_members_of_a_dynamic_group_are_pruned_except_the_last(past: Past) -> None:
@@ -170,11 +174,11 @@ def test_closed_members_of_a_dynamic_group_are_pruned_except_the_last(past: Past
     assert past.prune().endpoints == 0
     past.later(2)
     assert past.prune().endpoints == 2
-    assert [past.knows(each) for each in (first, failed, last)] == [False, False, True]
+    assert [past.knows(endpoint) for endpoint in (first, failed, last)] == [False, False, True]
     new = past.attach(dynamic=True)
     past.later(DAYS + 1)
     assert past.prune().endpoints == 1
-    assert [past.knows(each) for each in (last, new)] == [False, True]
+    assert [past.knows(endpoint) for endpoint in (last, new)] == [False, True]
 
 
 def test_a_reader_that_was_lost_just_now_may_return(past: Past) -> None:

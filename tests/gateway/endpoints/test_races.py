@@ -63,7 +63,10 @@ class Crowd:
 
     def offsets(self) -> dict[int, int]:
         report = self.services.offsets.fetch(self.name, "g", index=None)
-        return {each.position.partition: each.position.offset for _, each in report.positions}
+        return {
+            committed.position.partition: committed.position.offset
+            for _, committed in report.positions
+        }
 
     def at_once(self, *calls: Callable[[], Any]) -> list[Any]:
         """Run all calls at the same time; return their results or Conflicts."""
@@ -88,10 +91,10 @@ def crowd(database: Database) -> Crowd:
 @pytest.mark.sample
 def test_of_many_attaches_to_one_place_the_highest_epoch_wins(crowd: Crowd) -> None:
     attached = crowd.at_once(*[crowd.attach] * THREADS)
-    epochs = sorted(each.endpoint.epoch for each in attached)
+    epochs = sorted(instance.endpoint.epoch for instance in attached)
     assert epochs == list(range(1, THREADS + 1))
     page = crowd.services.endpoints.page(crowd.name, after=None, limit=10)
-    assert [each.epoch for each in page.endpoints] == [THREADS]
+    assert [endpoint.epoch for endpoint in page.endpoints] == [THREADS]
 
 
 def test_no_older_instance_commits_beyond_the_positions_of_a_new_one(crowd: Crowd) -> None:
@@ -101,12 +104,12 @@ def test_no_older_instance_commits_beyond_the_positions_of_a_new_one(crowd: Crow
         committed, new = crowd.at_once(
             lambda old=old, turn=turn: crowd.commit(old, 1, turn + 1), crowd.attach
         )
-        given = {each.position.partition: each.position.offset for each in new.positions}
-        assert given == crowd.offsets()
+        positions = {stored.position.partition: stored.position.offset for stored in new.positions}
+        assert positions == crowd.offsets()
         if isinstance(committed, Fenced):
-            assert given.get(0, 0) < turn + 1
+            assert positions.get(0, 0) < turn + 1
         else:
-            assert (committed, given) == (None, {0: turn + 1})
+            assert (committed, positions) == (None, {0: turn + 1})
         old = new
 
 
@@ -179,21 +182,21 @@ def test_heartbeats_commits_attaches_and_the_reaper_do_not_deadlock(crowd: Crowd
         for number in range(1, 21):
             reports = [
                 EndpointReport(
-                    id=each.endpoint.id,
-                    epoch=each.endpoint.epoch,
+                    id=member.endpoint.id,
+                    epoch=member.endpoint.epoch,
                     state=states[number % 2],
                     counters={"n": number},
                     payload={"n": number},
                     seen=None,
                 )
-                for each in reversed(members)
+                for member in reversed(members)
             ]
             crowd.services.beats.beat(session, number, reports, principal=LOOPBACK)
 
     def commit_all() -> None:
         for number in range(1, 11):
-            for each in members[:3]:
-                crowd.commit(each, number, number)
+            for member in members[:3]:
+                crowd.commit(member, number, number)
 
     def replace_last() -> None:
         for _ in range(10):

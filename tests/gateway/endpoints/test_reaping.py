@@ -65,8 +65,8 @@ def watch(rig: Rig, flights: Site) -> Watch:
 
 
 def health(flights: Site, endpoint: Any) -> str:
-    found: str = flights.get(endpoint)["health"]
-    return found
+    stored: str = flights.get(endpoint)["health"]
+    return stored
 
 
 @pytest.mark.sample
@@ -88,7 +88,7 @@ def test_silence_makes_an_endpoint_suspect_then_lost_and_a_heartbeat_heals_it(
     stored = flights.get(reader)
     assert stored["state"] == "opened"
     assert stored["changed_at"] > suspect["changed_at"]
-    assert [(each["health"], each["by"]) for each in stored["events"]] == [
+    assert [(event["health"], event["by"]) for event in stored["events"]] == [
         ("healthy", "loopback"),
         ("suspect", "gateway"),
         ("lost", "gateway"),
@@ -168,7 +168,7 @@ def test_the_history_has_the_dismissal_of_a_lost_member_of_a_dynamic_group(
     watch.on(30)
     path = f"{flights.path}/endpoints/{member['id']}"
     assert flights.rig.http.delete(path, params={"uid": flights.uid}).status_code == 200
-    assert [each["cause"] for each in flights.get(member)["events"][-2:]] == [
+    assert [event["cause"] for event in flights.get(member)["events"][-2:]] == [
         "no heartbeat",
         "dismissed",
     ]
@@ -275,5 +275,5 @@ def test_a_heartbeat_with_keeps_heals_an_endpoint_of_whose_tasks_it_has_reports(
 
     response = flights.send(keeps=True, tasks=[task]).json()
 
-    assert [each["status"] for each in response["tasks"]] == ["ok"]
+    assert [reply["status"] for reply in response["tasks"]] == ["ok"]
     assert (health(flights, writer), flights.get(writer)["state"]) == ("healthy", "started")

@@ -37,8 +37,8 @@ def task(endpoint: Any) -> Any:
 
 
 def seen(flights: Site, endpoint: Any) -> Any:
-    found = flights.get(endpoint)
-    return {name: found[name] for name in ("state", "health", "counters", "epoch", "events")}
+    current = flights.get(endpoint)
+    return {name: current[name] for name in ("state", "health", "counters", "epoch", "events")}
 
 
 ASKED: dict[str, Callable[[Site, Any], httpx.Response]] = {
@@ -93,7 +93,7 @@ def test_tasks_of_another_owner_are_refused_one_by_one(flights: Site) -> None:
     mine = own.attach("writer")
     tasks = [task(theirs), task(mine)]
     response = own.send(beat=1, session=fresh_id(), tasks=tasks).json()
-    replies = {each["endpoint"]: each for each in response["tasks"]}
+    replies = {reply["endpoint"]: reply for reply in response["tasks"]}
     assert replies[mine["id"]]["status"] == "ok"
     assert replies[theirs["id"]]["status"] == "refused"
     assert "another owner" in replies[theirs["id"]]["reason"]
@@ -106,7 +106,7 @@ def test_processes_of_one_owner_share_an_endpoint_with_different_tokens(
     endpoint = flights.attach("writer")
     become(flights.rig, "job", "write:flights")
     response = flights.send(beat=1, session=fresh_id(), tasks=[task(endpoint)]).json()
-    assert [each["status"] for each in response["tasks"]] == ["ok"]
+    assert [reply["status"] for reply in response["tasks"]] == ["ok"]
     # The request of Spark's planning process for the driver.
     assert flights.post_attach("writer").status_code == 201
 

@@ -111,12 +111,12 @@ def test_ends_never_decrease(
     ],
 )
 def test_silence_makes_an_endpoint_suspect_then_lost(silent_ms: int, health: Health) -> None:
-    found = next_health(Health.HEALTHY, silent_ms=silent_ms, interval_ms=1000, timeout_ms=10_000)
-    assert found is health
+    after = next_health(Health.HEALTHY, silent_ms=silent_ms, interval_ms=1000, timeout_ms=10_000)
+    assert after is health
 
 
 @given(health=st.sampled_from(Health), silent_ms=st.integers(0, 20_000))
 def test_silence_never_improves_health(health: Health, silent_ms: int) -> None:
-    found = next_health(health, silent_ms=silent_ms, interval_ms=1000, timeout_ms=10_000)
+    after = next_health(health, silent_ms=silent_ms, interval_ms=1000, timeout_ms=10_000)
     order = list(Health)
-    assert order.index(found) >= order.index(health)
+    assert order.index(after) >= order.index(health)

@@ -48,9 +48,9 @@ def ledger(database: Database) -> Ledger:
     with database.write() as tx:
         channel = channels_store.find(tx, name)
         assert channel is not None
-        found = store.hold(tx, channel)
+        stored = store.hold(tx, channel)
         batch_store.insert(tx, uid, BATCH)
-    return found
+    return stored
 
 
 @pytest.mark.sample

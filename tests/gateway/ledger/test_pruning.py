@@ -82,10 +82,10 @@ def test_keys_of_one_instance_and_aborted_batches_are_pruned_with_their_owners(
     assert pruner.run_once() == LedgerPruneCounts(batches=2, snapshots=2, owners=2)
 
     assert ledger.committed()["runs"]["0"] == [[0, 9]]
-    assert [each["key"] for each in ledger.committed()["open"]] == ["late"]
+    assert [batch["key"] for batch in ledger.committed()["open"]] == ["late"]
     assert ledger.open("late", "slow") == still_open
     listed = ledger.rig.http.get(f"{ledger.path}/commits").json()["commits"]
-    assert [each["key"] for each in listed] == ["w-2"]
+    assert [batch["key"] for batch in listed] == ["w-2"]
     assert ledger.open("failed", "job", "run-2")["epoch"] == 1
 
 
@@ -211,9 +211,9 @@ def test_a_pass_is_limited_and_the_next_one_continues(ledger: LedgerSite) -> Non
         ledger.commit(ledger.open(f"k-{number}", own_key=True), {})
     later(ledger)
     counts = [pruner.run_once() for _ in range(4)]
-    assert [each.batches for each in counts] == [2, 2, 1, 0]
-    assert [each.snapshots for each in counts] == [2, 2, 0, 0]
-    assert [each.pause_s > 0 for each in counts] == [False, False, True, True]
+    assert [pruned.batches for pruned in counts] == [2, 2, 1, 0]
+    assert [pruned.snapshots for pruned in counts] == [2, 2, 0, 0]
+    assert [pruned.pause_s > 0 for pruned in counts] == [False, False, True, True]
     assert (rows(ledger, "batches"), rows(ledger, "ledger_snapshots")) == (0, 1)
 
 

@@ -83,11 +83,11 @@ def test_a_repaired_channel_gives_up_lost_records_and_works_again(
         "a disk failed",
     )
     assert entry["fields"] == [{"field": "partition 0", "old": 30, "new": 20}]
-    found = site.committed()
-    assert (found["halted"], found["repaired"], found["number"]) == (None, 2, 2)
-    assert found["runs"] == {"0": [[0, 10], [11, 20]], "1": [[0, 5]]}
-    assert found["stable"] == found["visible_end"] == {"0": 30, "1": 5}
-    assert found["given_up"] == {"0": [[20, 30]]}
+    visible = site.committed()
+    assert (visible["halted"], visible["repaired"], visible["number"]) == (None, 2, 2)
+    assert visible["runs"] == {"0": [[0, 10], [11, 20]], "1": [[0, 5]]}
+    assert visible["stable"] == visible["visible_end"] == {"0": 30, "1": 5}
+    assert visible["given_up"] == {"0": [[20, 30]]}
     # No later message gets an offset that readers have passed.
     assert admin.end_offsets(site.topic.name, [0, 1])[0] == 30
     batch = site.open("after")
@@ -102,7 +102,7 @@ def test_a_repair_records_its_principal_and_reason(site: LedgerSite) -> None:
     done = repair(site, {"0": 20})
     listed = site.rig.http.get(f"{site.path}/commits").json()
     assert listed["repairs"] == [done]
-    assert [each["number"] for each in listed["commits"]] == [1]
+    assert [batch["number"] for batch in listed["commits"]] == [1]
     page = site.rig.http.get(f"{site.path}/commits", params={"before": 2}).json()
     assert page["repairs"] == []
 
@@ -113,7 +113,7 @@ def test_a_repair_aborts_open_batches_and_fences_their_instances(short: LedgerSi
     batch = short.open("late", "query", "run-1", takeover=True, ordinal=1)
     lose_records(short, {0: 30})
     halt_ledger(short, {0: 20})
-    assert [each["key"] for each in ask_plan(short).json()["open"]] == ["late"]
+    assert [entry["key"] for entry in ask_plan(short).json()["open"]] == ["late"]
     repair(short, {"0": 20})
 
     assert short.committed()["open"] == []
@@ -141,7 +141,10 @@ def test_a_repair_gives_up_only_the_requested_records(
 def test_losses_since_the_halt_are_in_the_plan_and_given_up(site: LedgerSite) -> None:
     lose_records(site, {1: 40})
     plan = ask_plan(site).json()
-    assert [(each["partition"], each["first"]) for each in plan["lost"]] == [(0, 20), (1, 20)]
+    assert [(records["partition"], records["first"]) for records in plan["lost"]] == [
+        (0, 20),
+        (1, 20),
+    ]
     assert code(ask_repair(site, {"0": 20})) == "repair_changed"
     repair(site, {"0": 20, "1": 20})
     assert site.committed()["runs"]["1"] == [[0, 5], [6, 20]]

@@ -25,8 +25,10 @@ def settled(site: Site, writer: Any, state: str = "error", **body: Any) -> Any:
     """Return what readers are told about a writer, after it has ended."""
     if state == "error":
         assert site.detach(writer, "error", **body).status_code == 200
-    (found,) = (each for each in site.listed(role="writer") if each["id"] == writer["id"])
-    return found["settled"]
+    (stored,) = (
+        endpoint for endpoint in site.listed(role="writer") if endpoint["id"] == writer["id"]
+    )
+    return stored["settled"]
 
 
 def test_a_writer_that_has_lost_its_place_commits_and_opens_nothing(
@@ -120,7 +122,7 @@ def test_nothing_is_known_of_queries_and_readers(site: Site) -> None:
     assert settled(site, query) is None
     reader = site.attach()
     site.detach(reader, "error")
-    assert [each["settled"] for each in site.listed(role="reader")] == [None]
+    assert [endpoint["settled"] for endpoint in site.listed(role="reader")] == [None]
 
 
 def test_heartbeats_tell_readers_the_same(site: Site) -> None:
@@ -129,7 +131,7 @@ def test_heartbeats_tell_readers_the_same(site: Site) -> None:
     (reply,) = site.beat(
         {"id": reader["id"], "epoch": reader["epoch"], "state": "started", "seen": None}
     )
-    assert [each["settled"] for each in reply["counterparts"]] == ["none"]
+    assert [counterpart["settled"] for counterpart in reply["counterparts"]] == ["none"]
 
 
 @pytest.mark.long
@@ -137,7 +139,7 @@ def test_pruning_changes_nothing_while_the_writer_has_its_place(
     site: Site, ledger: LedgerSite
 ) -> None:
     writers = [site.member(role="writer", group=group) for group in ("own", "left", "again")]
-    own, left, again = (each["id"] for each in writers)
+    own, left, again = (writer["id"] for writer in writers)
     for number in range(3):
         batch = ledger.open(f"{own}-{number}", own, own, own_key=True)
         ledger.commit(batch, {0: [(number, number + 1)]}, instance=own)
@@ -145,13 +147,13 @@ def test_pruning_changes_nothing_while_the_writer_has_its_place(
     ledger.post_abort(ledger.open("k2", instance=left), left)
     ledger.post_abort(ledger.open("k3", instance=again), again)
     ledger.commit(ledger.open("k3", instance="run-2"), {0: [(4, 5)]}, instance="run-2")
-    before = [settled(site, each) for each in writers]
+    before = [settled(site, writer) for writer in writers]
     assert before == ["some", "some", "all"]
     pruner = LedgerPruner(database=ledger.rig.database, days=30, clock=ledger.rig.clock)
     ledger.rig.clock.advance(timedelta(days=31))
     assert pruner.run_once().batches == 2, "all but the last commit of the first one"
     assert pruner.run_once().batches == 0
-    assert [settled(site, each, "ended") for each in writers] == before
+    assert [settled(site, writer, "ended") for writer in writers] == before
     for group in ("own", "left", "again"):
         site.member(role="writer", group=group)
     assert pruner.run_once().batches == 3

@@ -51,8 +51,8 @@ def positions(
 
 def stored(source: Site) -> dict[int, int]:
     path = f"{source.path}/groups/copy/offsets"
-    found = source.rig.http.get(path).json()["positions"]
-    return {each["partition"]: each["offset"] for each in found}
+    committed = source.rig.http.get(path).json()["positions"]
+    return {position["partition"]: position["offset"] for position in committed}
 
 
 def test_output_and_positions_are_committed_together(

@@ -24,9 +24,10 @@ def test_a_closed_channel_is_readable_and_not_writable(rig: Rig, uid: str) -> No
     assert response.status_code == 200, response.text
     status = response.json()["status"]
     assert status["phase"] == "closed"
-    assert {(each["type"], each["status"], each["reason"]) for each in status["conditions"]} >= {
-        ("Ready", "True", "Closed")
-    }
+    assert {
+        (condition["type"], condition["status"], condition["reason"])
+        for condition in status["conditions"]
+    } >= {("Ready", "True", "Closed")}
     connection = f"{PATH}/connection"
     assert rig.http.get(connection, params={"access": "read"}).status_code == 200
     refused = rig.http.get(connection, params={"access": "write"})

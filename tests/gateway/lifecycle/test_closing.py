@@ -42,19 +42,19 @@ def present(**who: Any) -> ChannelUsage:
 def group_usage(
     positions: dict[int, dict[int, int]] | None = None, *, shared: bool = True, **places: Any
 ) -> GroupUsage:
-    members, live = (frozenset(places.get(each, ())) for each in ("members", "live"))
+    members, live = (frozenset(places.get(kind, ())) for kind in ("members", "live"))
     return GroupUsage(
         group="g", shared=shared, members=members | live, live=live, positions=positions or {}
     )
 
 
-def left(each: GroupUsage, *, idle_members: bool = True) -> list[tuple[int, int, int]]:
-    found = unread([each], MARKS, idle_members=idle_members)
-    return [(one.member, one.partition, one.messages) for one in found]
+def left(usage: GroupUsage, *, idle_members: bool = True) -> list[tuple[int, int, int]]:
+    remaining = unread([usage], MARKS, idle_members=idle_members)
+    return [(one.member, one.partition, one.messages) for one in remaining]
 
 
-def told(each: Channel) -> tuple[str, str, str]:
-    condition = each.condition("Drained")
+def told(changed: Channel) -> tuple[str, str, str]:
+    condition = changed.condition("Drained")
     assert condition is not None
     return condition.status, condition.reason, condition.message
 
@@ -93,9 +93,9 @@ def test_no_messages_are_unread_exactly_when_all_are_committed(
     committed: dict[int, int], ends: dict[int, int]
 ) -> None:
     marks = {p: Watermarks(begin_offset=0, end_offset=end) for p, end in ends.items()}
-    found = unread([group_usage({SHARED: committed})], marks, idle_members=False)
+    remaining = unread([group_usage({SHARED: committed})], marks, idle_members=False)
     behind = {p: end - committed.get(p, 0) for p, end in ends.items() if end > committed.get(p, 0)}
-    assert {each.partition: each.messages for each in found} == behind
+    assert {entry.partition: entry.messages for entry in remaining} == behind
 
 
 @pytest.mark.parametrize("force", [False, True])

@@ -37,8 +37,8 @@ def delete(flights: Site, **query: Any) -> Any:
 
 
 def drained(status: Any) -> tuple[str, str]:
-    (found,) = (each for each in status["conditions"] if each["type"] == "Drained")
-    return found["reason"], found["message"]
+    (condition,) = (entry for entry in status["conditions"] if entry["type"] == "Drained")
+    return condition["reason"], condition["message"]
 
 
 def test_a_closing_channel_accepts_readers_and_refuses_writers(flights: Site) -> None:
@@ -100,7 +100,7 @@ def test_records_of_a_writer_that_returns_during_the_check_are_awaited(flights: 
             # Writes a record after the end was read, before the channel is closed.
             flights.beat(report(writer))
             flights.detach(writer, ends={"0": 6})
-        marks = {each: Watermarks(begin_offset=0, end_offset=0) for each in partitions}
+        marks = {partition: Watermarks(begin_offset=0, end_offset=0) for partition in partitions}
         return marks | {0: Watermarks(begin_offset=0, end_offset=end)}
 
     rig = flights.rig
@@ -174,7 +174,7 @@ def test_a_writer_during_the_check_of_a_deletion_refuses_it(flights: Site) -> No
         if end == 0:
             # Writes a record after the end was read, before the deletion.
             flights.detach(flights.attach("writer"), ends={"0": 1})
-        return {each: Watermarks(begin_offset=0, end_offset=end) for each in partitions}
+        return {partition: Watermarks(begin_offset=0, end_offset=end) for partition in partitions}
 
     rig = flights.rig
     rig.replace(

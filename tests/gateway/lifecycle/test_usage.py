@@ -40,7 +40,7 @@ def test_only_open_endpoints_are_named(flights: Site) -> None:
     assert present.writers == (f"writer {writer['id'][:8]}",)
     assert present.ungrouped == (f"reader {loner['id'][:8]}",)
     assert present.live[2:] == ("g[0]", "taken[0]")
-    assert [(each.group, each.members, each.live) for each in present.groups] == [
+    assert [(group.group, group.members, group.live) for group in present.groups] == [
         ("g", {0, 1}, {0}),
         ("taken", {0}, {0}),
     ]
@@ -79,8 +79,8 @@ def test_former_members_of_a_broadcast_group_do_not_count(flights: Site) -> None
         (snapshot,) = reader_snapshots(
             tx, page_with_readers(tx, after="").channels, now=datetime.now(UTC)
         ).values()
-    assert {each.index for each in snapshot.readers} == {0, 1}
-    assert {each.member for each in snapshot.committed} == {0, 1}
+    assert {reader.index for reader in snapshot.readers} == {0, 1}
+    assert {committed.member for committed in snapshot.committed} == {0, 1}
 
 
 @pytest.mark.sample

@@ -49,8 +49,8 @@ def registry_schema(definition: Any) -> RegistrySchema:
 
 def test_schemas_are_found_by_the_ids_of_messages(rig: Rig, client: SchemaRegistryClient) -> None:
     present = channel_of(rig)["status"]["schema"]["id"]
-    found = client.get_schema(present)
-    assert (found.schema_type, json.loads(found.schema_str)) == ("AVRO", WIDER)
+    schema = client.get_schema(present)
+    assert (schema.schema_type, json.loads(schema.schema_str)) == ("AVRO", WIDER)
     raw = rig.http.get(f"/registry/schemas/ids/{present}/schema")
     assert raw.json() == WIDER
     assert raw.headers["content-type"] == MEDIA_TYPE
@@ -96,12 +96,14 @@ def test_a_schema_names_its_subjects_and_versions(rig: Rig) -> None:
     second = channel_of(rig)["status"]["schema"]["id"]
     rig.put("landings", schema=WIDER)
     names = [
-        f"{each}-value" for name in ("flights", "landings") for each in (name, topic_of(rig, name))
+        f"{prefix}-value"
+        for name in ("flights", "landings")
+        for prefix in (name, topic_of(rig, name))
     ]
     path = f"/registry/schemas/ids/{second}"
     assert rig.http.get(f"{path}/subjects").json() == sorted(names)
     versions = {
-        (each["subject"], each["version"]) for each in rig.http.get(f"{path}/versions").json()
+        (entry["subject"], entry["version"]) for entry in rig.http.get(f"{path}/versions").json()
     }
     assert versions == {(name, 2 if index < 2 else 1) for index, name in enumerate(names)}
 
@@ -298,11 +300,11 @@ def test_all_schemas_are_listed_with_their_subjects(rig: Rig) -> None:
     rig.put("rows", format="arrow")
 
     def listed(headers: Any = None, **query: Any) -> list[tuple[str, int]]:
-        found = rig.http.get("/registry/schemas", params=query, headers=headers).json()
-        for each in found:
-            by_id = rig.http.get(f"/registry/schemas/ids/{each['id']}", headers=headers).json()
-            assert by_id["schema"] == each["schema"]
-        return [(each["subject"], each["version"]) for each in found]
+        schemas = rig.http.get("/registry/schemas", params=query, headers=headers).json()
+        for schema in schemas:
+            by_id = rig.http.get(f"/registry/schemas/ids/{schema['id']}", headers=headers).json()
+            assert by_id["schema"] == schema["schema"]
+        return [(schema["subject"], schema["version"]) for schema in schemas]
 
     topic = f"{topic_of(rig, 'flights')}-value"
     secret = {("secret-value", 1), (f"{topic_of(rig, 'secret')}-value", 1)}

@@ -18,11 +18,11 @@ BROWSER = {"Accept": "text/html,*/*;q=0.8"}
 MODULES = sorted(DIRECTORY.glob("*.js"))
 
 
-@pytest.mark.parametrize("directory", [*VENDORED, AXE], ids=lambda each: each.name)
+@pytest.mark.parametrize("directory", [*VENDORED, AXE], ids=lambda directory: directory.name)
 def test_vendored_files_are_exactly_those_of_their_packages(directory: Path) -> None:
     (sums,) = directory.glob("*.sha256")
     sum_of = {name: sum_ for sum_, name in (line.split() for line in sums.read_text().splitlines())}
-    assert {each.name for each in directory.iterdir()} == {sums.name, *sum_of}
+    assert {path.name for path in directory.iterdir()} == {sums.name, *sum_of}
     assert "LICENSE" in sum_of
     for name, expected in sum_of.items():
         assert hashlib.sha256((directory / name).read_bytes()).hexdigest() == expected, name
@@ -45,8 +45,8 @@ def test_what_the_first_view_needs_is_preloaded() -> None:
         module = needed.pop()
         seen.add(module)
         text = (DIRECTORY / module).read_text()
-        found = {name.removeprefix("./") for name in re.findall(r'from "(\./[^"]+)"', text)}
-        needed += found - seen
+        imported = {name.removeprefix("./") for name in re.findall(r'from "(\./[^"]+)"', text)}
+        needed += imported - seen
     preloaded = set(re.findall(r'modulepreload" href="ui/([^"/]+)"', page))
     assert seen - {"main.js"} == preloaded
 
@@ -75,7 +75,7 @@ def test_own_modules_never_parse_text_as_html_or_code() -> None:
 def test_the_policy_allows_the_gateway_and_the_import_map_alone(shared_rig: Rig) -> None:
     response = shared_rig.http.get("/", headers=BROWSER)
     policy = response.headers["content-security-policy"]
-    rules = dict(each.strip().split(" ", 1) for each in policy.split(";"))
+    rules = dict(directive.strip().split(" ", 1) for directive in policy.split(";"))
     (inline,) = re.findall(r'<script type="importmap">(.*?)</script>', response.text, re.DOTALL)
     digest = b64encode(hashlib.sha256(inline.encode()).digest()).decode()
     assert rules["default-src"] == "'none'"

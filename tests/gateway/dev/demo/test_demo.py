@@ -31,14 +31,14 @@ def environment(directory: Path) -> dict[str, str]:
 def processes_of(directory: Path) -> list[str]:
     """Return the command lines of all processes with the mark."""
     mark = f"TMPDIR={directory}".encode()
-    found = []
+    commands = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if any(line.startswith(mark) for line in (entry / "environ").read_bytes().split(b"\0")):
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                commands.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
         except OSError:
             continue
-    return [command for command in found if command]
+    return [command for command in commands if command]
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
@@ -123,4 +123,4 @@ def test_the_processes_of_a_killed_demo_end(demo: "subprocess.Popen[str]", tmp_p
 
 
 def running(directory: Path, command: str) -> list[str]:
-    return [each for each in processes_of(directory) if command in each]
+    return [line for line in processes_of(directory) if command in line]

@@ -35,15 +35,15 @@ def _wait_until_gone(pid: int) -> None:
 
 def _processes(*words: str) -> list[int]:
     """Return the processes whose command lines contain all of these words."""
-    found = []
-    for each in Path("/proc").glob("[0-9]*/cmdline"):
+    pids = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            command = each.read_text(errors="replace")
+            command = path.read_text(errors="replace")
         except OSError:
             continue
         if all(word in command for word in words):
-            found.append(int(each.parent.name))
-    return found
+            pids.append(int(path.parent.name))
+    return pids
 
 
 def test_a_supervisor_that_fails_leaves_no_child(tmp_path: Path) -> None:

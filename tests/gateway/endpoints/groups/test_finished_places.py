@@ -26,7 +26,10 @@ def finished_writer(flights: Site) -> int:
 def test_endpoints_are_numbered_in_the_order_of_attaching(flights: Site) -> None:
     numbers = [flights.attach(role)["number"] for role in ("writer", "reader", "writer")]
     assert numbers == sorted(set(numbers))
-    assert [each["number"] for each in flights.listed(role="writer")] == [numbers[0], numbers[2]]
+    assert [writer["number"] for writer in flights.listed(role="writer")] == [
+        numbers[0],
+        numbers[2],
+    ]
 
 
 def test_a_writer_that_returns_after_a_failure_gets_a_new_number(flights: Site) -> None:

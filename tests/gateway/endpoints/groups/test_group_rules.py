@@ -17,8 +17,8 @@ GROUP = new_group("c" * 32, Role.READER, "delays", GroupConfig(size=4))
 @given(size=st.integers(1, 30), partitions=st.integers(1, 40))
 def test_a_shared_group_assigns_each_partition_to_one_member(size: int, partitions: int) -> None:
     places = [Place(role=Role.READER, group="g", index=index) for index in range(size)]
-    assigned = [assigned_partitions(each, Mode.SHARED, size, partitions) for each in places]
-    assert sorted(p for each in assigned for p in each) == list(range(partitions))
+    assigned = [assigned_partitions(place, Mode.SHARED, size, partitions) for place in places]
+    assert sorted(p for own in assigned for p in own) == list(range(partitions))
     for place, own in zip(places, assigned, strict=True):
         assert all(p % size == place.index for p in own)
 

@@ -42,7 +42,7 @@ def test_closed_members_keep_their_places(flights: Site) -> None:
     closed, open_ = flights.member(1, 2), flights.member(0, 2)
     flights.detach(closed)
     flights.resize(1, 1)
-    assert [each["id"] for each in flights.listed()] == [closed["id"]]
+    assert [endpoint["id"] for endpoint in flights.listed()] == [closed["id"]]
     assert flights.get(open_)["superseded"]
 
 
@@ -51,10 +51,10 @@ def test_groups_of_one_channel_have_independent_sizes(flights: Site) -> None:
     others = [flights.member(index, 3, group="h") for index in range(3)]
     flights.member(0, 2)
     flights.resize(4, 1)
-    assert [each["partitions"] for each in others] == [[0, 3], [1], [2]]
-    for each in others:
-        assert flights.commit(each, 1, (each["index"], 1, 0)).status_code == 200
-    assert [each["partitions"] for each in (flights.member(1, 4), flights.member(3, 4))] == [
+    assert [member["partitions"] for member in others] == [[0, 3], [1], [2]]
+    for member in others:
+        assert flights.commit(member, 1, (member["index"], 1, 0)).status_code == 200
+    assert [member["partitions"] for member in (flights.member(1, 4), flights.member(3, 4))] == [
         [1],
         [3],
     ]

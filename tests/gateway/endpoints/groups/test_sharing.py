@@ -125,9 +125,9 @@ def test_a_partition_is_pending_until_its_holder_releases_it(
     for refused in (flights.commit(old, 2, (1, 8, 0)), flights.commit(old, 2, (0, 8, 0))):
         assert (refused.status_code, code(refused)) == (409, "stale_generation")
     assert code(flights.commit(slow, 2, (1, 8, 0))) == "not_assigned"
-    given = flights.sync(new).json()
-    assert (given["partitions"], given["pending"]) == ([1, 3], [])
-    assert [(e["partition"], e["offset"]) for e in given["positions"]] == [(1, 7)]
+    assignment = flights.sync(new).json()
+    assert (assignment["partitions"], assignment["pending"]) == ([1, 3], [])
+    assert [(e["partition"], e["offset"]) for e in assignment["positions"]] == [(1, 7)]
     assert flights.commit(new, 1, (1, 9, 0)).status_code == 200
     assert flights.committed("d") == [(0, 3, 0), (1, 9, 0)]
 
@@ -221,7 +221,7 @@ def test_invalid_dynamic_members_are_refused(
 ) -> None:
     response = flights.post_attach(**body)
     assert (response.status_code, code(response)) == (422, "invalid_request"), response.text
-    assert [each["pointer"] for each in response.json()["errors"]] == [pointer]
+    assert [error["pointer"] for error in response.json()["errors"]] == [pointer]
 
 
 def test_only_members_sync(flights: Site) -> None:
