@@ -85,17 +85,17 @@ def page(http: httpx.Client, channel: Channel, **params: Any) -> Any:
     return response.json()
 
 
-def places(found: Any) -> list[tuple[int, int]]:
-    return [(each["partition"], each["offset"]) for each in found["items"]]
+def places(message_page: Any) -> list[tuple[int, int]]:
+    return [(message["partition"], message["offset"]) for message in message_page["items"]]
 
 
-def ids(found: Any) -> list[int]:
-    return [record["id"] for each in found["items"] for record in each["records"]]
+def ids(message_page: Any) -> list[int]:
+    return [record["id"] for message in message_page["items"] for record in message["records"]]
 
 
 def write(channel: Channel, *numbers: int, **options: Any) -> None:
     with channel.writer(**options) as writer:
-        writer.write([{"id": each} for each in numbers])
+        writer.write([{"id": number} for number in numbers])
 
 
 def refused(http: httpx.Client, channel: Channel, status: int, name: str, **params: Any) -> str:
@@ -111,10 +111,12 @@ def test_messages_show_their_records_by_their_schema(
 ) -> None:
     channel = channel_of(gateway, format=format_)
     write(channel, 1, BIG, partition=0)
-    found = page(http, channel)
-    records = [record for each in reversed(found["items"]) for record in each["records"]]
+    message_page = page(http, channel)
+    records = [
+        record for message in reversed(message_page["items"]) for record in message["records"]
+    ]
     assert records == [{"id": 1, "carrier": None}, {"id": BIG, "carrier": None}]
-    first = found["items"][-1]
+    first = message_page["items"][-1]
     assert (first["partition"], first["offset"], first["timestamp_type"]) == (0, 0, "create")
     assert first["record_count"] == (2 if format_ == "arrow" else 1)
     # Messages of `json` do not tell their schema.
@@ -177,11 +179,13 @@ def test_the_newest_messages_come_first_and_pages_reach_the_beginning(
     pages = [page(http, channel, limit=6)]
     while pages[-1]["next_cursor"]:
         pages.append(page(http, channel, limit=6, cursor=pages[-1]["next_cursor"]))
-    shown = [[int(each["raw"]["data"]) for each in found["items"]] for found in pages]
-    assert [number for each in shown for number in each] == list(reversed(range(20)))
-    assert [len(each) for each in shown] == [6, 6, 6, 2]
-    assert {each["order"] for each in pages} == {"newest_first"}
-    assert [each["end_offset"] for each in pages[0]["partitions"]] == [7, 7, 6]
+    shown = [
+        [int(message["raw"]["data"]) for message in message_page["items"]] for message_page in pages
+    ]
+    assert [number for numbers in shown for number in numbers] == list(reversed(range(20)))
+    assert [len(numbers) for numbers in shown] == [6, 6, 6, 2]
+    assert {message_page["order"] for message_page in pages} == {"newest_first"}
+    assert [partition["end_offset"] for partition in pages[0]["partitions"]] == [7, 7, 6]
 
 
 def test_pages_from_an_offset_a_time_or_the_beginning_go_forward(
@@ -200,11 +204,11 @@ def test_pages_from_an_offset_a_time_or_the_beginning_go_forward(
     assert producer.flush(30) == 0
 
     def numbers(**params: Any) -> list[int]:
-        found = page(http, channel, **params)
-        assert found["order"] == "oldest_first"
-        shown = [int(each["raw"]["data"]) for each in found["items"]]
-        if found["next_cursor"] and "limit" in params:
-            shown += numbers(cursor=found["next_cursor"], limit=params["limit"])
+        message_page = page(http, channel, **params)
+        assert message_page["order"] == "oldest_first"
+        shown = [int(message["raw"]["data"]) for message in message_page["items"]]
+        if message_page["next_cursor"] and "limit" in params:
+            shown += numbers(cursor=message_page["next_cursor"], limit=params["limit"])
         return shown
 
     assert numbers(start="earliest", limit=4) == list(range(10))
@@ -226,7 +230,10 @@ def test_keys_headers_and_foreign_timestamps_are_shown(
     producer.flush(30)
     (message,) = page(http, channel)["items"]
     assert (message["key"]["encoding"], message["key"]["data"]) == ("base64", "/g==")
-    named = [(each["name"], each["value"] and each["value"]["data"]) for each in message["headers"]]
+    named = [
+        (header["name"], header["value"] and header["value"]["data"])
+        for header in message["headers"]
+    ]
     assert named == [("trace", "abc"), ("trace", None), ("raw", "/w==")]
     assert message["timestamp"] == "1970-01-01T00:00:00.001Z"
 
@@ -259,14 +266,14 @@ def test_a_message_that_cannot_be_decoded_is_shown_raw_with_the_reason(
         write(channel, 1, partition=0)
         foreign = b"\0" + struct.pack(">I", 2**31 - 1) + b"x"
         topics.produce(channel.status.topic.name, 0, [b"<b>hello</b>", foreign, b"", None])
-        found = page(http, channel)["items"]
-        tombstone, empty, unknown, text, record = found
+        messages = page(http, channel)["items"]
+        tombstone, empty, unknown, text, record = messages
         assert record["records"]
         assert text["raw"]["data"] == "<b>hello</b>"
         assert tombstone["raw"] is None
-        for each in (tombstone, empty, unknown, text):
-            assert (each["records"], each["record_count"]) == ([], 0)
-            assert each["error"]
+        for message in (tombstone, empty, unknown, text):
+            assert (message["records"], message["record_count"]) == ([], 0)
+            assert message["error"]
         if format_ == "avro":
             assert "not one of the channel's" in unknown["error"]
 
@@ -301,13 +308,13 @@ def test_large_values_are_cut_and_marked_but_not_in_a_single_message(
     channel = channel_of(gateway)
     text = "x" * 200_000
     with channel.writer(partition=0) as writer:
-        writer.write([{"id": each, "carrier": text} for each in range(20)])
+        writer.write([{"id": number, "carrier": text} for number in range(20)])
     many = page(http, channel, limit=20)
     assert len(many["items"]) == 20
-    for each in many["items"]:
-        assert each["truncated"] == ["/0/carrier"]
-        assert each["records"][0]["carrier"].endswith("x…")
-        assert each["size_bytes"] > 200_000
+    for message in many["items"]:
+        assert message["truncated"] == ["/0/carrier"]
+        assert message["records"][0]["carrier"].endswith("x…")
+        assert message["size_bytes"] > 200_000
     alone = page(http, channel, partition=0, offset=3, limit=1)["items"][0]
     assert (alone["truncated"], alone["records"]) == ([], [{"id": 3, "carrier": text}])
 
@@ -322,14 +329,14 @@ def test_the_size_of_a_response_is_limited(
     shown: list[tuple[int, int]] = []
     cursor = None
     while True:
-        found = page(http, channel, **({} if cursor is None else {"cursor": cursor}))
-        shown += places(found)
-        cursor = found["next_cursor"]
+        message_page = page(http, channel, **({} if cursor is None else {"cursor": cursor}))
+        shown += places(message_page)
+        cursor = message_page["next_cursor"]
         if cursor is None:
             break
-        assert found["incomplete"]["reason"] == "bytes"
-        assert sum(each["size_bytes"] for each in found["items"]) <= 8 * 2**20
-    assert sorted(shown) == [(partition, each) for partition in (0, 1) for each in range(8)]
+        assert message_page["incomplete"]["reason"] == "bytes"
+        assert sum(message["size_bytes"] for message in message_page["items"]) <= 8 * 2**20
+    assert sorted(shown) == [(partition, offset) for partition in (0, 1) for offset in range(8)]
     assert len(set(shown)) == len(shown)
 
 
@@ -348,8 +355,8 @@ def test_partitions_and_offsets_out_of_range_are_refused_with_the_valid_range(
     assert "removed by retention" in below
     assert "give partition too" in refused(http, channel, 422, invalid, offset=1)
     assert "time zone" in refused(http, channel, 422, invalid, since="2026-01-01T00:00:00")
-    for given in ("yesterday", "0.5", "1767225600", "2026-01-01"):
-        assert "ISO 8601" in refused(http, channel, 422, invalid, since=given)
+    for since in ("yesterday", "0.5", "1767225600", "2026-01-01"):
+        assert "ISO 8601" in refused(http, channel, 422, invalid, since=since)
     # An unescaped plus sign.
     assert "%2B01:00" in refused(http, channel, 422, invalid, since="2026-01-01T00:00:00 01:00")
     assert "not together" in refused(
@@ -384,13 +391,13 @@ def test_a_cursor_keeps_partitions_whose_leaders_do_not_answer(
         app.state.parts = parts
     assert pages[-1]["partitions_unavailable"] == [1]
     pages.append(page(http, channel, cursor=pages[-1]["next_cursor"]))
-    assert [ids(each) for each in pages] == [[3], [1, 0], [2]]
+    assert [ids(message_page) for message_page in pages] == [[3], [1, 0], [2]]
     assert pages[-1]["next_cursor"] is None
 
 
 def test_a_channel_without_messages_has_none(http: httpx.Client, gateway: Gateway) -> None:
-    found = page(http, channel_of(gateway, partitions=2))
-    assert (found["items"], found["next_cursor"], found["incomplete"]) == ([], None, None)
+    empty = page(http, channel_of(gateway, partitions=2))
+    assert (empty["items"], empty["next_cursor"], empty["incomplete"]) == ([], None, None)
 
 
 def test_texts_with_zero_bytes_are_written(http: httpx.Client, gateway: Gateway) -> None:
@@ -427,11 +434,11 @@ def test_compacted_topics_are_read_over_their_gaps(
     for number in range(4):
         topics.produce_in_transaction(channel.status.topic.name, 0, [str(number).encode()])
     newest = page(http, channel, limit=3)
-    assert [each["raw"]["data"] for each in newest["items"]] == ["3", "2", "1"]
+    assert [message["raw"]["data"] for message in newest["items"]] == ["3", "2", "1"]
     rest = page(http, channel, limit=3, cursor=newest["next_cursor"])
-    assert [each["raw"]["data"] for each in rest["items"]] == ["0"]
+    assert [message["raw"]["data"] for message in rest["items"]] == ["0"]
     first = page(http, channel, limit=3, start="earliest")
-    assert [each["raw"]["data"] for each in first["items"]] == ["0", "1", "2"]
+    assert [message["raw"]["data"] for message in first["items"]] == ["0", "1", "2"]
 
 
 def test_a_recreated_topic_is_neither_read_nor_written(
@@ -468,15 +475,15 @@ class TestExactlyOnce:
                 writer.write({"id": 5})
                 writer.flush()
 
-                found = page(http, channel)
-                assert ids(found) == [4, 2, 1]
-                assert {each["committed"] for each in found["items"]} == {True}
-                (partition,) = found["partitions"]
+                message_page = page(http, channel)
+                assert ids(message_page) == [4, 2, 1]
+                assert {message["committed"] for message in message_page["items"]} == {True}
+                (partition,) = message_page["partitions"]
                 assert (partition["stable_offset"], partition["end_offset"]) == (4, 5)
 
-                found = page(http, channel, uncommitted=True)
-                assert ids(found) == [5, 4, 3, 2, 1]
-                flags = [each["committed"] for each in found["items"]]
+                message_page = page(http, channel, uncommitted=True)
+                assert ids(message_page) == [5, 4, 3, 2, 1]
+                flags = [message["committed"] for message in message_page["items"]]
                 assert flags == [False, True, False, True, True]
 
                 assert ids(page(http, channel, start="earliest", limit=3)) == [1, 2, 4]
@@ -496,8 +503,8 @@ class TestExactlyOnce:
                 while not times or times[0] == times[-2]:
                     writer.write({"id": 2})
                     writer.flush()
-                    found = page(http, channel, uncommitted=True, limit=500)
-                    times = [message["timestamp"] for message in found["items"]]
+                    message_page = page(http, channel, uncommitted=True, limit=500)
+                    times = [message["timestamp"] for message in message_page["items"]]
                 response = http.get(
                     f"/v1/channels/{channel.name}/messages/offsets", params={"since": times[0]}
                 )
@@ -512,8 +519,10 @@ class TestExactlyOnce:
         with channel.writer(group="job", partition=0) as writer, writer.batch("one"):
             writer.write({"id": 1})
         text = f"{order},0:{10**19 - 1}".encode()
-        found = page(http, channel, cursor=base64.urlsafe_b64encode(text).decode().rstrip("="))
-        assert ids(found) == ([1] if order == "n" else [])
+        message_page = page(
+            http, channel, cursor=base64.urlsafe_b64encode(text).decode().rstrip("=")
+        )
+        assert ids(message_page) == ([1] if order == "n" else [])
 
     def test_a_channel_without_commits_has_only_uncommitted_messages(
         self, http: httpx.Client, channel: Channel, topics: Topics
@@ -547,7 +556,7 @@ class TestExactlyOnce:
         assert (entry["fields"], created["action"]) == (written_to, "create")
         http.post(path, json={"records": [{"id": 3}]}).raise_for_status()
         with channel.reader(until="now") as reader:
-            assert sorted(each["id"] for each in reader) == [1, 2, 3]
+            assert sorted(record["id"] for record in reader) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("format_", ["avro", "arrow", "json"])
@@ -562,13 +571,13 @@ def test_records_are_written_as_their_readers_expect(
     assert response.status_code == 201, response.text
     written = response.json()
     assert written["batch"] is None
-    assert sum(each["records"] for each in written["messages"]) == 2
+    assert sum(message["records"] for message in written["messages"]) == 2
     with channel.reader(until="now") as reader:
         assert list(reader) == [{"id": BIG, "carrier": "UA"}, {"id": 2, "carrier": None}]
-    found = page(http, channel)
-    assert {each["key"]["data"] for each in found["items"]} == {"UA"}
-    assert sorted(places(found)) == sorted(
-        (each["partition"], each["offset"]) for each in written["messages"]
+    message_page = page(http, channel)
+    assert {message["key"]["data"] for message in message_page["items"]} == {"UA"}
+    assert sorted(places(message_page)) == sorted(
+        (message["partition"], message["offset"]) for message in written["messages"]
     )
 
 
@@ -578,9 +587,10 @@ def test_a_key_takes_the_partition_that_writers_give_it(
     channel = channel_of(gateway, partitions=8)
     numbers = range(5)
     with channel.writer(key="id") as writer:
-        writer.write([{"id": each} for each in numbers])
+        writer.write([{"id": number} for number in numbers])
     by_writer = {
-        each["records"][0]["id"]: each["partition"] for each in page(http, channel)["items"]
+        message["records"][0]["id"]: message["partition"]
+        for message in page(http, channel)["items"]
     }
     path = f"/v1/channels/{channel.name}/messages"
     for number in numbers:
@@ -620,7 +630,7 @@ def test_a_key_that_is_larger_than_a_message_is_refused_and_leaves_no_batch_open
     assert "raise the topic's max.message.bytes" in response.json()["detail"]
     if delivery == "exactly_once":
         commits = http.get(f"{path}/commits").json()
-        assert [each["state"] for each in commits["commits"]] == ["aborted"]
+        assert [commit["state"] for commit in commits["commits"]] == ["aborted"]
         assert commits["open"] == []
 
 
@@ -631,7 +641,7 @@ def test_tombstones_and_bytes_are_written_to_channels_of_bytes(
     channel = channel_of(gateway, None, format="bytes")
     body = {"records": [{"value": "AP8="}, {"value": None}], "partition": 0, "key": "k"}
     http.post(f"/v1/channels/{channel.name}/messages", json=body).raise_for_status()
-    assert [each["records"] for each in page(http, channel)["items"]] == [
+    assert [message["records"] for message in page(http, channel)["items"]] == [
         [{"value": None}],
         [{"value": "AP8="}],
     ]

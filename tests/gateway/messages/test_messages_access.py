@@ -34,11 +34,11 @@ def test_reading_needs_read_and_writing_needs_write(rig: Rig) -> None:
         "manage:fl": (False, False),
         "manage:trains": (True, True),
     }.items():
-        found = responses(rig, rig.token(scope))
-        assert tuple(each.status_code == 403 for each in found) == forbidden, scope
+        attempted = responses(rig, rig.token(scope))
+        assert tuple(response.status_code == 403 for response in attempted) == forbidden, scope
         searched = rig.http.get(SEARCH, headers=rig.token(scope))
         assert (searched.status_code == 403) == forbidden[0], scope
-    assert [each.status_code for each in responses(rig, {})] == [401, 401]
+    assert [response.status_code for response in responses(rig, {})] == [401, 401]
 
 
 def test_without_kafka_both_are_unavailable_and_say_so(rig: Rig) -> None:
@@ -51,9 +51,9 @@ def test_without_kafka_both_are_unavailable_and_say_so(rig: Rig) -> None:
 
 
 def test_a_channel_without_a_topic_is_not_ready(rig: Rig) -> None:
-    assert [code(each) for each in responses(rig, {})] == ["channel_not_found"] * 2
+    assert [code(response) for response in responses(rig, {})] == ["channel_not_found"] * 2
     rig.put("flights").raise_for_status()
-    assert [code(each) for each in responses(rig, {})] == ["channel_not_ready"] * 2
+    assert [code(response) for response in responses(rig, {})] == ["channel_not_ready"] * 2
     assert code(rig.http.get(SEARCH)) == "channel_not_ready"
 
 
@@ -98,8 +98,8 @@ def test_concurrent_and_waiting_reads_are_limited(rig: Rig) -> None:
             statuses.append(http.get(PATH).status_code)
 
     threads = [threading.Thread(target=fetch_messages) for _ in range(24)]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     for _ in range(4):
         assert running.acquire(timeout=60)
     refused = 24 - 4 - 16
@@ -109,8 +109,8 @@ def test_concurrent_and_waiting_reads_are_limited(rig: Rig) -> None:
     assert rig.http.get("/v1/channels/flights").status_code == 200
     assert not running.acquire(blocking=False)
     goes_on.set()
-    for each in threads:
-        each.join(60)
+    for thread in threads:
+        thread.join(60)
     assert sorted(statuses) == [500] * 20 + [503] * refused
 
 

@@ -210,7 +210,7 @@ def test_a_search_is_limited_to_a_partition_and_to_times(
     assert producer.flush(30) == 0
 
     def values(**params: Any) -> list[int]:
-        return [int(each["raw"]["data"]) for each in search(http, channel, **params).messages]
+        return [int(message["raw"]["data"]) for message in search(http, channel, **params).messages]
 
     assert values(partition=1) == list(range(19, 0, -2))
     times = {"since": "1970-01-01T00:16:45Z", "until": "1970-01-01T00:16:50Z"}
@@ -234,7 +234,7 @@ def test_committed_messages_are_searched_and_others_on_request(
             writer.flush()
             assert search(http, channel, text="UA").ids == [1]
             both = search(http, channel, text="UA", uncommitted=True)
-            assert [(each["committed"], each["offset"]) for each in both.messages] == [
+            assert [(message["committed"], message["offset"]) for message in both.messages] == [
                 *((False, 1), (True, 0)),
             ]
         with following(http, channel, since="2001-01-01T00:00:00Z") as lines:

@@ -28,7 +28,7 @@ def message(partition: int, offset: int, timestamp_ms: int | None = 0) -> ReadMe
 @st.composite
 def logs(draw: st.DrawFn) -> dict[int, tuple[list[ReadMessage], tuple[Interval, ...]]]:
     """By partition, messages with gaps, and runs that each contain some of them."""
-    found = {}
+    log = {}
     for partition in range(draw(st.integers(1, 4))):
         offsets = sorted(draw(st.sets(st.integers(0, 5_000), max_size=40)))
         times = draw(st.lists(st.integers(0, 50), min_size=len(offsets), max_size=len(offsets)))
@@ -37,8 +37,8 @@ def logs(draw: st.DrawFn) -> dict[int, tuple[list[ReadMessage], tuple[Interval, 
         cuts = sorted(draw(st.sets(st.integers(0, 5_001), min_size=2, max_size=12)))
         runs = tuple(Interval(*pair) for pair in zip(cuts[::2], cuts[1::2], strict=False))
         messages = [message(partition, *pair) for pair in zip(offsets, times, strict=True)]
-        found[partition] = (messages, runs)
-    return found
+        log[partition] = (messages, runs)
+    return log
 
 
 def views_of(log: dict[int, Any]) -> dict[int, PartitionView]:
@@ -54,16 +54,16 @@ def run(progress: ReadProgress, log: dict[int, Any], stops: Sequence[int | None]
     while windows := progress.windows():
         selected = progress.selection()
         stop = left.pop() if left else None
-        read = {each: interval.end for each, interval in windows.items()}
+        read = {partition: interval.end for partition, interval in windows.items()}
         returned = 0
         for partition, (first, end) in windows.items():
-            for each in log[partition][0]:
-                if first <= each.offset < end:
+            for read_message in log[partition][0]:
+                if first <= read_message.offset < end:
                     if returned == stop:
-                        read[partition] = min(read[partition], each.offset)
+                        read[partition] = min(read[partition], read_message.offset)
                         break
                     returned += 1
-                    selected.add(each)
+                    selected.add(read_message)
         progress.record(windows, selected, read)
 
 
@@ -95,9 +95,11 @@ def test_pages_show_each_visible_message_once_and_in_order(
         stops = stops[:-1]
     for partition, (messages, runs) in log.items():
         visible = [
-            each for each in messages if any(first <= each.offset < end for first, end in runs)
+            read_message
+            for read_message in messages
+            if any(first <= read_message.offset < end for first, end in runs)
         ]
-        mine = [each for each in shown if each.partition == partition]
+        mine = [read_message for read_message in shown if read_message.partition == partition]
         assert (list(reversed(mine)) if newest else mine) == visible
 
 
@@ -105,44 +107,53 @@ def test_pages_show_each_visible_message_once_and_in_order(
 def test_a_page_has_the_newest_messages_of_all_partitions(log: dict[int, Any], limit: int) -> None:
     """Windows by time, for increasing timestamps and offsets without gaps."""
     for messages, _ in log.values():
-        times = sorted(each.timestamp_ms or 0 for each in messages)
+        times = sorted(read_message.timestamp_ms or 0 for read_message in messages)
         messages[:] = [
-            message(each.partition, 5_001 - number, at)
-            for number, each, at in zip(range(len(messages), 0, -1), messages, times, strict=True)
+            message(read_message.partition, 5_001 - number, at)
+            for number, read_message, at in zip(
+                range(len(messages), 0, -1), messages, times, strict=True
+            )
         ]
-    whole = {each: (messages, (Interval(0, 5_001),)) for each, (messages, _) in log.items()}
+    whole = {
+        partition: (messages, (Interval(0, 5_001),)) for partition, (messages, _) in log.items()
+    }
     progress = ReadProgress(
         views=views_of(whole), at=dict.fromkeys(whole, 5_001), newest=True, limit=limit
     )
     run(progress, whole, ())
-    times = [each.timestamp_ms or 0 for each in progress.messages()]
-    everything = [each.timestamp_ms for messages, _ in whole.values() for each in messages]
+    times = [read_message.timestamp_ms or 0 for read_message in progress.messages()]
+    everything = [
+        read_message.timestamp_ms for messages, _ in whole.values() for read_message in messages
+    ]
     assert times == sorted(everything, reverse=True)[:limit]
 
 
 @pytest.mark.parametrize("newest", [False, True])
 def test_messages_of_one_time_have_the_same_order_on_pages_of_any_size(newest: bool) -> None:
-    log = {each: ([message(each, 0), message(each, 1)], (Interval(0, 2),)) for each in range(3)}
+    log = {
+        partition: ([message(partition, 0), message(partition, 1)], (Interval(0, 2),))
+        for partition in range(3)
+    }
 
     def shown(limit: int) -> list[tuple[int, int]]:
-        found: list[ReadMessage] = []
+        messages: list[ReadMessage] = []
         start: StartPoint | None = StartPoint(bounds=dict.fromkeys(log, 2 if newest else 0))
         while start is not None:
             at = dict(start.bounds or {})
             progress = ReadProgress(views=views_of(log), at=at, newest=newest, limit=limit)
             run(progress, log, ())
-            found += progress.messages()
+            messages += progress.messages()
             start = progress.following()
-        return [(each.partition, each.offset) for each in found]
+        return [(read_message.partition, read_message.offset) for read_message in messages]
 
     assert shown(1) == shown(10)
 
 
 def test_a_truncated_round_is_reported_and_the_next_page_continues() -> None:
-    log = {0: ([message(0, each) for each in range(10)], (Interval(0, 10),))}
+    log = {0: ([message(0, offset) for offset in range(10)], (Interval(0, 10),))}
     progress = ReadProgress(views=views_of(log), at={0: 0}, newest=False, limit=10)
     run(progress, log, [4])
-    assert [each.offset for each in progress.messages()] == [0, 1, 2, 3]
+    assert [read_message.offset for read_message in progress.messages()] == [0, 1, 2, 3]
     assert progress.ended == "time"
     assert progress.following() == StartPoint(newest_first=False, bounds={0: 4})
 
