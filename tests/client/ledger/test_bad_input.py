@@ -47,7 +47,7 @@ def batch_of(channel: Channel, ledger: LedgerView, key: str = "k", **options: An
 
 
 def written(*intervals: tuple[int, int], partition: int = 0) -> WrittenRecords:
-    listed = tuple(Interval(*each) for each in intervals)
+    listed = tuple(Interval(*bounds) for bounds in intervals)
     count = sum(end - first for first, end in listed)
     return WrittenRecords(manifest={partition: listed}, counts={partition: count})
 

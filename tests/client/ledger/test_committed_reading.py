@@ -22,7 +22,7 @@ BOTH = pytest.mark.usefixtures("each_stream")
 
 
 def ids(records: Any) -> list[int]:
-    return [each["id"] for each in records]
+    return [record["id"] for record in records]
 
 
 def fail_after(channel: Channel, count: int, first: int) -> None:
@@ -53,8 +53,8 @@ def test_each_format_and_kind_of_reading_gives_committed_records_once(
     with channel.reader(until="now") as reader:
         assert sorted(ids(reader)) == [*range(200)]
     with channel.reader(until="now") as reader:
-        found = [row for batch in reader.batches() for row in batch.to_pylist()]
-        assert sorted(ids(found)) == [*range(200)]
+        rows = [row for batch in reader.batches() for row in batch.to_pylist()]
+        assert sorted(ids(rows)) == [*range(200)]
     with channel.reader(until="now") as reader:
         assert sorted(ids(reader.read(1000, timeout=None))) == [*range(200)]
         assert reader.lag() == dict.fromkeys(range(3), 0)
@@ -71,7 +71,9 @@ def test_reading_until_finished_ends_although_failed_records_are_last(
         with channel.writer() as writer:
             writer.write(readings(100))
         fail_after(channel, 50, 1000)
-        channel.dismiss(*[each.id for each in channel.endpoints() if each.state == "error"])
+        channel.dismiss(
+            *[endpoint.id for endpoint in channel.endpoints() if endpoint.state == "error"]
+        )
         assert ids(reader) == [*range(100)]
         assert reader.finished
 
@@ -123,7 +125,9 @@ def test_members_of_a_dynamic_group_read_committed_records_once(new_ledgered: Ne
                 writer.flush()
                 seen += ids(first.read(50, timeout=None))
             fail_after(channel, 50, 1000)
-            channel.dismiss(*[each.id for each in channel.endpoints() if each.state == "error"])
+            channel.dismiss(
+                *[endpoint.id for endpoint in channel.endpoints() if endpoint.state == "error"]
+            )
         first.commit()
         with channel.reader(group="g", dynamic=True) as second:
             finished: list[int] = []
@@ -265,7 +269,7 @@ def test_a_snapshot_reads_the_channel_as_of_a_commit(new_ledgered: NewChannel) -
             writer.flush()
             until(lambda: datetime.now(UTC) > channel.commits().events[0].at)
             moments.append(datetime.now(UTC))
-    numbers = [each.number for each in reversed(channel.commits().events)]
+    numbers = [event.number for event in reversed(channel.commits().events)]
     assert len(numbers) == 3
     for count, (number, moment) in enumerate(zip(numbers, moments, strict=True), 1):
         for snapshot in (number, moment):
@@ -294,7 +298,7 @@ def test_a_snapshot_of_which_retention_has_removed_records_is_refused(
             writer.flush()
             until(lambda: datetime.now(UTC) > channel.commits().events[0].at)
             moments.append(datetime.now(UTC))
-    first, second, third = [each.number for each in reversed(channel.commits().events)]
+    first, second, third = [event.number for event in reversed(channel.commits().events)]
     with channel.reader(snapshot=first) as reader:
         end = reader.end_offsets()[0]
     topics.truncate(channel.connection("read").topic_name, 0, end)

@@ -50,7 +50,7 @@ class GivenVisibility(Visibility):
 
     def commit(self, runs: Runs, *, stable: Mapping[int, int] | None = None) -> None:
         """Make runs visible; `stable` is the end of the last ones, unless given."""
-        ends = {p: found[-1][1] for p, found in runs.items() if found}
+        ends = {p: intervals[-1][1] for p, intervals in runs.items() if intervals}
         with self._changed:
             self.number += 1
             self.visible_end = {**self.visible_end, **ends}
@@ -60,7 +60,10 @@ class GivenVisibility(Visibility):
                 number=self.number,
                 stable={**self.runs.stable, **(ends if stable is None else stable)},
                 visible_end=self.visible_end,
-                runs={p: tuple(Interval(*each) for each in found) for p, found in runs.items()},
+                runs={
+                    p: tuple(Interval(*bounds) for bounds in intervals)
+                    for p, intervals in runs.items()
+                },
             )
             self.runs.add(response)
             self._changed.notify_all()
@@ -131,8 +134,8 @@ def test_batches_hold_committed_records_only(new_rig: NewRig) -> None:
     # Ten records a message.
     rig.visibility.commit({0: [(0, 1), (2, 3)], 1: [(1, 4)]})
     with rig.reader() as reader:
-        found = [row["id"] for batch in reader.batches() for row in batch.to_pylist()]
-    assert sorted(found) == [*range(10), *range(20, 30), *range(50, 80)]
+        ids = [row["id"] for batch in reader.batches() for row in batch.to_pylist()]
+    assert sorted(ids) == [*range(10), *range(20, 30), *range(50, 80)]
 
 
 def test_uncommitted_messages_are_not_decoded(rig: Rig) -> None:
@@ -150,12 +153,12 @@ def test_nothing_at_or_above_stable_is_read_before_it_is_committed(rig: Rig) -> 
     rig.write(100)
     rig.visibility.commit({0: [(0, 30)]})
     with rig.reader(until=None) as reader:
-        assert [each["id"] for each in reader.read(30, timeout=None)] == [*range(30)]
+        assert [record["id"] for record in reader.read(30, timeout=None)] == [*range(30)]
         assert reader.read(1, timeout=0.3) == []
         assert reader.position() == {0: Position(offset=30)}
         assert reader.lag() == {0: 0}
         rig.visibility.commit({0: [(50, 70)]})
-        assert [each["id"] for each in reader.read(20, timeout=None)] == [*range(50, 70)]
+        assert [record["id"] for record in reader.read(20, timeout=None)] == [*range(50, 70)]
         assert reader.position() == {0: Position(offset=70)}
 
 
@@ -189,7 +192,7 @@ def test_a_run_above_stable_waits_for_the_batch_before_it(rig: Rig) -> None:
         assert len(reader.read(10, timeout=None)) == 10
         assert reader.read(1, timeout=0.3) == []
         rig.visibility.commit({0: [(10, 20), (20, 40)]})
-        assert [each["id"] for each in reader.read(30, timeout=None)] == [*range(10, 40)]
+        assert [record["id"] for record in reader.read(30, timeout=None)] == [*range(10, 40)]
 
 
 @pytest.mark.long
@@ -200,13 +203,15 @@ def test_partitions_go_on_independently(new_rig: NewRig) -> None:
         rig.write(3000, partition * 10_000, partition)
     rig.visibility.commit({0: [(0, 100)], 1: [(0, 3000)]})
     with rig.reader(until=None) as reader:
-        first = {each["id"] for each in reader.read(3100, timeout=None)}
+        first = {record["id"] for record in reader.read(3100, timeout=None)}
         assert first == {*range(100), *range(10_000, 13_000)}
         assert reader.read(1, timeout=0.2) == []
         rig.visibility.commit({2: [(1000, 1500)]})
-        assert {each["id"] for each in reader.read(500, timeout=None)} == {*range(21_000, 21_500)}
+        assert {record["id"] for record in reader.read(500, timeout=None)} == {
+            *range(21_000, 21_500)
+        }
         rig.visibility.commit({0: [(100, 3000)], 2: [(2000, 3000)]})
-        rest = {each["id"] for each in reader.read(3900, timeout=None)}
+        rest = {record["id"] for record in reader.read(3900, timeout=None)}
         assert rest == {*range(100, 3000), *range(22_000, 23_000)}
 
 
@@ -224,9 +229,9 @@ def test_commits_while_reading_are_read_in_order_and_once(rig: Rig) -> None:
         assert len(list(reader)) == 7
     with rig.reader(until=None) as reader:
         committer.start()
-        found = [each["id"] for each in reader.read(5000, timeout=None)]
+        ids = [record["id"] for record in reader.read(5000, timeout=None)]
         committer.join()
-        assert found == [*range(5000)]
+        assert ids == [*range(5000)]
 
 
 @pytest.mark.long
@@ -245,12 +250,12 @@ def test_a_missing_committed_offset_is_an_error(rig: Rig) -> None:
     rig.visibility.commit({0: [(0, 5), (6, 12)]})
     with rig.reader() as reader:
         for _ in range(2):
-            found = reader.read(20, timeout=None) if not reader.position()[0].offset else []
-            assert [each["id"] for each in found] == [*range(len(found))]
+            records = reader.read(20, timeout=None) if not reader.position()[0].offset else []
+            assert [record["id"] for record in records] == [*range(len(records))]
             with pytest.raises(RecordsLost, match=r"partition 0.*offset 6 .*seek to \{0: 7\}"):
                 reader.read(20, timeout=None)
         reader.seek({0: 7})
-        assert [each["id"] for each in reader] == [*range(5, 10)]
+        assert [record["id"] for record in reader] == [*range(5, 10)]
 
 
 @BOTH
@@ -276,7 +281,7 @@ def test_records_that_retention_removed_are_out_of_range(rig: Rig) -> None:
             reader.read(100, timeout=None)
         assert reader.position() == {0: Position(offset=50)}
         reader.seek({0: 80})
-        assert [each["id"] for each in reader.read(20, timeout=None)] == [*range(80, 100)]
+        assert [record["id"] for record in reader.read(20, timeout=None)] == [*range(80, 100)]
 
 
 def test_bounds_are_those_of_committed_records(rig: Rig) -> None:
@@ -304,7 +309,7 @@ def test_reading_until_now_waits_for_the_batch_before_the_end(rig: Rig) -> None:
         assert reader.read(1, timeout=0.3) == []
         assert not reader.finished
         rig.visibility.commit({0: [(20, 40), (60, 70)]})
-        assert [each["id"] for each in reader] == [*range(20, 40)]
+        assert [record["id"] for record in reader] == [*range(20, 40)]
         assert reader.finished
 
 

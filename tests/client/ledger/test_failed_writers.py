@@ -19,7 +19,7 @@ def brief(channel: Channel, brief_replacement: None) -> Channel:
 
 
 def ids(records: Any) -> list[int]:
-    return sorted(each["id"] for each in records)
+    return sorted(record["id"] for record in records)
 
 
 def run(channel: Channel, *keys: str, fails_in: str | None = None, **place: Any) -> None:
@@ -37,7 +37,7 @@ def run(channel: Channel, *keys: str, fails_in: str | None = None, **place: Any)
 def test_a_failed_job_is_ignored_once_its_retry_has_committed_its_keys(brief: Channel) -> None:
     run(brief, "day-1", "day-2", fails_in="day-2")
     run(brief, "day-1", "day-2")
-    assert [each.settled for each in brief.endpoints()] == ["all", None]
+    assert [endpoint.settled for endpoint in brief.endpoints()] == ["all", None]
     assert ids(brief.reader()) == [*range(10)]
     assert ids(brief.reader(group="down")) == [*range(10)]
     with InputPort(brief, sequential=True) as port:
@@ -97,7 +97,7 @@ def test_a_repeated_job_with_other_records_does_not_spoil_its_channel(brief: Cha
     run(brief, "day-1")
     with suppress(ReplayMismatch), brief.writer() as writer, writer.batch("day-1", owner="job"):
         writer.write(readings(3))
-    assert [each.state for each in brief.endpoints()] == ["closed", "error"]
+    assert [endpoint.state for endpoint in brief.endpoints()] == ["closed", "error"]
     assert ids(brief.reader()) == [*range(5)]
 
 

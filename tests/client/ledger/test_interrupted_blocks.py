@@ -152,7 +152,7 @@ def test_an_interrupt_of_a_batch_loses_nothing_that_flush_acknowledges(
     visible = ledger.ids(channel)
     assert len(visible) == len(set(visible))
     assert acknowledged <= set(visible)
-    assert not {each for each in visible if each % 2} - acknowledged
+    assert not {id_ for id_ in visible if id_ % 2} - acknowledged
     assert usable > refused
     assert ledger.open_keys(channel) == []
 
@@ -261,7 +261,7 @@ def test_an_interrupt_of_closing_a_reader_keeps_its_commit(
         reader.close()
         if not interrupt.came:
             break
-    states = [each.state for each in channel.endpoints() if each.role == "reader"]
+    states = [endpoint.state for endpoint in channel.endpoints() if endpoint.role == "reader"]
     assert set(states) <= {"closed", "error"}
 
 

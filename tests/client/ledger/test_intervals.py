@@ -101,7 +101,9 @@ def test_offsets_do_not_go_back_in_the_next_batch_either() -> None:
     )
 )
 def test_the_intervals_hold_exactly_the_reported_offsets(offsets: dict[int, list[int]]) -> None:
-    reported = [(partition, each) for partition in offsets for each in sorted(offsets[partition])]
+    reported = [
+        (partition, offset) for partition in offsets for offset in sorted(offsets[partition])
+    ]
     written = delivered(reported)
     listed = [
         (partition, offset)
@@ -122,7 +124,9 @@ def test_the_intervals_hold_exactly_the_reported_offsets(offsets: dict[int, list
 def test_messages_reported_in_any_order_are_the_same_intervals(
     offsets: dict[int, set[int]], random: Random, max_loose: int
 ) -> None:
-    reported = [(partition, each) for partition in offsets for each in sorted(offsets[partition])]
+    reported = [
+        (partition, offset) for partition in offsets for offset in sorted(offsets[partition])
+    ]
     expected = delivered(reported)
     random.shuffle(reported)
     intervals = DeliveredIntervals(max_loose=max_loose)

@@ -67,10 +67,10 @@ def opened(
     script: Script, calls: LedgerCalls, connection: Connection, **options: Any
 ) -> Visibility:
     script.response(200, body(1), ETag='"1"')
-    found = visibility_of(calls, connection, grace_s=60.0, **options)
-    assert found is not None
-    found.acquire()
-    return found
+    visibility = visibility_of(calls, connection, grace_s=60.0, **options)
+    assert visibility is not None
+    visibility.acquire()
+    return visibility
 
 
 def test_an_at_least_once_channel_makes_no_request(
@@ -101,24 +101,24 @@ def test_readers_of_a_process_share_it(
 def test_many_waiting_readers_are_one_request(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
-    found = opened(script, calls, connection)
+    visibility = opened(script, calls, connection)
     woken: list[bool] = []
 
     def wait() -> None:
-        while not found.wait(1, 5.0):
+        while not visibility.wait(1, 5.0):
             pass
         woken.append(True)
 
     # Every request gets one of these; more than one would leave none for the test.
     script.response(200, body(2), ETag='"2"')
     threads = [threading.Thread(target=wait) for _ in range(20)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(30)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
     assert len(woken) == 20
-    assert found.number == 2
-    assert found.runs.stable_of(0) == 20
+    assert visibility.number == 2
+    assert visibility.runs.stable_of(0) == 20
     polls = [path for _, path, headers in script.requests if headers.get("If-None-Match") == '"1"']
     assert len(polls) == 1
     assert "wait=20" in polls[0]
@@ -127,24 +127,26 @@ def test_many_waiting_readers_are_one_request(
 def test_after_a_failed_start_of_its_thread_the_next_wait_sees_commits(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
-    found = opened(script, calls, connection)
+    visibility = opened(script, calls, connection)
     script.response(200, body(2), ETag='"2"')
     with no_threads("sluiceway-commits"), pytest.raises(RuntimeError, match="new thread"):
-        found.wait(1, 0.0)
-    assert found.wait(1, 30.0)
-    assert found.runs.stable_of(0) == 20
+        visibility.wait(1, 0.0)
+    assert visibility.wait(1, 30.0)
+    assert visibility.runs.stable_of(0) == 20
 
 
 def test_nothing_waits_for_commits_after_the_last_reader(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
-    found, before = opened(script, calls, connection), set(threading.enumerate())
+    visibility, before = opened(script, calls, connection), set(threading.enumerate())
     script.response(200, body(2), ETag='"2"')
-    assert found.wait(1, 30.0)
+    assert visibility.wait(1, 30.0)
     (waiting,) = (
-        each for each in set(threading.enumerate()) - before if each.name == "sluiceway-commits"
+        thread
+        for thread in set(threading.enumerate()) - before
+        if thread.name == "sluiceway-commits"
     )
-    found.release()
+    visibility.release()
     # Without a release, it would be there for half a minute.
     waiting.join(20)
     assert not waiting.is_alive()
@@ -157,12 +159,14 @@ def test_a_snapshot_knows_which_of_its_records_retention_has_removed(
     runs = {"0": [[2, 10]], "1": [[5, 10]]}
     response = body(2, stable=ends, visible_end=ends, runs=runs, removed=[1])
     script.response(200, response)
-    found = visibility_of(calls, connection, grace_s=60.0, snapshot=2)
-    assert found is not None
-    lost = found.removed_records({0: 2, 1: 5})
-    assert [(p, each.offset, each.begin, each.end) for p, each in lost.items()] == [(1, 4, 5, 10)]
-    lost = found.removed_records({0: 4, 1: 12})
-    assert [(p, each.offset, each.begin, each.end) for p, each in lost.items()] == [
+    visibility = visibility_of(calls, connection, grace_s=60.0, snapshot=2)
+    assert visibility is not None
+    lost = visibility.removed_records({0: 2, 1: 5})
+    assert [(p, error.offset, error.begin, error.end) for p, error in lost.items()] == [
+        (1, 4, 5, 10)
+    ]
+    lost = visibility.removed_records({0: 4, 1: 12})
+    assert [(p, error.offset, error.begin, error.end) for p, error in lost.items()] == [
         (0, 2, 4, 10),
         (1, 5, 12, 12),
     ]
@@ -183,7 +187,7 @@ def test_a_snapshot_before_a_repair_that_removed_its_records_is_refused(
     assert visibility_of(calls, connection, grace_s=60.0, snapshot=4) is not None
 
 
-def known(number: int, at: str | None, **others: Any) -> dict[str, Any]:
+def body_known_at(number: int, at: str | None, **others: Any) -> dict[str, Any]:
     return body(number, at=f"2026-11-25T00:00:0{number}.000Z", known_at=at, **others)
 
 
@@ -202,23 +206,23 @@ def test_a_restored_database_is_an_error(
     number: int,
     known_at: str | None,
 ) -> None:
-    script.response(200, known(2, None), ETag='"2"')
-    found = visibility_of(calls, connection, grace_s=60.0)
-    assert isinstance(found, CommittedRuns)
-    script.response(200, known(3, "2026-11-25T00:00:02.000Z"), ETag='"3"')
-    found.refresh()
-    assert found.number == 3
+    script.response(200, body_known_at(2, None), ETag='"2"')
+    visibility = visibility_of(calls, connection, grace_s=60.0)
+    assert isinstance(visibility, CommittedRuns)
+    script.response(200, body_known_at(3, "2026-11-25T00:00:02.000Z"), ETag='"3"')
+    visibility.refresh()
+    assert visibility.number == 3
     # The gateway has pruned that snapshot.
-    script.response(200, known(3, None), ETag='"3"')
-    found.refresh()
-    script.response(200, known(number, known_at), ETag='"n"')
+    script.response(200, body_known_at(3, None), ETag='"3"')
+    visibility.refresh()
+    script.response(200, body_known_at(number, known_at), ETag='"n"')
     with pytest.raises(Conflict, match=r"does not know the commit 3 .* restored") as caught:
-        found.refresh()
+        visibility.refresh()
     assert (caught.value.code, caught.value.retriable) == ("ledger_restored", False)
     assert ["known=" in path for _, path, _ in script.requests] == [False, True, True, True]
-    script.response(200, known(number, None))
+    script.response(200, body_known_at(number, None))
     opened = visibility_of(calls, connection, grace_s=60.0)
-    assert opened is not found
+    assert opened is not visibility
 
 
 def test_an_older_answer_does_not_go_back(
@@ -233,26 +237,26 @@ def test_an_older_answer_does_not_go_back(
             response = super().all_committed(*args, **named)
             if not self.overtaking:
                 self.overtaking = True
-                found.refresh()
+                committed.refresh()
             return response
 
-    found = CommittedRuns(Overtaken(script.transport(timeout_s=0.5)), connection, grace_s=60.0)
+    committed = CommittedRuns(Overtaken(script.transport(timeout_s=0.5)), connection, grace_s=60.0)
     script.response(200, body(2), ETag='"2"')
     script.response(200, body(3), ETag='"3"')
-    found.refresh()
-    assert (found.number, found.runs.stable_of(0), found.visible_end[0]) == (3, 30, 30)
+    committed.refresh()
+    assert (committed.number, committed.runs.stable_of(0), committed.visible_end[0]) == (3, 30, 30)
 
 
 def test_new_partitions_are_requested_from_their_begin(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
-    found = opened(script, calls, connection)
+    visibility = opened(script, calls, connection)
     grown = {"stable": {"0": 20, "1": 0, "2": 5}, "runs": {"0": [[10, 20]], "1": []}}
     script.response(200, body(2, **grown), ETag='"2"')
     script.response(200, body(2, **{**grown, "runs": {**grown["runs"], "2": [[0, 5]]}}), ETag='"2"')
-    found.refresh()
+    visibility.refresh()
     assert "2%3A0" in script.requests[-1][1]
-    assert found.runs.next_run(2, 0) == (0, 5)
+    assert visibility.runs.next_run(2, 0) == (0, 5)
 
 
 def test_a_recreated_topic_is_refused(
@@ -315,34 +319,34 @@ def test_an_outage_is_raised_to_waiting_readers_after_the_grace(
     kind: type[GatewayError],
 ) -> None:
     now_s = [1000.0]
-    found = CommittedRuns(calls, connection, grace_s=60.0, monotonic=lambda: now_s[0])
+    visibility = CommittedRuns(calls, connection, grace_s=60.0, monotonic=lambda: now_s[0])
     script.problem(status, code)
-    found.follow_once(calls)
-    assert not found.wait(found.number, 0.0)
+    visibility.follow_once(calls)
+    assert not visibility.wait(visibility.number, 0.0)
     now_s[0] = 1061.0
     with pytest.raises(kind):
-        found.wait(-1, 1.0)
+        visibility.wait(-1, 1.0)
 
 
 def test_other_failures_are_raised_at_once_and_the_next_wait_tries_again(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
-    found = opened(script, calls, connection)
+    visibility = opened(script, calls, connection)
     script.problem(409, "uid_mismatch")
     with pytest.raises(Conflict, match="uid_mismatch"):
-        found.wait(1, 30.0)
+        visibility.wait(1, 30.0)
     script.response(200, body(2), ETag='"2"')
-    while not found.wait(1, 5.0):
+    while not visibility.wait(1, 5.0):
         pass
-    assert found.number == 2
+    assert visibility.number == 2
 
 
 def test_a_snapshot_is_final(script: Script, calls: LedgerCalls, connection: Connection) -> None:
-    found = opened(script, calls, connection, snapshot=1)
+    visibility = opened(script, calls, connection, snapshot=1)
     assert "snapshot=1" in script.requests[0][1]
-    found.refresh()
-    assert not found.wait(1, 60.0)
-    assert found.visible_end == {0: 10, 1: 0}
+    visibility.refresh()
+    assert not visibility.wait(1, 60.0)
+    assert visibility.visible_end == {0: 10, 1: 0}
     assert len(script.requests) == 1
 
 
@@ -355,22 +359,22 @@ def test_the_present_has_whole_batches_above_stable(
 ) -> None:
     script.response(200, body(1, **HELD))
     script.response(200, body(1, **WHOLE))
-    found = visibility_of(calls, connection, grace_s=60.0, present=True)
-    assert found is not None
+    visibility = visibility_of(calls, connection, grace_s=60.0, present=True)
+    assert visibility is not None
     assert ["snapshot=1" in path for _, path, _ in script.requests] == [False, True]
-    assert found.visible_end == {0: 10, 1: 8000}
-    assert found.runs.between(1, 0, 9000) == (Interval(3, 8000),)
+    assert visibility.visible_end == {0: 10, 1: 8000}
+    assert visibility.runs.between(1, 0, 9000) == (Interval(3, 8000),)
     # Others may begin below the end, so a successor starts where everything is final.
-    assert found.resumable(1, Position(offset=8000)) == Position(offset=0)
-    assert found.resumable(0, Position(offset=7, records=2)) == Position(offset=7, records=2)
-    assert found.resumable(0, Position(offset=10, records=2)) == Position(offset=10)
+    assert visibility.resumable(1, Position(offset=8000)) == Position(offset=0)
+    assert visibility.resumable(0, Position(offset=7, records=2)) == Position(offset=7, records=2)
+    assert visibility.resumable(0, Position(offset=10, records=2)) == Position(offset=10)
 
 
 def test_the_present_without_open_batches_is_one_request(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
-    found = opened(script, calls, connection, present=True)
-    assert found.visible_end == {0: 10, 1: 0}
+    visibility = opened(script, calls, connection, present=True)
+    assert visibility.visible_end == {0: 10, 1: 0}
     assert len(script.requests) == 1
 
 
@@ -391,10 +395,14 @@ def test_a_snapshot_has_partitions_that_were_added_after_the_connection(
     runs = {"0": [[0, 10]], "1": [], "2": [[0, 4]], "3": [[0, 5]]}
     script.response(200, body(1, **grown))
     script.response(200, body(1, **grown, runs=runs))
-    found = visibility_of(calls, connection, grace_s=60.0, snapshot=1)
-    assert found is not None
+    snapshot = visibility_of(calls, connection, grace_s=60.0, snapshot=1)
+    assert snapshot is not None
     assert "from=0%3A0%2C1%3A0%2C2%3A0%2C3%3A0" in script.requests[1][1]
-    assert (found.partitions, found.runs.stable_of(2), found.runs.stable_of(3)) == (4, 4, 5)
+    assert (snapshot.partitions, snapshot.runs.stable_of(2), snapshot.runs.stable_of(3)) == (
+        4,
+        4,
+        5,
+    )
 
 
 def test_a_snapshot_can_be_given_by_time(
@@ -416,7 +424,7 @@ def test_other_snapshots_are_refused(
 def test_the_batch_that_hides_most_is_named(
     script: Script, calls: LedgerCalls, connection: Connection
 ) -> None:
-    found = opened(script, calls, connection)
+    visibility = opened(script, calls, connection)
     batches = [
         {
             "id": key,
@@ -433,7 +441,8 @@ def test_the_batch_that_hides_most_is_named(
         ETag='"2"',
     )
     assert (
-        found.held_back_by() == "the batch 'early' of 'job', open since 2026-01-02 03:04:05+0000,"
+        visibility.held_back_by()
+        == "the batch 'early' of 'job', open since 2026-01-02 03:04:05+0000,"
     )
     script.response(200, body(3), ETag='"3"')
-    assert found.held_back_by() is None
+    assert visibility.held_back_by() is None

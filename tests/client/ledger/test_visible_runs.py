@@ -23,7 +23,7 @@ def response(
         number=number,
         stable=stable,
         visible_end=stable,
-        runs={p: tuple(Interval(*each) for each in found) for p, found in runs.items()},
+        runs={p: tuple(Interval(*bounds) for bounds in intervals) for p, intervals in runs.items()},
     )
 
 
@@ -109,5 +109,7 @@ def test_responses_in_any_order_add_up_to_the_committed_runs(
         assert seen == everything
     for first in range(0, len(committed), 7):
         pieces = runs.between(0, first, len(committed))
-        assert {o for each in pieces for o in range(*each)} == {o for o in everything if o >= first}
+        assert {o for piece in pieces for o in range(*piece)} == {
+            o for o in everything if o >= first
+        }
         assert all(a.end < b.first for a, b in itertools.pairwise(pieces))

@@ -84,7 +84,7 @@ def test_attempts_of_several_processes_write_one_batch_and_the_losers_stay_invis
 ) -> None:
     request_ = request(channel)
     tasks = [WriteBatch(ledger.calls, pickle.loads(pickle.dumps(request_))) for _ in range(4)]  # noqa: S301
-    winner, loser, other, _ = (attempt(channel, each, 10 * n) for n, each in enumerate(tasks))
+    winner, loser, other, _ = (attempt(channel, task, 10 * n) for n, task in enumerate(tasks))
     assert len({task.opened.id for task in tasks}) == 1
     driver = WriteBatch(ledger.calls, request_)
     driver.open()

@@ -32,7 +32,7 @@ NewChannel = Callable[..., Channel]
 
 
 def numbers(*ranges: tuple[int, int]) -> list[int]:
-    return [each for first, end in ranges for each in range(first, end)]
+    return [number for first, end in ranges for number in range(first, end)]
 
 
 @pytest.mark.sample
@@ -351,10 +351,10 @@ def test_threads_share_a_writer_and_no_record_is_lost_or_doubled(
                 writer.flush()
 
         threads = [threading.Thread(target=work, args=(n * 200,)) for n in range(4)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     singles = [10_000 + start + n for start in range(0, 800, 10) for n in range(3)]
     assert ledger.ids(channel) == [*range(800), *singles]
 
@@ -428,7 +428,7 @@ def test_a_block_that_an_interrupt_has_ended_is_logged_by_its_outcome(
         with nullcontext() if answered else outage:
             writer.flush()
 
-    (message,) = (each for each in caplog.messages if "an interrupt ended a batch" in each)
+    (message,) = (line for line in caplog.messages if "an interrupt ended a batch" in line)
     if not committed:
         assert "none of its records are written" in message
     elif answered:
