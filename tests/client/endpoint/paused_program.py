@@ -36,7 +36,7 @@ def main(url: str) -> None:
         consumer.commit(offsets=[TopicPartition(names["confluent"], 0, 3)], asynchronous=False)
         read(dynamic, 20)
         read(fixed, 10)
-        writer.write([{"id": each, "station": None, "celsius": 0.5} for each in range(5)])
+        writer.write([{"id": number, "station": None, "celsius": 0.5} for number in range(5)])
         say(
             {
                 "confluent": consumer.memberid(),
@@ -50,33 +50,33 @@ def main(url: str) -> None:
         reported["confluent"] = {"commit": refused(consumer), "read": sorted(polled(consumer, 7))}
         reported["dynamic"] = {"commit": refused(dynamic), "read": read(dynamic, 20)}
         reported["fixed"] = {"commit": refused(fixed), "read": read(fixed, 10)}
-        writer.write([{"id": each, "station": None, "celsius": 0.5} for each in range(5)])
+        writer.write([{"id": number, "station": None, "celsius": 0.5} for number in range(5)])
         writer.flush()
         reported["writer"] = {"written": sum(writer.end_offsets().values())}
-        for each in (consumer, dynamic, fixed):
-            each.commit()
+        for member in (consumer, dynamic, fixed):
+            member.commit()
         say(reported)
     consumer.close()
 
 
 def polled(consumer: Consumer, count: int) -> list[list[int]]:
     """Return the partitions and offsets of a number of messages."""
-    found: list[list[int]] = []
-    while len(found) < count:
+    places: list[list[int]] = []
+    while len(places) < count:
         message = consumer.poll(1)
         if message is not None:
             if message.error() is not None:
                 raise KafkaException(message.error())
-            found.append([message.partition(), message.offset()])
-    return found
+            places.append([message.partition(), message.offset()])
+    return places
 
 
 def read(reader: ChannelReader, count: int) -> int:
     """Read a number of records."""
-    found = 0
-    while found < count:
-        found += len(reader.read(count - found))
-    return found
+    received = 0
+    while received < count:
+        received += len(reader.read(count - received))
+    return received
 
 
 def refused(reader: Any) -> Any:

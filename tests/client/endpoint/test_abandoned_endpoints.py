@@ -76,8 +76,8 @@ def member(channel: Channel) -> ChannelReader:
 
 def failed(channel: Channel, role: str) -> Endpoint:
     def absent(endpoints: Any) -> list[str]:
-        found = [each for each in endpoints if each.role == role and each.group]
-        return [] if found and found[0].state == "error" else ["the one that failed"]
+        members = [endpoint for endpoint in endpoints if endpoint.role == role and endpoint.group]
+        return [] if members and members[0].state == "error" else ["the one that failed"]
 
     return next(e for e in channel.wait_until(absent, timeout_s=60) if e.role == role and e.group)
 
@@ -100,10 +100,10 @@ def test_an_abandoned_writer_is_reported_while_its_process_runs(
         gc.disable()
         try:
             del made
-            found = failed(channel, role)
+            endpoint = failed(channel, role)
         finally:
             gc.enable()
-        assert (found.health, str(found.cause)[:10]) == ("healthy", "abandoned:")
+        assert (endpoint.health, str(endpoint.cause)[:10]) == ("healthy", "abandoned:")
         assert other.endpoint_id is not None
 
 
@@ -128,9 +128,9 @@ def test_an_abandoned_reader_that_has_read_everything_is_closed(
     with channel.writer() as other:
         other.write(readings(3))
     assert len(list(channel.reader(**options))) == 3
-    (found,) = channel.wait_for(readers=1, state="closed")[:1]
-    assert {each.state for each in channel.endpoints()} == {"closed"}
-    assert found.cause is None
+    (closed_endpoint,) = channel.wait_for(readers=1, state="closed")[:1]
+    assert {endpoint.state for endpoint in channel.endpoints()} == {"closed"}
+    assert closed_endpoint.cause is None
 
 
 @pytest.mark.long
@@ -183,7 +183,9 @@ def session(calls: EndpointCalls) -> HeartbeatSession:
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the client's own log messages."""
     return [
-        each.getMessage() for each in caplog.records if each.name.startswith("sluiceway.endpoint")
+        record.getMessage()
+        for record in caplog.records
+        if record.name.startswith("sluiceway.endpoint")
     ]
 
 

@@ -56,7 +56,7 @@ def write(channel: Channel, count: int, first: int = 0) -> None:
 
 def health(channel: Channel, id_: str) -> str | None:
     """Return the health of an endpoint; None without a place."""
-    return {each.id: each.health for each in channel.endpoints()}.get(id_)
+    return {endpoint.id: endpoint.health for endpoint in channel.endpoints()}.get(id_)
 
 
 class Pause:
@@ -95,15 +95,15 @@ def lost(channel: Channel, attachment: AttachedEndpoint) -> Iterator[None]:
 def records_of(reader: ChannelReader, count: int) -> list[dict[str, Any]]:
     """Read a number of records, and fail if some are missing."""
     deadline_s = time.monotonic() + 60
-    found: list[dict[str, Any]] = []
-    while len(found) < count:
-        assert time.monotonic() < deadline_s, f"{len(found)} of {count} came"
-        found += reader.read(count - len(found), timeout=0.1)
-    return found
+    records: list[dict[str, Any]] = []
+    while len(records) < count:
+        assert time.monotonic() < deadline_s, f"{len(records)} of {count} came"
+        records += reader.read(count - len(records), timeout=0.1)
+    return records
 
 
 def ids(records: list[dict[str, Any]]) -> list[int]:
-    return sorted(each["id"] for each in records)
+    return sorted(record["id"] for record in records)
 
 
 @pytest.mark.long
@@ -141,15 +141,15 @@ def test_a_late_commit_on_revoke_does_not_end_reading(
     mine = elsewhere.channel(channel.name)
     options: dict[str, Any] = {"group": "d", "dynamic": True}
     with mine.reader(**options, on_revoke=lambda _: reader.commit()) as reader:
-        found = []
+        read_ids = []
         for record in reader:
-            found.append(record["id"])
-            if len(found) == 5:
+            read_ids.append(record["id"])
+            if len(read_ids) == 5:
                 with lost(channel, reader.handle):
                     pass
                 # Otherwise it could finish before the next heartbeat, and fail to commit.
                 reader.handle.heartbeat_now()
-        assert sorted(found[5:]) == list(range(20))
+        assert sorted(read_ids[5:]) == list(range(20))
         assert "on_revoke came too late to commit" in caplog.text
 
 
@@ -309,9 +309,15 @@ def test_a_paused_consumer_resumes_at_the_committed_offset(
     )
     reader.subscribe(
         [name],
-        on_assign=lambda _, parts: reported.append(("assign", [each.partition for each in parts])),
-        on_revoke=lambda _, parts: reported.append(("revoke", [each.partition for each in parts])),
-        on_lost=lambda _, parts: reported.append(("lost", [each.partition for each in parts])),
+        on_assign=lambda _, parts: reported.append(
+            ("assign", [partition.partition for partition in parts])
+        ),
+        on_revoke=lambda _, parts: reported.append(
+            ("revoke", [partition.partition for partition in parts])
+        ),
+        on_lost=lambda _, parts: reported.append(
+            ("lost", [partition.partition for partition in parts])
+        ),
     )
     poll_messages(reader, 10)
     reader.commit(offsets=[TopicPartition(name, 0, 3)], asynchronous=False)
@@ -327,7 +333,7 @@ def test_a_paused_consumer_resumes_at_the_committed_offset(
     )
     assert reader.memberid() == member
     reader.commit(asynchronous=False)
-    assert [each.offset for each in reader.committed([at(name), at(name, 1)])] == [5, 5]
+    assert [partition.offset for partition in reader.committed([at(name), at(name, 1)])] == [5, 5]
 
 
 @pytest.mark.long
@@ -351,10 +357,10 @@ def test_a_stopped_and_continued_process_resumes(
     site: Facade, name: str, new_channel: NewChannel
 ) -> None:
     channels = {kind: new_channel(partitions=2) for kind in ("dynamic", "fixed")}
-    for each in channels.values():
-        write(each, 20)
+    for read_channel in channels.values():
+        write(read_channel, 20)
     written = new_channel()
-    names = {kind: each.name for kind, each in channels.items()}
+    names = {kind: read_channel.name for kind, read_channel in channels.items()}
     names |= {"confluent": name, "writer": written.name}
     program = subprocess.Popen(
         [sys.executable, Path(__file__).with_name("paused_program.py"), site.url],

@@ -102,9 +102,12 @@ def test_one_heartbeat_reports_all_endpoints_and_each_gets_its_reply(
         (session.id, 1),
         (session.id, 2),
     ]
-    assert {each["id"] for each in script.bodies[0]["endpoints"]} == {first.id, second.id}
-    assert [(each.revision, each.asked) for each in first.results] == [(4, "finish"), (5, "finish")]
-    assert [(each.status, each.reason) for each in second.results] == [
+    assert {endpoint["id"] for endpoint in script.bodies[0]["endpoints"]} == {first.id, second.id}
+    assert [(result.revision, result.asked) for result in first.results] == [
+        (4, "finish"),
+        (5, "finish"),
+    ]
+    assert [(result.status, result.reason) for result in second.results] == [
         ("fenced", "it is another's")
     ] * 2
     assert silent.results == []
@@ -117,7 +120,7 @@ def test_more_endpoints_than_fit_a_request_take_several_requests(
     for member in members:
         session.register(member)
     for _ in range(2):
-        script.response(200, {"next_ms": 700, "endpoints": [word(each) for each in members]})
+        script.response(200, {"next_ms": 700, "endpoints": [word(member) for member in members]})
     session.send(calls)
     assert [(body["beat"], len(body["endpoints"])) for body in script.bodies] == [(1, 1000), (2, 1)]
 
@@ -140,11 +143,11 @@ def test_endpoints_may_register_while_a_heartbeat_is_sent(
     members = [Registering(number) for number in range(2)]
     for member in members:
         session.register(member)
-    script.response(200, {"next_ms": 700, "endpoints": [word(each) for each in members]})
+    script.response(200, {"next_ms": 700, "endpoints": [word(member) for member in members]})
     session.send(calls)
     assert not registering.is_alive()
     assert {each["id"] for each in script.bodies[0]["endpoints"]} == {each.id for each in members}
-    assert session.ids == {each.id for each in (*members, further)}
+    assert session.ids == {member.id for member in (*members, further)}
 
 
 def test_after_a_start_without_threads_the_next_endpoint_sends_heartbeats(
@@ -167,14 +170,14 @@ def test_a_heartbeat_request_is_not_larger_than_the_gateway_accepts(
 ) -> None:
     class Wide(RecordingEndpoint):
         def report(self) -> EndpointReport | None:
-            places = {each: (2**40 + each, 0) for each in range(2_000)}
+            places = {partition: (2**40 + partition, 0) for partition in range(2_000)}
             return EndpointReport(id=self.id, epoch=1, state="started", positions=places)
 
     members = [Wide(number) for number in range(50)]
     for member in members:
         session.register(member)
     for _ in range(9):
-        script.response(200, {"next_ms": 700, "endpoints": [word(each) for each in members]})
+        script.response(200, {"next_ms": 700, "endpoints": [word(member) for member in members]})
     session.send(calls)
     assert [body["beat"] for body in script.bodies] == list(range(1, 10))
     assert sum(len(body["endpoints"]) for body in script.bodies) == 50
@@ -269,7 +272,7 @@ def test_an_abandoned_endpoint_sends_no_heartbeats(
     gc.collect()
     script.response(200, {"next_ms": 700, "endpoints": [word(kept)]})
     session.send(calls)
-    assert [each["id"] for each in script.bodies[0]["endpoints"]] == [kept.id]
+    assert [endpoint["id"] for endpoint in script.bodies[0]["endpoints"]] == [kept.id]
 
 
 @pytest.mark.long
@@ -309,7 +312,7 @@ def test_an_endpoint_that_detaches_during_a_heartbeat_leaves_no_connection(
         session.wake()
         assert connects.wait(60)
         started = set(threading.enumerate()) - before
-        (beating,) = (each for each in started if each.name == "sluiceway-heartbeat")
+        (beating,) = (thread for thread in started if thread.name == "sluiceway-heartbeat")
         session.unregister(member)
         left.set()
         beating.join(60)
@@ -369,8 +372,8 @@ def test_extensions_report_with_and_without_endpoints(
         (1, None),
     ]
     session.remove_extension(extension)
-    assert [[*each.results] for each in extension.received] == [[], [member.id]]
-    assert [each.tasks["1" * 32].status for each in extension.received] == ["ok", "ok"]
+    assert [[*reply.results] for reply in extension.received] == [[], [member.id]]
+    assert [reply.tasks["1" * 32].status for reply in extension.received] == ["ok", "ok"]
     assert len(member.results) == 2
 
 
@@ -460,11 +463,11 @@ def test_heartbeats_do_not_wait_for_the_ends_of_abandoned_endpoints(
     member, abandoned = RecordingEndpoint(1), RecordingEndpoint(2)
     end = EndpointEnd(uid="2" * 32, epoch=3, state="error")
     request = DetachRequest(name="it", channel="a", id=abandoned.id, if_abandoned=end)
-    for each in (member, abandoned):
-        session.register(each)
+    for endpoint in (member, abandoned):
+        session.register(endpoint)
     session.track(abandoned, request)
     session.require_interval(50)
-    del abandoned, each
+    del abandoned, endpoint
     try:
         assert detaching.wait(60)
         sent = len(beats)

@@ -21,7 +21,7 @@ def test_counters_have_pypzs_names_and_averages_over_the_last_ten_cycles() -> No
     metrics.record_cycle(0)
     assert metrics.counters() == {"records": 0, "receivedRecordCount": 0}
     # Slow cycles first, which no longer count after ten quick ones.
-    for records, seconds in ((1, 60.0), *((4 * each, 0.5) for each in range(1, 11))):
+    for records, seconds in ((1, 60.0), *((4 * cycle, 0.5) for cycle in range(1, 11))):
         clock.now_s += seconds
         metrics.record_cycle(records)
     assert metrics.counters() == {

@@ -79,26 +79,26 @@ def test_the_end_requires_the_expected_number_of_writers() -> None:
 
 
 def test_the_end_is_at_the_final_offsets_of_all_writers() -> None:
-    found = judged(writer(0, ends={0: 5, 1: 9}), writer(1, ends={0: 7}), writer(2))
-    assert found == WritersOutcome(ends={0: 7, 1: 9})
+    outcome = judged(writer(0, ends={0: 5, 1: 9}), writer(1, ends={0: 7}), writer(2))
+    assert outcome == WritersOutcome(ends={0: 7, 1: 9})
 
 
 @pytest.mark.parametrize(("state", "health"), [("error", "healthy"), ("error", "lost")])
 def test_a_failed_writer_is_named_after_everything_is_read(state: str, health: str) -> None:
-    found = judged(writer(0, ends={0: 5}), writer(1, state, health, cause="ValueError: no"))
-    assert found is not None
-    assert isinstance(found.error, WriterFailed)
-    assert found.error.endpoints == (f"{1:032x}",)
-    assert "load[1] (ValueError: no) failed" in str(found.error)
-    assert found.unreported == {f"{1:032x}"}
+    outcome = judged(writer(0, ends={0: 5}), writer(1, state, health, cause="ValueError: no"))
+    assert outcome is not None
+    assert isinstance(outcome.error, WriterFailed)
+    assert outcome.error.endpoints == (f"{1:032x}",)
+    assert "load[1] (ValueError: no) failed" in str(outcome.error)
+    assert outcome.unreported == {f"{1:032x}"}
 
 
 @pytest.mark.parametrize("state", ["opened", "started", "stopped"])
 def test_a_lost_writer_is_named_and_ends_at_its_last_known_offsets(state: str) -> None:
-    found = judged(writer(0, ends={0: 5}), writer(1, state, "lost", lost_at={0: 8}))
-    assert found is not None
-    assert isinstance(found.error, WriterLost)
-    assert (found.ends, found.unreported) == ({0: 8}, frozenset())
+    outcome = judged(writer(0, ends={0: 5}), writer(1, state, "lost", lost_at={0: 8}))
+    assert outcome is not None
+    assert isinstance(outcome.error, WriterLost)
+    assert (outcome.ends, outcome.unreported) == ({0: 8}, frozenset())
 
 
 @pytest.mark.parametrize(("state", "health"), [("error", "healthy"), ("started", "lost")])
@@ -123,15 +123,17 @@ def test_a_failed_writer_that_wrote_nothing_is_ignored() -> None:
 
 
 def test_a_failed_writer_with_known_end_offsets_has_finished() -> None:
-    found = judged(writer(0, ends={0: 5}), writer(1, "error", "lost", ends={0: 8}, lost_at={0: 11}))
-    assert found == WritersOutcome(ends={0: 8})
+    outcome = judged(
+        writer(0, ends={0: 5}), writer(1, "error", "lost", ends={0: 8}, lost_at={0: 11})
+    )
+    assert outcome == WritersOutcome(ends={0: 8})
 
 
 def test_end_offsets_of_a_restarted_lost_writer_are_not_those_of_its_predecessor() -> None:
     again = writer(1, "started", "lost", ends={}, lost_at={0: 9})
-    found = judged(writer(0, ends={0: 5}), again)
-    assert found is not None
-    assert (found.ends, type(found.error)) == ({0: 9}, WriterLost)
+    outcome = judged(writer(0, ends={0: 5}), again)
+    assert outcome is not None
+    assert (outcome.ends, type(outcome.error)) == ({0: 9}, WriterLost)
 
 
 @pytest.mark.parametrize("group", ["load", None])
@@ -148,9 +150,9 @@ def test_the_wait_for_a_failed_writer_starts_when_the_reader_learns_of_the_failu
     assert not reader.policy.is_due()
     reader.now_s += 1
     assert reader.policy.is_due()
-    found = reader.judges(failed)
-    assert found is not None
-    assert isinstance(found.error, WriterFailed)
+    outcome = reader.judges(failed)
+    assert outcome is not None
+    assert isinstance(outcome.error, WriterFailed)
     # A late successor in its place finished.
     assert reader.judges(writer(7, group=group, ends={0: 3})) == WritersOutcome(ends={0: 3})
 
@@ -159,17 +161,17 @@ def test_a_writer_lost_before_the_reader_attached_is_awaited() -> None:
     reader, lost = Reader(), writer(0, "started", "lost", lost_at={0: 3})
     assert reader.judges(lost) is None
     reader.now_s = PATIENCE_S
-    found = reader.judges(lost)
-    assert found is not None
-    assert isinstance(found.error, WriterLost)
+    outcome = reader.judges(lost)
+    assert outcome is not None
+    assert isinstance(outcome.error, WriterLost)
 
 
 def test_a_writer_lost_while_the_reader_is_attached_is_not_awaited_again() -> None:
     reader = Reader()
     assert reader.judges(writer(0, "started")) is None
-    found = reader.judges(writer(0, "started", "lost", lost_at={0: 3}))
-    assert found is not None
-    assert isinstance(found.error, WriterLost)
+    outcome = reader.judges(writer(0, "started", "lost", lost_at={0: 3}))
+    assert outcome is not None
+    assert isinstance(outcome.error, WriterLost)
 
 
 def test_each_failure_has_its_own_deadline() -> None:
@@ -180,10 +182,10 @@ def test_each_failure_has_its_own_deadline() -> None:
     reader.now_s = PATIENCE_S
     assert reader.judges(failed, writer(1, "error")) is None
     reader.now_s = 2 * PATIENCE_S - 1
-    found = reader.judges(failed, writer(1, "error"))
-    assert found is not None
-    assert found.error is not None
-    assert found.error.endpoints == (f"{0:032x}", f"{1:032x}")
+    outcome = reader.judges(failed, writer(1, "error"))
+    assert outcome is not None
+    assert outcome.error is not None
+    assert outcome.error.endpoints == (f"{0:032x}", f"{1:032x}")
 
 
 def test_a_restarted_writer_has_the_full_wait_after_another_failure() -> None:
@@ -208,19 +210,19 @@ def test_a_successor_is_awaited_after_a_predecessor_that_wrote_nothing() -> None
 
 @pytest.mark.parametrize("on_lost_writer", ["raise", "wait"])
 def test_no_writer_is_awaited_when_the_channel_closes(on_lost_writer: OnLostWriter) -> None:
-    found = Reader(on_lost_writer).judges(writer(0, "error"), complete=True)
-    assert found is not None
-    assert isinstance(found.error, WriterFailed)
-    assert "no successor can attach" in str(found.error)
-    assert "start it again" not in str(found.error)
+    outcome = Reader(on_lost_writer).judges(writer(0, "error"), complete=True)
+    assert outcome is not None
+    assert isinstance(outcome.error, WriterFailed)
+    assert "no successor can attach" in str(outcome.error)
+    assert "start it again" not in str(outcome.error)
 
 
 def test_the_error_advises_only_what_is_possible() -> None:
     def reported(*present: Endpoint) -> str:
-        found = judged(*present)
-        assert found is not None
-        assert found.error is not None
-        return str(found.error)
+        outcome = judged(*present)
+        assert outcome is not None
+        assert outcome.error is not None
+        return str(outcome.error)
 
     grouped = reported(writer(0, "error"))
     assert "start it again with the same group and index" in grouped
@@ -266,11 +268,11 @@ def test_a_writer_that_was_read_to_its_end_does_not_count() -> None:
 def test_a_reader_from_the_latest_records_counts_only_writers_that_ended_after_it_attached(
     attached: dict[str, Any], counted: list[int]
 ) -> None:
-    known = {"finished_through": None, "positions": {}, "live_writers": frozenset[str]()}
-    reader: Any = SimpleNamespace(**known | attached)
+    defaults = {"finished_through": None, "positions": {}, "live_writers": frozenset[str]()}
+    reader: Any = SimpleNamespace(**defaults | attached)
     policy = LostWriterPolicy("raise", heartbeat_timeout_s=PATIENCE_S, reader=reader, latest=True)
     ended = [writer(number, number=number, ends={0: 9}) for number in range(1, 6)]
-    assert [each.number for each in ended if policy.counts(each)] == counted
+    assert [endpoint.number for endpoint in ended if policy.counts(endpoint)] == counted
 
 
 def test_a_writer_that_failed_before_it_wrote_counts_as_its_predecessor() -> None:

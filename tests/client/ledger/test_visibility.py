@@ -395,10 +395,10 @@ def test_a_snapshot_has_partitions_that_were_added_after_the_connection(
     runs = {"0": [[0, 10]], "1": [], "2": [[0, 4]], "3": [[0, 5]]}
     script.response(200, body(1, **grown))
     script.response(200, body(1, **grown, runs=runs))
-    snapshot = visibility_of(calls, connection, grace_s=60.0, snapshot=1)
-    assert snapshot is not None
+    visibility = visibility_of(calls, connection, grace_s=60.0, snapshot=1)
+    assert visibility is not None
     assert "from=0%3A0%2C1%3A0%2C2%3A0%2C3%3A0" in script.requests[1][1]
-    assert (snapshot.partitions, snapshot.runs.stable_of(2), snapshot.runs.stable_of(3)) == (
+    assert (visibility.partitions, visibility.runs.stable_of(2), visibility.runs.stable_of(3)) == (
         4,
         4,
         5,
