@@ -27,8 +27,8 @@ def _chromium() -> Iterator[Browser]:
     """Debian's headless Chromium."""
     options = webdriver.ChromeOptions()
     options.binary_location = "/usr/bin/chromium"
-    for each in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "hide-scrollbars"):
-        options.add_argument(f"--{each}")
+    for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "hide-scrollbars"):
+        options.add_argument(f"--{argument}")
     options.add_argument("--lang=en-US")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     with Browser(options=options, service=Service("/usr/bin/chromedriver")) as browser:

@@ -153,8 +153,8 @@ def test_a_group_is_reset_to_a_time(browser: Browser, flights: Site) -> None:
         )
         for partition, offset in ((0, 2), (1, 9))
     ]
-    found = TopicOffsets(topic_id=TOPIC_ID, partitions=tuple(offsets), unavailable=())
-    reads = Mock(offsets=Mock(return_value=found))
+    topic_offsets = TopicOffsets(topic_id=TOPIC_ID, partitions=tuple(offsets), unavailable=())
+    reads = Mock(offsets=Mock(return_value=topic_offsets))
     flights.rig.replace(message_reads=reads)
     browser.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Asia/Kolkata"})
     try:
@@ -189,7 +189,9 @@ def test_a_group_is_resized(browser: Browser, flights: Site) -> None:
     flights.join(group="dynamic")
     browser.shows("dynamic", "article.group h3")
     until(lambda: len(browser.all("article.group")) == 2, 30)
-    assert len([each for each in browser.all("article button") if each.text == "Resize…"]) == 1
+    assert (
+        len([button for button in browser.all("article button") if button.text == "Resize…"]) == 1
+    )
 
 
 def test_a_token_that_may_not_manage_creates_no_channel(browser: Browser, rig: Rig) -> None:

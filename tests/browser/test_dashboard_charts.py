@@ -44,7 +44,7 @@ def test_charts_show_lag_and_rates_of_each_group(browser: Browser, flights: Site
     record_lag(flights, 1)
     browser.open(f"{flights.rig.url}/#/channels/flights?tab=charts")
     until(lambda: drawn_charts(browser) == 3, 30)
-    labels = [each.get_attribute("aria-label") or "" for each in browser.all(".chart")]
+    labels = [chart.get_attribute("aria-label") or "" for chart in browser.all(".chart")]
     assert "Lag in messages, the last 1 hour: archive" in labels[0]
     assert "delays unknown now, at most 4K" in labels[0]
     assert "Written 60/s now" in labels[2]

@@ -42,7 +42,7 @@ def test_a_pipeline_is_one_picture_from_left_to_right(
     browser.shows("archive (1 failed)", ".sentences")
     assert len(browser.all(".edge.error")) == 1
     assert browser.one(".node.current").text.startswith("delays")
-    links = [each.get_attribute("href") for each in browser.all(".node.job a")]
+    links = [link.get_attribute("href") for link in browser.all(".node.job a")]
     assert links == ["http://driver.example:4040/"]
 
 
@@ -106,7 +106,7 @@ def test_the_graph_leads_from_channel_to_channel_by_keyboard(
 ) -> None:
     browser.open(f"{rig.url}/#/channels/delays?tab=graph")
     browser.one(".graph .node")
-    browser.tab_to(lambda each: each.text == "flights")
+    browser.tab_to(lambda element: element.text == "flights")
     browser.press(Keys.ENTER)
     browser.shows("flights", "h1")
     browser.shows("flights: written by loader", ".sentences")
@@ -135,5 +135,5 @@ def test_the_graph_is_accessible_and_names_are_text(
     assert width <= 1280
     browser.open(f"{rig.url}/#/channels/delays?tab=endpoints")
     browser.shows("nightly / sums", ".spark")
-    links = [each.get_attribute("href") for each in browser.all(".spark a")]
+    links = [link.get_attribute("href") for link in browser.all(".spark a")]
     assert links == ["http://driver.example:4040/"]

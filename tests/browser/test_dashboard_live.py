@@ -43,7 +43,7 @@ class Live:
 
     def summary(self, name: str) -> Any:
         items = self.http.get("/v1/status?limit=1000").json()["items"]
-        return next(each for each in items if each["channel"]["name"] == name)
+        return next(item for item in items if item["channel"]["name"] == name)
 
     def close(self) -> None:
         self.client.close()
@@ -87,7 +87,7 @@ def records(count: int) -> list[dict[str, int]]:
 
 def held_messages(status: Any) -> int:
     ledger = status["ledger"]
-    return sum(each["held_messages"] for each in ledger["batches"]) if ledger else 0
+    return sum(batch["held_messages"] for batch in ledger["batches"]) if ledger else 0
 
 
 def test_a_stalled_reader_is_shown_until_it_reads_again(browser: Browser, live: Live) -> None:

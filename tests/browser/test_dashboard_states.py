@@ -162,8 +162,8 @@ def test_a_healthy_endpoint_has_the_age_of_its_last_heartbeat(browser: Browser, 
 
     def age_s() -> int:
         text = browser.one("tbody td:nth-of-type(5)").text
-        found = re.fullmatch(r"(?:(\d+)m ?)?(?:(\d+)s)? ago", text)
-        return 60 * int(found[1] or 0) + int(found[2] or 0) if found else -1
+        match = re.fullmatch(r"(?:(\d+)m ?)?(?:(\d+)s)? ago", text)
+        return 60 * int(match[1] or 0) + int(match[2] or 0) if match else -1
 
     until(lambda: age_s() >= 40, 30)
     title = browser.one("tbody td:nth-of-type(5) span").get_attribute("title")
@@ -200,7 +200,10 @@ def create_lagging_group(rig: Rig, partitions: int) -> None:
         mode=Mode.SHARED,
         epoch=1,
         alive=True,
-        positions={each: 1_234_567 - 5 * (each == partitions - 1) for each in range(partitions)},
+        positions={
+            partition: 1_234_567 - 5 * (partition == partitions - 1)
+            for partition in range(partitions)
+        },
     )
     tracks = offset_tracks([reader], [], partitions=partitions)
     sample = Sample(at=rig.clock(), starts=[0] * partitions, ends=ends, tracks=tracks)
@@ -300,7 +303,7 @@ def test_failures_are_one_problem_below_the_live_ones(browser: Browser, rig: Rig
         tx.execute(update(endpoints).values(health="lost").where(endpoints.c.state != "error"))
     browser.open(rig.url)
     browser.shows("2 problems in 2 channels", ".problems h2")
-    assert [each.text for each in browser.all(".problems li a")] == ["weather", "flights"]
+    assert [link.text for link in browser.all(".problems li a")] == ["weather", "flights"]
     browser.shows("has failed. It is the last of 6 failures within a day.", ".problems")
     browser.all(".problems li a")[0].click()
     # The state of the channel and its reader say what the banner says.
@@ -335,7 +338,7 @@ def test_a_channel_with_many_problems_hides_no_other(browser: Browser, rig: Rig)
     lose_all(rig)
     browser.open(rig.url)
     browser.shows("10 problems in 2 channels", ".problems h2")
-    channels = [each.text for each in browser.all(".problems li a")]
+    channels = [link.text for link in browser.all(".problems li a")]
     assert channels == ["flights", "old", *["flights"] * 6]
 
 

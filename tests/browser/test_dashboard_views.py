@@ -38,7 +38,7 @@ def test_the_page_loads_everything_from_the_gateway_and_violates_no_policy(
     script = "return performance.getEntriesByType('resource').map(each => each.name)"
     loaded = browser.execute_script(script)
     assert len(loaded) > 10
-    assert [each for each in loaded if not each.startswith(rig.url)] == []
+    assert [url for url in loaded if not url.startswith(rig.url)] == []
     assert browser.errors() == []
 
 
@@ -177,7 +177,9 @@ def test_hostile_names_are_shown_as_text(browser: Browser, rig: Rig) -> None:
     target = site(rig, "flights." + "n" * 150)
     rig.observe(target.name, Phase.READY)
     for number, text in enumerate(HOSTILE.values()):
-        clean = "".join(each for each in text if each.isprintable() or ord(each) > 0x2000)
+        clean = "".join(
+            character for character in text if character.isprintable() or ord(character) > 0x2000
+        )
         target.attach("writer", group=f"g{number}", index=0, size=1, title=clean[:200])
     browser.open(f"{rig.url}/#/channels/{target.name}?tab=endpoints")
     browser.shows("<script>document.title='owned'</script>")
@@ -193,7 +195,7 @@ def test_the_list_is_used_with_the_keyboard_only(browser: Browser, rig: Rig) -> 
     create_channels(rig, *(f"c{number:03}" for number in range(300)))
     browser.open(f"{rig.url}/#/?sort=name")
     browser.one("[data-row-link]")
-    first = browser.tab_to(lambda each: each.get_attribute("data-row-link") is not None)
+    first = browser.tab_to(lambda element: element.get_attribute("data-row-link") is not None)
     assert first.text == "c000"
     browser.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN)
     until(lambda: browser.focused()[1] == "c002", 30)
@@ -201,10 +203,10 @@ def test_the_list_is_used_with_the_keyboard_only(browser: Browser, rig: Rig) -> 
     until(lambda: browser.focused()[1] == "c299", 30)
     browser.press(Keys.ENTER)
     browser.shows("c299", "h1")
-    browser.tab_to(lambda each: each.text == "Configuration")
+    browser.tab_to(lambda element: element.text == "Configuration")
     browser.press(Keys.ENTER)
     browser.shows("compatibility")
-    browser.tab_to(lambda each: each.text == "Close…")
+    browser.tab_to(lambda element: element.text == "Close…")
     browser.press(Keys.ENTER)
     browser.shows("Close the channel?", "dialog")
     browser.press(Keys.ESCAPE)
@@ -229,7 +231,7 @@ def test_axe_finds_no_violations(browser: Browser, rig: Rig, scheme: str) -> Non
     target.attach("writer", group="w", index=0, size=1, title="a title")
     target.attach("reader", group="g", index=0, size=1)
     browser.color_scheme(scheme)
-    for path in ("", *(f"channels/flights?tab={each}" for each in TABS)):
+    for path in ("", *(f"channels/flights?tab={tab}" for tab in TABS)):
         browser.open(f"{rig.url}/#/{path}")
         until(lambda: browser.all("main") and not browser.all(".loading"), 30)
         assert browser.violations() == [], path

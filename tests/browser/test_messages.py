@@ -50,7 +50,7 @@ def gateway(url: str) -> Iterator[Gateway]:
 
 
 def rows(browser: Browser) -> list[str]:
-    return [each.text for each in browser.all("table.messages tbody > tr:not(.details)")]
+    return [row.text for row in browser.all("table.messages tbody > tr:not(.details)")]
 
 
 def offsets(browser: Browser) -> list[int]:
@@ -124,7 +124,9 @@ def test_hostile_messages_are_shown_as_text(
 ) -> None:
     channel = gateway.channel("hostile", SCHEMA)
     with channel.writer(key=lambda record: record["text"][:50]) as writer:
-        writer.write([{"id": 1, "text": each} for each in (SCRIPT, BIDI, "x" * 300_000)])
+        writer.write(
+            [{"id": 1, "text": record_text} for record_text in (SCRIPT, BIDI, "x" * 300_000)]
+        )
     topics = Topics(kafka.bootstrap_servers)
     topic = channel.status.topic.name
     topics.produce(topic, 0, [SCRIPT.encode(), b"\xff\xfe\x00", BIDI.encode(), None])
@@ -297,13 +299,13 @@ def test_the_tab_is_used_with_the_keyboard_only(
         writer.write([{"id": 7}])
     browser.open(f"{url}/#/channels/keys")
     browser.one("nav.tabs")
-    browser.tab_to(lambda each: each.text == "Messages")
+    browser.tab_to(lambda element: element.text == "Messages")
     browser.press(Keys.ENTER)
     until(lambda: offsets(browser) == [0], 30)
-    browser.tab_to(lambda each: each.text.startswith("Details"))
+    browser.tab_to(lambda element: element.text.startswith("Details"))
     browser.press(Keys.ENTER)
     browser.shows('"id": 7', "tr.details pre")
-    browser.tab_to(lambda each: each.text == "Change and write…")
+    browser.tab_to(lambda element: element.text == "Change and write…")
     browser.press(Keys.ENTER)
     browser.one("dialog[open]")
     browser.press(Keys.ESCAPE)
