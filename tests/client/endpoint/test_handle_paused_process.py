@@ -309,15 +309,9 @@ def test_a_paused_consumer_resumes_at_the_committed_offset(
     )
     reader.subscribe(
         [name],
-        on_assign=lambda _, parts: reported.append(
-            ("assign", [partition.partition for partition in parts])
-        ),
-        on_revoke=lambda _, parts: reported.append(
-            ("revoke", [partition.partition for partition in parts])
-        ),
-        on_lost=lambda _, parts: reported.append(
-            ("lost", [partition.partition for partition in parts])
-        ),
+        on_assign=lambda _, parts: reported.append(("assign", [part.partition for part in parts])),
+        on_revoke=lambda _, parts: reported.append(("revoke", [part.partition for part in parts])),
+        on_lost=lambda _, parts: reported.append(("lost", [part.partition for part in parts])),
     )
     poll_messages(reader, 10)
     reader.commit(offsets=[TopicPartition(name, 0, 3)], asynchronous=False)
@@ -333,7 +327,7 @@ def test_a_paused_consumer_resumes_at_the_committed_offset(
     )
     assert reader.memberid() == member
     reader.commit(asynchronous=False)
-    assert [partition.offset for partition in reader.committed([at(name), at(name, 1)])] == [5, 5]
+    assert [position.offset for position in reader.committed([at(name), at(name, 1)])] == [5, 5]
 
 
 @pytest.mark.long

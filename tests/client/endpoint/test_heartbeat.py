@@ -146,7 +146,9 @@ def test_endpoints_may_register_while_a_heartbeat_is_sent(
     script.response(200, {"next_ms": 700, "endpoints": [word(member) for member in members]})
     session.send(calls)
     assert not registering.is_alive()
-    assert {each["id"] for each in script.bodies[0]["endpoints"]} == {each.id for each in members}
+    assert {endpoint["id"] for endpoint in script.bodies[0]["endpoints"]} == {
+        member.id for member in members
+    }
     assert session.ids == {member.id for member in (*members, further)}
 
 
