@@ -60,12 +60,12 @@ class LeadingReplica:
         counts = IdleCounts()
         for _ in range(int(seconds // 10)):
             self.rig.clock.advance(10)
-            each = self.idler.run_once()
+            pass_counts = self.idler.run_once()
             counts = IdleCounts(
-                checked=counts.checked + each.checked,
-                closed=counts.closed + each.closed,
-                deleted=counts.deleted + each.deleted,
-                changed=counts.changed + each.changed,
+                checked=counts.checked + pass_counts.checked,
+                closed=counts.closed + pass_counts.closed,
+                deleted=counts.deleted + pass_counts.deleted,
+                changed=counts.changed + pass_counts.changed,
             )
         return counts
 
@@ -125,8 +125,8 @@ def test_an_idle_channel_is_announced_closed_and_then_deleted(
     assert leader.rig.find(leader.channel) is None
     with leader.rig.database.read() as tx:
         removed, closed, *_ = audit_store.page(tx, channel.name, before=None, limit=9)
-    assert [each.action for each in (closed, removed)] == ["close", "delete"]
-    assert {(each.by, each.token_id) for each in (closed, removed)} == {("gateway", None)}
+    assert [entry.action for entry in (closed, removed)] == ["close", "delete"]
+    assert {(entry.by, entry.token_id) for entry in (closed, removed)} == {("gateway", None)}
     assert closed.reason is not None
     assert "closed: not used since" in closed.reason
     assert closed.fields[0].new == "closed"

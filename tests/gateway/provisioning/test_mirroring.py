@@ -54,7 +54,9 @@ class Site:
             for partition, offset, record in positions
         ]
         with self.rig.database.write() as tx:
-            position_store.put(tx, [(owner, each) for each in committed])
+            position_store.put(
+                tx, [(owner, committed_position) for committed_position in committed]
+            )
 
     def kafka_offsets(self, group: str = "") -> dict[int, int]:
         """Return a group's offsets in Kafka, by partition."""

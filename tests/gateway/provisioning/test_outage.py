@@ -116,14 +116,14 @@ def test_in_another_cluster_nothing_is_created_and_no_channel_fails(
     rig = Rig(database=database, kafka=kafka)
     settled, grown, doomed = rig.ready(), rig.ready(), rig.ready()
     new = rig.add()
-    found = kafka.describe_cluster().cluster_id
-    assert found is not None
+    cluster_id = kafka.describe_cluster().cluster_id
+    assert cluster_id is not None
 
     def move(was: str, to: str) -> None:
         with database.write() as tx:
             assert replace_id(tx, to, was=was, now=rig.clock.now)
 
-    move(found, "elsewhere")
+    move(cluster_id, "elsewhere")
     rig.change_spec(grown, partitions=2)
     rig.delete(doomed)
     for _ in range(3):
@@ -136,9 +136,9 @@ def test_in_another_cluster_nothing_is_created_and_no_channel_fails(
     assert rig.get(grown).phase is Phase.READY
     assert status(rig.get(grown), "Synced") == ("False", "WrongKafkaCluster")
     message = condition(rig.get(grown), "Synced").message
-    assert f"set SLUICEWAY_KAFKA_CLUSTER_ID={found}" in message
+    assert f"set SLUICEWAY_KAFKA_CLUSTER_ID={cluster_id}" in message
 
-    move("elsewhere", found)
+    move("elsewhere", cluster_id)
     run_until(rig, lambda: rig.find(doomed) is None)
     assert rig.get(new).phase is Phase.READY
     assert rig.get(grown).topic.partitions == 2

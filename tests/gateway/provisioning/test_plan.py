@@ -112,8 +112,8 @@ def test_a_plan_reaches_the_spec_without_losing_data(
     if not desired.wanted or plan(desired, observed).lost:
         return
     actions = plan(desired, observed).actions
-    assert not any(isinstance(each, DeleteTopic) for each in actions)
-    assert observed is None or not any(isinstance(each, CreateTopic) for each in actions)
+    assert not any(isinstance(action, DeleteTopic) for action in actions)
+    assert observed is None or not any(isinstance(action, CreateTopic) for action in actions)
     after = apply_plan(desired, observed)
     assert after is not None
     assert after.partitions == max(desired.partitions, observed.partitions if observed else 0)

@@ -21,14 +21,14 @@ def test_a_channel_gets_its_topic_and_becomes_ready(rig: Rig) -> None:
     channel = rig.add(partitions=3, retention=Retention(ms=60_000), config=config)
     counts = rig.run_once()
     assert (counts.created, counts.checked, counts.changed, counts.more) == (1, 1, 1, False)
-    found, topic = rig.get(channel), rig.topic(channel)
+    current, topic = rig.get(channel), rig.topic(channel)
     assert topic is not None
     assert topic.config == {"retention.ms": "60000", "max.message.bytes": "2097152"}
-    assert found.phase is Phase.READY
-    assert found.observed_generation == found.generation == 1
-    assert (found.topic.id, found.topic.partitions) == (topic.id, 3)
-    assert status(found, "Ready") == ("True", "TopicCreated")
-    assert status(found, "Synced") == ("True", "UpToDate")
+    assert current.phase is Phase.READY
+    assert current.observed_generation == current.generation == 1
+    assert (current.topic.id, current.topic.partitions) == (topic.id, 3)
+    assert status(current, "Ready") == ("True", "TopicCreated")
+    assert status(current, "Synced") == ("True", "UpToDate")
 
 
 def test_a_topic_of_exactly_once_delivery_has_the_brokers_times(rig: Rig) -> None:
@@ -53,11 +53,11 @@ def test_partitions_grow_in_place(rig: Rig) -> None:
     channel = rig.ready(partitions=2)
     rig.change_spec(channel, partitions=5)
     assert rig.run_once().grown == 1
-    found, topic = rig.get(channel), rig.topic(channel)
+    current, topic = rig.get(channel), rig.topic(channel)
     assert topic is not None
     assert topic.id == channel.topic.id
-    assert (topic.partitions, found.topic.partitions) == (5, 5)
-    assert (found.phase, found.observed_generation) == (Phase.READY, 2)
+    assert (topic.partitions, current.topic.partitions) == (5, 5)
+    assert (current.phase, current.observed_generation) == (Phase.READY, 2)
 
 
 def test_partitions_that_others_added_stay(rig: Rig, operator: Topics) -> None:
@@ -66,9 +66,9 @@ def test_partitions_that_others_added_stay(rig: Rig, operator: Topics) -> None:
     rig.await_topic(channel, lambda topic: topic is not None and topic.partitions == 4)
     rig.clock.advance(RESYNC_S)
     assert rig.run_once().grown == 0
-    found = rig.get(channel)
-    assert found.topic.partitions == 4
-    assert status(found, "Synced") == ("True", "PartitionsExceedSpec")
+    current = rig.get(channel)
+    assert current.topic.partitions == 4
+    assert status(current, "Synced") == ("True", "PartitionsExceedSpec")
     rig.change_spec(channel, partitions=4)
     rig.run_once()
     assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
@@ -93,12 +93,12 @@ def test_drift_and_unrequested_overrides_are_reverted(rig: Rig, operator: Topics
     topic = rig.topic(channel)
     assert topic is not None
     assert topic.config == {"segment.ms": "1000"}
-    found = rig.get(channel)
-    assert status(found, "Synced") == ("True", "DriftReverted")
-    assert "cleanup.policy, segment.ms" in condition(found, "Synced").message
+    reverted = rig.get(channel)
+    assert status(reverted, "Synced") == ("True", "DriftReverted")
+    assert "cleanup.policy, segment.ms" in condition(reverted, "Synced").message
     rig.clock.advance(RESYNC_S)
     rig.run_once()
-    assert rig.get(channel) == found, "the reason must stay until the spec changes"
+    assert rig.get(channel) == reverted, "the reason must stay until the spec changes"
     rig.change_spec(channel, config={})
     rig.run_once()
     assert status(rig.get(channel), "Synced") == ("True", "UpToDate")
@@ -116,12 +116,12 @@ def test_a_missing_topic_is_reported_and_never_recreated(rig: Rig, operator: Top
     for _ in range(3):
         rig.clock.advance(RESYNC_S)
         assert rig.run_once().created == 0
-        found = rig.get(channel)
-        assert found.phase is Phase.FAILED
-        assert status(found, "Ready") == status(found, "Synced") == ("False", "TopicMissing")
+        current = rig.get(channel)
+        assert current.phase is Phase.FAILED
+        assert status(current, "Ready") == status(current, "Synced") == ("False", "TopicMissing")
         assert channel.topic.id is not None
-        assert channel.topic.id in condition(found, "Ready").message
-        assert "create it again" in condition(found, "Ready").message
+        assert channel.topic.id in condition(current, "Ready").message
+        assert "create it again" in condition(current, "Ready").message
     rig.change_spec(channel, partitions=2)
     rig.run_once()
     assert rig.topic(channel) is None
@@ -138,13 +138,13 @@ def test_a_topic_that_others_recreated_is_reported_and_unchanged(
     for _ in range(2):
         rig.clock.advance(RESYNC_S)
         rig.run_once()
-    found, topic = rig.get(channel), rig.topic(channel)
+    current, topic = rig.get(channel), rig.topic(channel)
     assert topic is not None
     assert (topic.partitions, topic.config) == (1, {})
-    assert found.phase is Phase.FAILED
-    assert found.topic.id == channel.topic.id
-    assert status(found, "Ready") == ("False", "TopicRecreated")
-    assert topic.id in condition(found, "Ready").message
+    assert current.phase is Phase.FAILED
+    assert current.topic.id == channel.topic.id
+    assert status(current, "Ready") == ("False", "TopicRecreated")
+    assert topic.id in condition(current, "Ready").message
     # Deleting the channel does not delete the foreign topic.
     rig.delete(channel)
     assert rig.run_once().removed == 1
@@ -170,9 +170,9 @@ def test_a_topic_left_unrecorded_by_a_crash_is_taken_over(rig: Rig, operator: To
     assert before is not None
     counts = rig.run_once()
     assert (counts.created, counts.grown, counts.configured) == (0, 1, 1)
-    found = rig.get(channel)
-    assert found.phase is Phase.READY
-    assert (found.topic.id, found.topic.partitions) == (before.id, 2)
+    current = rig.get(channel)
+    assert current.phase is Phase.READY
+    assert (current.topic.id, current.topic.partitions) == (before.id, 2)
 
 
 def test_deleting_a_channel_deletes_its_topic_then_its_row(rig: Rig) -> None:
@@ -238,12 +238,12 @@ def test_a_deletion_does_not_trust_a_single_observation_without_the_topic(
 def test_more_replicas_than_brokers_are_reported_with_the_brokers_message(rig: Rig) -> None:
     channel = rig.add(replication=3)
     assert rig.run_once().refused == 1
-    found = rig.get(channel)
-    assert found.phase is Phase.PROVISIONING
-    assert found.observed_generation == 0
-    assert status(found, "Ready") == status(found, "Synced") == ("False", "InvalidReplication")
-    assert "only 1 broker(s)" in condition(found, "Ready").message
-    assert "fewer replicas" in condition(found, "Ready").message
+    current = rig.get(channel)
+    assert current.phase is Phase.PROVISIONING
+    assert current.observed_generation == 0
+    assert status(current, "Ready") == status(current, "Synced") == ("False", "InvalidReplication")
+    assert "only 1 broker(s)" in condition(current, "Ready").message
+    assert "fewer replicas" in condition(current, "Ready").message
 
 
 # Each setting is valid; Kafka refuses the combination.
@@ -253,10 +253,10 @@ CONTRADICTION = {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "1"}
 def test_a_refused_configuration_is_reported_and_retried_when_the_spec_changes(rig: Rig) -> None:
     channel = rig.add(config=CONTRADICTION)
     rig.run_once()
-    found = rig.get(channel)
-    assert (found.phase, found.topic.id) == (Phase.PROVISIONING, None)
-    assert status(found, "Synced") == ("False", "ConfigRejected")
-    assert "min.compaction.lag.ms" in condition(found, "Synced").message
+    current = rig.get(channel)
+    assert (current.phase, current.topic.id) == (Phase.PROVISIONING, None)
+    assert status(current, "Synced") == ("False", "ConfigRejected")
+    assert "min.compaction.lag.ms" in condition(current, "Synced").message
     rig.change_spec(channel, config={"min.compaction.lag.ms": "5"})
     rig.run_once()
     assert rig.get(channel).phase is Phase.READY
@@ -266,10 +266,10 @@ def test_a_refused_change_leaves_a_ready_channel_ready(rig: Rig) -> None:
     channel = rig.ready()
     rig.change_spec(channel, config=CONTRADICTION)
     rig.run_once()
-    found = rig.get(channel)
-    assert (found.phase, found.generation, found.observed_generation) == (Phase.READY, 2, 1)
-    assert status(found, "Ready") == ("True", "TopicCreated")
-    assert status(found, "Synced") == ("False", "ConfigRejected")
+    current = rig.get(channel)
+    assert (current.phase, current.generation, current.observed_generation) == (Phase.READY, 2, 1)
+    assert status(current, "Ready") == ("True", "TopicCreated")
+    assert status(current, "Synced") == ("False", "ConfigRejected")
 
 
 @pytest.mark.long
@@ -316,9 +316,9 @@ def test_many_channels_are_reconciled_in_pages(rig: Rig) -> None:
     channels = [rig.add() for _ in range(25)]
     reconciler = rig.reconciler(page_size=10)
     passes = [reconciler.run_once() for _ in range(3)]
-    assert [each.created for each in passes] == [10, 10, 5]
-    assert [each.more for each in passes] == [True, True, False]
-    assert all(rig.get(each).phase is Phase.READY for each in channels)
+    assert [counts.created for counts in passes] == [10, 10, 5]
+    assert [counts.more for counts in passes] == [True, True, False]
+    assert all(rig.get(channel).phase is Phase.READY for channel in channels)
 
 
 @pytest.mark.long
@@ -346,4 +346,4 @@ def test_changed_channels_precede_resyncs(rig: Rig, pause: bool) -> None:
     new = rig.add()
     assert rig.reconciler(page_size=1).run_once().created == 1
     assert rig.get(new).phase is Phase.READY
-    assert all(rig.get(each) == each for each in settled)
+    assert all(rig.get(channel) == channel for channel in settled)

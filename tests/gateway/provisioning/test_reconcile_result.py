@@ -139,9 +139,12 @@ def test_a_topic_hidden_by_authorization_is_neither_missing_nor_changed(
     hiding.close()
     after = rig.get(channel)
     assert (after.phase, after.topic) == (before.phase, before.topic)
-    for each in (after, rig.get(new)):
-        assert status(each, "Synced") == ("False", "KafkaRefused")
-        assert "authorization failed. To do: let the gateway" in condition(each, "Synced").message
+    for hidden_channel in (after, rig.get(new)):
+        assert status(hidden_channel, "Synced") == ("False", "KafkaRefused")
+        assert (
+            "authorization failed. To do: let the gateway"
+            in condition(hidden_channel, "Synced").message
+        )
     rig.run_once()
     if deleting:
         assert rig.find(channel) is None

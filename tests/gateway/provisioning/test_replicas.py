@@ -70,9 +70,9 @@ def test_two_concurrent_replicas_create_each_topic_once(rig: Rig) -> None:
     for _ in range(5):
         rig.clock.advance(60)
         rig.run_once()
-    assert sum(each.created for each in counts) == 10
-    for each in channels:
-        channel, topic = rig.get(each), rig.topic(each)
+    assert sum(pass_counts.created for pass_counts in counts) == 10
+    for added_channel in channels:
+        channel, topic = rig.get(added_channel), rig.topic(added_channel)
         assert topic is not None
         assert channel.phase is Phase.READY
         assert (channel.topic.id, channel.topic.partitions) == (topic.id, 2)
@@ -87,9 +87,9 @@ def test_a_delayed_pass_does_not_overwrite_a_newer_observation(
     hooked.after_observation = lambda: (rig.change_spec(channel, partitions=4), rig.run_once())
     counts = rig.reconciler(kafka=hooked).run_once()
     assert (counts.conflicts, counts.changed) == (1, 0)
-    found, topic = rig.get(channel), rig.topic(channel)
+    current, topic = rig.get(channel), rig.topic(channel)
     assert topic is not None
-    assert (topic.partitions, found.topic.partitions, found.observed_generation) == (4, 4, 3)
+    assert (topic.partitions, current.topic.partitions, current.observed_generation) == (4, 4, 3)
 
 
 def test_a_delayed_pass_does_not_set_back_a_configuration(rig: Rig, hooked: HookedKafka) -> None:
@@ -372,7 +372,7 @@ def test_a_loop_continues_after_an_error_and_reports_repeated_failures(
         *[(3.0, None), (3.0, None), (7.0, None)],
         *[(3.0, None), (3.0, None), (3.0, kind), (3.0, kind), (7.0, None)],
     ]
-    assert reported == [("test", each) for each in (1, 2, 0, 1, 2, 3, 4, 0)]
+    assert reported == [("test", failures) for failures in (1, 2, 0, 1, 2, 3, 4, 0)]
 
 
 def test_a_lasting_failure_is_logged_once_a_minute(
@@ -391,7 +391,7 @@ def test_a_lasting_failure_is_logged_once_a_minute(
     )
     for _ in range(135):
         loop.run_pass()
-    logged = [vars(each)["failures"] for each in caplog.records if "failures" in vars(each)]
+    logged = [vars(record)["failures"] for record in caplog.records if "failures" in vars(record)]
     assert logged == [1, 2, 3, 60, 120, 131]
 
 

@@ -38,7 +38,7 @@ def test_the_time_limit_to_stop_applies_to_all_loops_together(
         )
         loops.start()
         try:
-            running = [each for each in threading.enumerate() if each not in before]
+            running = [thread for thread in threading.enumerate() if thread not in before]
             assert len(running) > 4
             for _ in running:
                 assert entered.acquire(timeout=60)
