@@ -133,8 +133,8 @@ def test_a_topic_belongs_to_one_channel(near: Rig, topic: str, reconciler: Recon
 def test_of_concurrent_adoptions_one_succeeds(near: Rig, topic: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         responses = list(pool.map(lambda n: adopt(near, topic, f"c{n}"), range(4)))
-    assert sorted(each.status_code for each in responses) == [201, 409, 409, 409]
-    refused = {code(each) for each in responses if each.status_code == 409}
+    assert sorted(response.status_code for response in responses) == [201, 409, 409, 409]
+    refused = {code(response) for response in responses if response.status_code == 409}
     assert refused <= {"topic_taken", "concurrent_change"}
 
 
@@ -189,7 +189,10 @@ def test_deleting_the_channel_leaves_the_topic_with_its_schemas(
     assert again.status_code == 201, again.text
     assert (again.json()["spec"]["schema"], again.json()["spec"]["format"]) == (WIDER, "arrow")
     items = near.http.get("/v1/channels/again/schemas").json()["items"]
-    assert [(each["version"], each["definition"]) for each in items] == [(1, SCHEMA), (2, WIDER)]
+    assert [(schema["version"], schema["definition"]) for schema in items] == [
+        (1, SCHEMA),
+        (2, WIDER),
+    ]
 
 
 def test_a_foreign_topic_needs_a_schema(near: Rig, topic: str) -> None:

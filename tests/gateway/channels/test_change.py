@@ -74,7 +74,7 @@ def test_a_new_channel_waits_for_its_topic() -> None:
     assert (channel.generation, channel.observed_generation) == (1, 0)
     assert channel.topic == TopicRef(name="p.flights-00000000")
     assert channel.spec.partitions == 3
-    assert {(each.type, each.status) for each in channel.conditions} == {
+    assert {(condition.type, condition.status) for condition in channel.conditions} == {
         ("Ready", "False"),
         ("Synced", "False"),
     }
@@ -174,7 +174,7 @@ def test_pinning_can_be_undone() -> None:
     assert changed(channel, Spec(partitions=3)).spec.partitions == 3
 
 
-@pytest.mark.parametrize("phase", [each for each in Phase if each is not Phase.DELETING])
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.DELETING])
 def test_deleting_starts_from_every_phase_and_repeats(phase: Phase) -> None:
     channel = replace(make(), phase=phase)
     once = deleted(channel, keep_topic=True, now=NOW)
@@ -202,7 +202,7 @@ def test_another_idle_time_ends_only_the_condition_of_the_former_one() -> None:
     for type_ in ("Drained", "Idle"):
         channel = channel.with_condition(type_, "True", "Idle", "text", NOW)
     after = changed(channel, Spec(idle_ms=120_000))
-    assert [each.type for each in after.conditions] == ["Drained", "Ready", "Synced"]
+    assert [condition.type for condition in after.conditions] == ["Drained", "Ready", "Synced"]
     renamed = changed(channel, Spec(), {"team": "a"})
     assert renamed.conditions == channel.conditions
 

@@ -28,7 +28,7 @@ def test_every_read_shows_the_delivery(rig: Rig) -> None:
     rig.put("plain")
     assert rig.http.get(PATH).json()["spec"]["delivery"] == "exactly_once"
     listed = rig.http.get("/v1/channels").json()["items"]
-    assert [each["spec"]["delivery"] for each in listed] == ["exactly_once", "at_least_once"]
+    assert [channel["spec"]["delivery"] for channel in listed] == ["exactly_once", "at_least_once"]
     connection = rig.http.get(f"{PATH}/connection", params={"access": "read"}, headers=KNOWN)
     assert connection.json()["delivery"] == "exactly_once"
 

@@ -16,7 +16,7 @@ OTHER_SCHEMA = {**SCHEMA, "fields": [{"name": "b", "type": "string"}]}
 def _stored(rig: Rig) -> tuple[int, int]:
     """Return the numbers of schemas and of stored responses."""
     with rig.database.read() as tx:
-        return tuple(len(tx.execute(select(each)).all()) for each in (schemas, requests))  # type: ignore[return-value]
+        return tuple(len(tx.execute(select(table)).all()) for table in (schemas, requests))  # type: ignore[return-value]
 
 
 def test_a_dry_creation_returns_the_channel_and_stores_nothing(rig: Rig) -> None:
@@ -40,8 +40,8 @@ def test_a_dry_change_returns_the_next_generation_and_stores_nothing(rig: Rig) -
     dry = rig.http.put(PATH, json=wanted, params=DRY, headers={"If-Match": made.headers["etag"]})
     assert (dry.status_code, dry.json()["metadata"]["generation"]) == (200, 2)
     assert dry.json()["status"]["schema"]["version"] == 2
-    found = rig.http.get(PATH)
-    assert (found.json(), found.headers["etag"]) == (made.json(), made.headers["etag"])
+    response = rig.http.get(PATH)
+    assert (response.json(), response.headers["etag"]) == (made.json(), made.headers["etag"])
     assert _stored(rig)[0] == 1
     assert rig.http.put(PATH, json=wanted).json()["spec"] == dry.json()["spec"]
 
@@ -65,8 +65,8 @@ def test_a_dry_run_is_refused_exactly_as_the_request_would_be(
     rig: Rig, spec: dict[str, Any]
 ) -> None:
     rig.put(partitions=2)
-    responses = [rig.http.put(PATH, json={"spec": spec}, params=each) for each in (DRY, {})]
-    problems = [each.json() | {"request_id": None} for each in responses]
+    responses = [rig.http.put(PATH, json={"spec": spec}, params=params) for params in (DRY, {})]
+    problems = [response.json() | {"request_id": None} for response in responses]
     assert responses[0].status_code in (409, 422)
     assert problems[0] == problems[1]
 

@@ -7,13 +7,13 @@ from gateways import Rig, code
 
 def names(rig: Rig, headers: dict[str, str] | None = None, **parameters: Any) -> list[str]:
     """Return the names on all pages."""
-    found: list[str] = []
+    channel_names: list[str] = []
     while True:
         response = rig.http.get("/v1/channels", params=parameters, headers=headers)
         assert response.status_code == 200, response.text
-        found += [each["metadata"]["name"] for each in response.json()["items"]]
+        channel_names += [channel["metadata"]["name"] for channel in response.json()["items"]]
         if response.json()["next_cursor"] is None:
-            return found
+            return channel_names
         parameters["cursor"] = response.json()["next_cursor"]
 
 
@@ -81,7 +81,7 @@ def test_malformed_parameters_are_refused_by_name(
 ) -> None:
     response = shared_rig.http.get("/v1/channels", params=parameters)
     assert (response.status_code, code(response)) == (422, "invalid_request")
-    assert [each["pointer"] for each in response.json()["errors"]] == [where]
+    assert [error["pointer"] for error in response.json()["errors"]] == [where]
 
 
 def test_a_list_contains_only_channels_in_the_tokens_scope(rig: Rig) -> None:

@@ -157,7 +157,7 @@ def test_a_schema_that_cannot_be_used_is_refused_with_the_place_of_the_field(
 ) -> None:
     response = shared_rig.put(schema={"type": "record", "name": "R", "fields": fields})
     assert (response.status_code, code(response)) == (422, "invalid_schema")
-    assert [each["pointer"] for each in response.json()["errors"]] == [f"/spec/schema{pointer}"]
+    assert [error["pointer"] for error in response.json()["errors"]] == [f"/spec/schema{pointer}"]
 
 
 def test_a_uid_selects_its_incarnation(rig: Rig) -> None:
@@ -237,8 +237,8 @@ def test_a_broken_schema_is_refused_with_its_path(shared_rig: Rig) -> None:
 def test_of_concurrent_creations_one_creates_and_all_return_the_channel(rig: Rig) -> None:
     with ThreadPoolExecutor(8) as pool:
         responses = list(pool.map(lambda _: rig.put(partitions=2), range(8)))
-    assert sorted(each.status_code for each in responses) == [200] * 7 + [201]
-    assert len({each.json()["metadata"]["uid"] for each in responses}) == 1
+    assert sorted(response.status_code for response in responses) == [200] * 7 + [201]
+    assert len({response.json()["metadata"]["uid"] for response in responses}) == 1
 
 
 def test_each_concurrent_change_is_counted(rig: Rig) -> None:
@@ -247,5 +247,7 @@ def test_each_concurrent_change_is_counted(rig: Rig) -> None:
         changes = [{"metadata": {"labels": {"n": str(n)}}} for n in range(8)]
         path = "/v1/channels/flights"
         responses = list(pool.map(lambda body: rig.http.put(path, json=body), changes))
-    assert {each.status_code for each in responses} == {200}
-    assert {each.json()["metadata"]["generation"] for each in responses} == set(range(2, 10))
+    assert {response.status_code for response in responses} == {200}
+    assert {response.json()["metadata"]["generation"] for response in responses} == set(
+        range(2, 10)
+    )

@@ -82,7 +82,7 @@ def test_the_registry_shows_json_schema(rig: Rig) -> None:
         ):
             client.lookup_schema("mine-value", RegistrySchema(json.dumps(schema), "AVRO"))
     listed = rig.http.get("/registry/schemas").json()
-    assert {each["schemaType"] for each in listed} == {"JSON"}
+    assert {listed_schema["schemaType"] for listed_schema in listed} == {"JSON"}
 
 
 def test_an_id_of_several_formats_is_avro_unless_the_subject_is_of_json(rig: Rig) -> None:
@@ -90,9 +90,9 @@ def test_an_id_of_several_formats_is_avro_unless_the_subject_is_of_json(rig: Rig
     assert rig.put("flights").json()["status"]["schema"]["id"] == id_
     path = f"/registry/schemas/ids/{id_}"
     for subject in ({}, {"subject": "flights-value"}, {"subject": "com.example.Flight"}):
-        found = rig.http.get(path, params=subject).json()
-        assert "schemaType" not in found
-        assert json.loads(found["schema"]) == SCHEMA
+        body = rig.http.get(path, params=subject).json()
+        assert "schemaType" not in body
+        assert json.loads(body["schema"]) == SCHEMA
     shown = rig.http.get(path, params={"subject": "mine-value"}).json()
     assert shown["schemaType"] == "JSON"
     raw = rig.http.get(f"{path}/schema", params={"subject": "mine-value"})

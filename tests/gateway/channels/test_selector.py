@@ -28,7 +28,7 @@ def test_each_form_of_requirement_is_parsed(
 
 def test_parts_are_joined_by_commas_outside_of_sets() -> None:
     selector = Selector.parse("a=b,c!=d, e,!f ,g in (x,y),h notin (z)")
-    assert [each.key for each in selector.requirements] == list("acefgh")
+    assert [requirement.key for requirement in selector.requirements] == list("acefgh")
 
 
 @pytest.mark.parametrize(

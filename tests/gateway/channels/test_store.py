@@ -173,18 +173,18 @@ def test_rows_follow_only_the_transition_table(database: Database, steps: list[P
 def test_pages_are_cut_by_name_in_the_same_order_on_both_databases(database: Database) -> None:
     names = ["a", "a-b", "a.b", "a0", "ab", "a_b", "b"]
     add(database, *(make(name, number) for number, name in enumerate(names)))
-    found: list[str] = []
+    listed: list[str] = []
     with database.read() as tx:
-        while page := channels_store.page(tx, limit=2, after=found[-1] if found else ""):
-            found.extend(each.name for each in page)
-    assert found == sorted(names)
+        while page := channels_store.page(tx, limit=2, after=listed[-1] if listed else ""):
+            listed.extend(channel.name for channel in page)
+    assert listed == sorted(names)
 
 
 def test_a_page_has_only_the_given_prefixes(database: Database) -> None:
     add(database, *(make(name, n) for n, name in enumerate(["a", "ab", "az", "b", "c.x", "c_x"])))
     with database.read() as tx:
-        found = channels_store.page(tx, limit=10, prefixes=("a", "c."))
-        assert [each.name for each in found] == ["a", "ab", "az", "c.x"]
+        page = channels_store.page(tx, limit=10, prefixes=("a", "c."))
+        assert [channel.name for channel in page] == ["a", "ab", "az", "c.x"]
         assert channels_store.page(tx, limit=10, prefixes=()) == []
 
 
@@ -213,14 +213,18 @@ def test_selectors_match_in_sql_as_in_the_model(
     database: Database, labels: list[dict[str, str]], parts: list[str]
 ) -> None:
     selector = Selector.parse(",".join(parts))
-    made = [replace(make(f"c{n}", n), labels=each) for n, each in enumerate(labels)]
+    made = [
+        replace(make(f"c{n}", n), labels=channel_labels) for n, channel_labels in enumerate(labels)
+    ]
     with database.write() as tx:
         for n in range(5):
             remove(tx, f"{n:032x}", from_phases=list(Phase))
     add(database, *made)
     with database.read() as tx:
-        found = {each.name for each in channels_store.page(tx, limit=10, selector=selector)}
-    assert found == {each.name for each in made if selector.holds(each.labels)}
+        selected_names = {
+            channel.name for channel in channels_store.page(tx, limit=10, selector=selector)
+        }
+    assert selected_names == {channel.name for channel in made if selector.holds(channel.labels)}
 
 
 def test_etags_of_many_names_omit_deleted_channels(database: Database) -> None:

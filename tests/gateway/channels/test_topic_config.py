@@ -64,7 +64,7 @@ def test_an_invalid_topic_setting_is_refused_by_name_with_a_reason(
 
 def test_all_refusals_are_reported_at_once() -> None:
     refused = refusals({"segment.ms": "x", "retention.ms": "1", "compression.type": "lz4"})
-    assert [each.name for each in refused] == ["retention.ms", "segment.ms"]
+    assert [refusal.name for refusal in refused] == ["retention.ms", "segment.ms"]
 
 
 @given(st.dictionaries(st.sampled_from([*ALLOWED, "other"]), st.text(max_size=30)))
