@@ -45,7 +45,7 @@ def test_a_change_ends_the_waits_for_it_and_no_others(offline: Database) -> None
             with changes.subscribe(keys) as subscription:
                 return await waited(changes, subscription, timeout_s)
 
-        waits = [asyncio.create_task(wait_for(*each)) for each in awaited]
+        waits = [asyncio.create_task(wait_for(*arguments)) for arguments in awaited]
         await asyncio.sleep(0)
         # From another thread, as after a commit.
         await asyncio.to_thread(

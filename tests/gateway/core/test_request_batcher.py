@@ -28,7 +28,7 @@ class Road:
             raise ValueError("the whole batch")
         if "away" in asked:
             raise DatabaseUnavailable("it is away")
-        return [KeyError(each) if each == "bad" else f"{each}!" for each in asked]
+        return [KeyError(request) if request == "bad" else f"{request}!" for request in asked]
 
     @staticmethod
     def alone(asked: str) -> str:
@@ -56,7 +56,7 @@ def sent(batcher: "Batcher[Any, Any]", road: Road, *asked: Any) -> "list[Future[
 def test_requests_during_a_batch_form_the_next_batch_in_order(road: Road) -> None:
     batcher: Batcher[str, str] = Batcher(road.work, road.alone, name="test", threads=1)
     futures = sent(batcher, road, "a", "b", "c", "d")
-    assert [each.result(30) for each in futures] == ["a!", "b!", "c!", "d!"]
+    assert [future.result(30) for future in futures] == ["a!", "b!", "c!", "d!"]
     assert road.taken == [["a"], ["b", "c", "d"]]
     # Later requests start a new batch.
     assert batcher.submit("e").result(30) == "e!"
@@ -68,7 +68,7 @@ def test_requests_of_one_key_are_in_different_batches_in_order(road: Road) -> No
         road.work, road.alone, name="test", threads=1, key=lambda asked: asked[0]
     )
     futures = sent(batcher, road, "a1", "b1", "c1", "b2", "b3", "d1")
-    assert [each.result(30) for each in futures] == ["a1!", "b1!", "c1!", "b2!", "b3!", "d1!"]
+    assert [future.result(30) for future in futures] == ["a1!", "b1!", "c1!", "b2!", "b3!", "d1!"]
     assert road.taken == [["a1"], ["b1", "c1", "d1"], ["b2"], ["b3"]]
 
 
@@ -101,9 +101,9 @@ def test_after_a_failure_of_a_batch_each_request_runs_alone(road: Road) -> None:
 def test_an_unavailable_database_fails_the_whole_batch(road: Road) -> None:
     batcher: Batcher[str, str] = Batcher(road.work, road.alone, name="test", threads=1)
     futures = sent(batcher, road, "a", "b", "away")
-    for each in futures[1:]:
+    for future in futures[1:]:
         with pytest.raises(DatabaseUnavailable):
-            each.result(30)
+            future.result(30)
     assert batcher.submit("c").result(30) == "c!"
 
 
@@ -115,7 +115,7 @@ def test_a_request_that_waits_for_a_lock_delays_no_other() -> None:
         return f"{asked} at last"
 
     batcher: Batcher[str, str] = Batcher(
-        lambda asked: [None if each == "a" else each for each in asked],
+        lambda asked: [None if request == "a" else request for request in asked],
         alone,
         name="test",
         threads=1,

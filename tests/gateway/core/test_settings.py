@@ -110,8 +110,8 @@ def test_every_secret_can_be_in_a_file(
     path = tmp_path / "secret"
     path.write_text(f"{value}\n")
     monkeypatch.setenv(f"SLUICEWAY_{name.upper()}_FILE", str(path))
-    found = getattr(Settings.load(), name).get_secret_value()
-    assert found == (json.loads(value) if name in OBJECTS else value)
+    secret = getattr(Settings.load(), name).get_secret_value()
+    assert secret == (json.loads(value) if name in OBJECTS else value)
 
     monkeypatch.setenv(f"SLUICEWAY_{name.upper()}", value)
     with pytest.raises(InvalidSettings, match="both set"):

@@ -33,7 +33,7 @@ def changes(rig: Rig, name: str = "flights", **query: Any) -> list[Any]:
 
 
 def fields(entry: Any) -> dict[str, tuple[Any, Any]]:
-    return {each["field"]: (each["old"], each["new"]) for each in entry["fields"]}
+    return {field["field"]: (field["old"], field["new"]) for field in entry["fields"]}
 
 
 def delete(rig: Rig, uid: str, name: str = "flights", **query: Any) -> int:
@@ -95,7 +95,7 @@ def test_a_request_without_changes_is_not_recorded(ops: Rig) -> None:
     assert ops.put(partitions=0).status_code == 422
     (entry,) = changes(ops)
     assert delete(ops, entry["uid"], dry_run=True) == 202
-    assert [each["action"] for each in changes(ops)] == ["create"]
+    assert [change["action"] for change in changes(ops)] == ["create"]
 
 
 def test_a_close_and_a_deletion_are_recorded_and_outlive_the_channel(ops: Rig) -> None:
@@ -112,7 +112,7 @@ def test_a_close_and_a_deletion_are_recorded_and_outlive_the_channel(ops: Rig) -
     assert fields(deleted) == {"phase": ("closed", "deleting"), "keep_topic": (False, True)}
     # The next channel of that name has another uid.
     again = site(ops)
-    assert [each["uid"] for each in changes(ops)] == [again.uid, *[flights.uid] * 3]
+    assert [change["uid"] for change in changes(ops)] == [again.uid, *[flights.uid] * 3]
 
 
 def test_a_reset_names_positions_and_reason(ops: Rig) -> None:
@@ -165,22 +165,22 @@ def test_an_abort_of_anothers_batch_is_recorded(ledger: LedgerSite) -> None:
     assert (aborted["action"], aborted["target"]) == ("abort_batch", "other")
     assert (aborted["by"], aborted["token_id"], aborted["reason"]) == ("loopback", None, "a test")
     assert fields(aborted) == {"batch of two": ("open", "aborted")}
-    assert "abort_batch" not in {each["action"] for each in others}
+    assert "abort_batch" not in {change["action"] for change in others}
 
 
 def test_changes_are_paged_from_the_last_one(ops: Rig) -> None:
     for number in range(5):
         ops.put(idle_ms=60_000 + number)
     whole = changes(ops)
-    assert [each["action"] for each in whole] == [*["update"] * 4, "create"]
-    found, query = [], {"limit": 2}
+    assert [change["action"] for change in whole] == [*["update"] * 4, "create"]
+    paged_changes, query = [], {"limit": 2}
     while True:
         page = ops.http.get("/v1/channels/flights/changes", params=query).json()
-        found += page["items"]
+        paged_changes += page["items"]
         if page["next_before"] is None:
             break
         query["before"] = page["next_before"]
-    assert found == whole
+    assert paged_changes == whole
 
 
 def test_changes_need_the_view_scope(ops: Rig) -> None:
@@ -223,7 +223,7 @@ def test_entries_are_bounded_by_number(ops: Rig) -> None:
         count = select(func.count()).select_from(audit_entries).where(of_name)
         assert tx.execute(count).scalar_one() == MAX_ENTRIES
     newest = changes(ops, limit=4)
-    assert [fields(each).get("idle_ms", (0, 0))[1] for each in newest] == [
+    assert [fields(change).get("idle_ms", (0, 0))[1] for change in newest] == [
         *(60_002, 60_001, 60_000, 0)
     ]
     assert len(changes(ops, "weather")) == 1
@@ -238,7 +238,7 @@ def test_entries_are_bounded_by_age(ops: Rig) -> None:
     assert pruner.run_once().audited == 0
     ops.clock.advance(timedelta(days=2))
     assert pruner.run_once().audited == 2
-    assert [each["action"] for each in changes(ops)] == ["update"]
+    assert [change["action"] for change in changes(ops)] == ["update"]
     assert changes(ops, "weather") == []
 
 

@@ -242,7 +242,7 @@ def test_a_group_without_an_owner_belongs_to_the_first_label_that_uses_it(rig: R
     assert owner_of(flights, "h") == OWNER
     become(rig, OTHER, "read")
     refused(Site(rig=rig, name="flights", uid=flights.uid).post_attach(group="h", index=0, size=1))
-    assert [each["fields"] for each in changes(flights, "claim_owner")] == [
+    assert [change["fields"] for change in changes(flights, "claim_owner")] == [
         [{"field": "owner", "old": None, "new": OWNER}]
     ] * 2
 
@@ -264,7 +264,7 @@ def test_tokens_of_one_label_are_one_owner(flights: Site) -> None:
 
 def changes(site: Site | LedgerSite, action: str) -> list[Any]:
     items = site.rig.http.get(f"/v1/channels/{site.name}/changes").json()["items"]
-    return [each for each in items if each["action"] == action]
+    return [change for change in items if change["action"] == action]
 
 
 @pytest.mark.long
@@ -296,7 +296,7 @@ def test_uses_of_each_foreign_group_are_audited(owned: Owned) -> None:
     for group in ("g", "h", "h"):
         refused(flights.resize(2, 1, group=group))
     until(lambda: len(changes(flights, "foreign_use")) >= 2)
-    assert [each["target"] for each in changes(flights, "foreign_use")] == ["h", "g"]
+    assert [change["target"] for change in changes(flights, "foreign_use")] == ["h", "g"]
 
 
 @pytest.fixture
@@ -334,8 +334,8 @@ def test_uses_by_other_labels_can_be_permitted_and_audited(audited: Site) -> Non
     # As before there were owners.
     refused(audited.reset((0, 1, 0), force=True))
     until(lambda: len(changes(audited, "foreign_use")) == 3)
-    fields = [each["fields"][0] for each in changes(audited, "foreign_use")]
-    assert {(each["field"], each["new"]) for each in fields} == {
+    fields = [change["fields"][0] for change in changes(audited, "foreign_use")]
+    assert {(field["field"], field["new"]) for field in fields} == {
         ("resize", "permitted"),
         ("join", "permitted"),
         ("reset", "permitted"),
@@ -433,7 +433,7 @@ def test_heartbeats_neither_abort_nor_renew_batches_of_another_label(orders: Led
 def test_heartbeats_renew_and_abort_the_other_batches_beside_a_transferred_one(
     orders: LedgerSite,
 ) -> None:
-    given = orders.open("given", owner="one", instance="run-1", lease_ms=15_000)
+    transferred = orders.open("given", owner="one", instance="run-1", lease_ms=15_000)
     kept = orders.open("kept", owner="two", instance="run-1", lease_ms=15_000)
     become(orders.rig, "ops", "manage")
     allowed(transfer_batches(orders, writer="one", owner=OTHER))
@@ -441,7 +441,7 @@ def test_heartbeats_renew_and_abort_the_other_batches_beside_a_transferred_one(
     beat = {"session": fresh_id(), "beat": 1, "endpoints": []}
     allowed(orders.rig.http.post("/v1/heartbeats", json=beat | {"renews": ["run-1"]}))
     assert orders.open("kept", owner="two", instance="run-1")["lease_until"] > kept["lease_until"]
-    named = [{"id": batch["id"], "instance": "run-1"} for batch in (given, kept)]
+    named = [{"id": batch["id"], "instance": "run-1"} for batch in (transferred, kept)]
     renewed = orders.post("batches/renew", batches=named).json()["batches"]
     assert [lease["id"] for lease in renewed] == [kept["id"]]
     allowed(orders.rig.http.post("/v1/heartbeats", json=beat | {"ended": ["run-1"]}))

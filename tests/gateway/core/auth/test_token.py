@@ -28,8 +28,8 @@ def test_a_token_describes_itself_without_its_secret(rig: Rig) -> None:
 
 
 def test_without_tokens_the_own_machine_has_all_scopes(rig: Rig) -> None:
-    found = rig.http.get(PATH).json()
-    assert found == {"id": None, "name": None, "scopes": ["admin"], "expires_at": None}
+    token = rig.http.get(PATH).json()
+    assert token == {"id": None, "name": None, "scopes": ["admin"], "expires_at": None}
 
 
 @pytest.mark.parametrize("end", ["expires", "is revoked"])

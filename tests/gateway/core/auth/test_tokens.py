@@ -79,7 +79,7 @@ def test_tokens_are_listed_by_age(tokens: Tokens, clock: ManualClock) -> None:
     for label in ("a", "b", "c"):
         tokens.create(label=label, scopes=["read"])
         clock.advance(timedelta(seconds=1))
-    assert [each.label for each in tokens.every()] == ["a", "b", "c"]
+    assert [token.label for token in tokens.every()] == ["a", "b", "c"]
 
 
 def test_an_unknown_id_cannot_be_revoked(tokens: Tokens) -> None:
@@ -125,7 +125,9 @@ def test_a_key_that_verifies_no_valid_token_is_refused(
     second = others.create(label="job", scopes=["admin"])
     tokens.check_key()
     others.check_key()
-    assert {each.id for each in tokens.every() if tokens.has_other_key(each)} == {second.token.id}
+    assert {token.id for token in tokens.every() if tokens.has_other_key(token)} == {
+        second.token.id
+    }
     clock.advance(timedelta(hours=1))
     with pytest.raises(InvalidSettings, match="another key"):
         tokens.check_key()
@@ -167,14 +169,14 @@ def test_why_a_known_token_is_refused_is_logged_once_a_minute(
     if not is_known:
         with database.write() as tx:
             tx.execute(text("UPDATE tokens SET key_fingerprint = NULL"))
-    given = made.text.get_secret_value()
+    token_text = made.text.get_secret_value()
     if key == TOKEN_KEY:
-        given = given[:-1] + ("1" if given[-1] == "0" else "0")
+        token_text = token_text[:-1] + ("1" if token_text[-1] == "0" else "0")
     others = Tokens(database, SecretStr(key))
-    for each in ("slw_" + "0" * 16 + "_" + "0" * 64, *[given] * 3):
+    for presented_token in ("slw_" + "0" * 16 + "_" + "0" * 64, *[token_text] * 3):
         with pytest.raises(Unauthenticated):
-            others.authenticate(each)
-    (warning,) = [each for each in caplog.records if "a token is known" in each.getMessage()]
+            others.authenticate(presented_token)
+    (warning,) = [record for record in caplog.records if "a token is known" in record.getMessage()]
     assert warning.getMessage().endswith(f"a token is known, but {reason}")
     assert vars(warning)["token_id"] == made.token.id
-    assert given.split("_")[2] not in caplog.text
+    assert token_text.split("_")[2] not in caplog.text

@@ -60,7 +60,7 @@ def test_a_locked_database_is_503_and_loses_nothing(database: Database, database
         else:
             lock = psycopg.connect(database_url.replace("+psycopg", ""))
             lock.execute("LOCK TABLE channels IN EXCLUSIVE MODE")
-        changes = [each for each in calls(uid) if each["method"] != "GET"]
+        changes = [call for call in calls(uid) if call["method"] != "GET"]
         for call in changes:
             response = rig.http.request(**call)
             assert (response.status_code, code(response)) == (503, "database_unavailable")
@@ -304,9 +304,9 @@ def test_while_postgres_hangs_every_request_is_503(postgres: Postgres, wait_ms: 
             for times in (27, 9):
                 begun_s = time.monotonic()
                 readiness = pool.submit(rig.http.get, "/readyz")
-                asked = [pool.submit(check, each) for each in requests(reader) * times]
-                for each in asked:
-                    each.result()
+                asked = [pool.submit(check, request) for request in requests(reader) * times]
+                for future in asked:
+                    future.result()
                 # Within Prometheus' timeout.
                 metrics = rig.http.get("/metrics")
                 assert "sluiceway_database_up 0.0" in metrics.text
@@ -332,14 +332,14 @@ def test_connections_with_lost_packets_are_replaced_and_commits_continue(
         flights = site(rig)
         reader = flights.member()
         with ThreadPoolExecutor(20) as pool:
-            for each in [pool.submit(flights.committed) for _ in range(20)]:
-                each.result()
+            for future in [pool.submit(flights.committed) for _ in range(20)]:
+                future.result()
             relay.drop()
             begun_s = time.monotonic()
             looks = [pool.submit(flights.committed) for _ in range(20)]
             assert flights.commit(reader, 1, (0, 5, 0)).status_code == 200
-            for each in looks:
-                each.result()
+            for future in looks:
+                future.result()
         assert time.monotonic() - begun_s < ANSWERED_S
         assert ready(rig)
 

@@ -109,8 +109,8 @@ def test_work_after_a_failed_transaction_is_not_part_of_it(
         with database.write() as tx:
             leases.acquire(tx, name, "me", 60_000)
     with database.read() as tx:
-        found = [leases.current(tx, name) is not None for name in ("failed", "l", "m")]
-    assert found == [False, True, True]
+        held = [leases.current(tx, name) is not None for name in ("failed", "l", "m")]
+    assert held == [False, True, True]
 
 
 def test_an_interrupted_transaction_is_rolled_back_and_the_next_one_works(
@@ -131,8 +131,8 @@ def test_an_interrupted_transaction_is_rolled_back_and_the_next_one_works(
     with database.write() as tx:
         leases.acquire(tx, "kept", "me", 60_000)
     with database.read() as tx:
-        found = [leases.current(tx, name) is not None for name in ("undone", "kept")]
-    assert found == [False, True]
+        held = [leases.current(tx, name) is not None for name in ("undone", "kept")]
+    assert held == [False, True]
 
 
 def test_sqlites_writer_uses_no_reader_connection_and_reopens_after_close(

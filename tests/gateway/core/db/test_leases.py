@@ -45,7 +45,7 @@ def test_a_leader_renews_its_lease_with_one_statement(database: Database) -> Non
         lambda _connection, _cursor, statement, *_: asked.append(statement),
     )
     assert take(database, "a") == first
-    assert len([each for each in asked if "leases" in each]) == 1, asked
+    assert len([statement for statement in asked if "leases" in statement]) == 1, asked
 
 
 def test_a_failed_acquire_does_not_block_renewal(postgres: Postgres) -> None:

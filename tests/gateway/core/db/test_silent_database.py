@@ -123,8 +123,8 @@ def test_a_silent_server_fails_queued_requests_fast_and_is_used_when_it_answers(
     with postgres.stopped(), ThreadPoolExecutor(4) as pool:
         begun_s = time.monotonic()
         calls = [pool.submit(seconds_to_refuse, call, silent) for call in (look, change) * 50]
-        for each in calls:
-            each.result()
+        for future in calls:
+            future.result()
         assert time.monotonic() - begun_s < 40
     until(lambda: responses(look, silent), ANSWERED_S)
     change(silent)
@@ -155,7 +155,7 @@ def test_loops_resume_when_the_server_answers_again(postgres: Postgres, silent: 
 
 def waiting_threads() -> int:
     """Return the number of a database's own threads."""
-    return sum(each.name in {"connect", "database-probe"} for each in threading.enumerate())
+    return sum(thread.name in {"connect", "database-probe"} for thread in threading.enumerate())
 
 
 def test_an_unresolvable_host_name_fails_fast(postgres: Postgres) -> None:
@@ -177,8 +177,8 @@ def test_an_unresolvable_host_name_fails_fast(postgres: Postgres) -> None:
             with ThreadPoolExecutor(4) as pool:
                 begun_s = time.monotonic()
                 calls = [pool.submit(seconds_to_refuse, look, database) for _ in range(4)]
-                for each in calls:
-                    each.result()
+                for future in calls:
+                    future.result()
                 assert time.monotonic() - begun_s < ANSWERED_S
             # The connecting threads, and one that waits for a free one.
             assert waiting_threads() <= 2 + 1
@@ -211,8 +211,8 @@ def test_a_locked_file_fails_queued_requests_fast(sqlite: SQLite) -> None:
         with ThreadPoolExecutor(4) as pool:
             begun_s = time.monotonic()
             calls = [pool.submit(seconds_to_refuse, change, database) for _ in range(400)]
-            for each in calls:
-                each.result()
+            for future in calls:
+                future.result()
             # Four at a time, the calls would take twice as long.
             assert time.monotonic() - begun_s < 25
         look(database)
@@ -233,10 +233,10 @@ def test_each_of_several_addresses_has_its_own_connect_timeout(url: str, attempt
 
 
 def test_tcp_options_of_the_url_override_the_defaults() -> None:
-    given = connect_arguments(make_url("postgresql://h/d"), wait_ms=5_000)
-    assert (given["tcp_user_timeout"], given["keepalives"]) == (5_000, 1)
+    arguments = connect_arguments(make_url("postgresql://h/d"), wait_ms=5_000)
+    assert (arguments["tcp_user_timeout"], arguments["keepalives"]) == (5_000, 1)
     url = make_url("postgresql://h/d?keepalives_idle=60&tcp_user_timeout=9000&connect_timeout=7")
-    assert given.keys() - connect_arguments(url, wait_ms=5_000).keys() == set(url.query)
+    assert arguments.keys() - connect_arguments(url, wait_ms=5_000).keys() == set(url.query)
 
 
 def test_options_of_the_url_are_added_to_the_gateways(postgres: Postgres) -> None:
@@ -244,5 +244,5 @@ def test_options_of_the_url_are_added_to_the_gateways(postgres: Postgres) -> Non
     url = make_url(postgres.empty()).update_query_dict(own).render_as_string(False)
     with opened(url) as database, database.read() as tx:
         names = ("search_path", "lock_timeout", "statement_timeout", "application_name")
-        found = [tx.execute(text(f"SHOW {name}")).scalar_one() for name in names]
-    assert found == ["flights", "7s", "2500ms", "gates"]
+        values = [tx.execute(text(f"SHOW {name}")).scalar_one() for name in names]
+    assert values == ["flights", "7s", "2500ms", "gates"]

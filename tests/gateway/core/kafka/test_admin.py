@@ -119,11 +119,11 @@ def test_a_topic_is_observed_as_created(admin: KafkaAdmin, name: str) -> None:
 
 def test_a_topic_id_is_unique_and_written_as_by_kafkas_tools(admin: KafkaAdmin, name: str) -> None:
     names = [f"{name}-{number}" for number in range(40)]
-    for each in names:
-        create(admin, each)
-    ids = {observed(admin, each, once=lambda _: True).id for each in names}
+    for topic_name in names:
+        create(admin, topic_name)
+    ids = {observed(admin, topic_name, once=lambda _: True).id for topic_name in names}
     assert len(ids) == len(names)
-    assert all(len(each) == 22 and not set(each) & set("+/=") for each in ids)
+    assert all(len(id_) == 22 and not set(id_) & set("+/=") for id_ in ids)
     assert set(admin.delete_topics(names).values()) == {None}
 
 
@@ -196,8 +196,8 @@ def test_metadata_and_watermarks_follow_writes(
     observed(admin, name, once=lambda topic: topic.partitions == 2)
     topic = admin.describe_topic(name)
     assert topic is not None
-    assert [each.partition for each in topic.partitions] == [0, 1]
-    assert all(each.leader == 1 and each.isr == (1,) for each in topic.partitions)
+    assert [partition.partition for partition in topic.partitions] == [0, 1]
+    assert all(partition.leader == 1 and partition.isr == (1,) for partition in topic.partitions)
     assert admin.watermarks(name, [1, 0]) == {
         0: Watermarks(begin_offset=0, end_offset=0),
         1: Watermarks(begin_offset=0, end_offset=3),
@@ -227,15 +227,15 @@ def test_offsets_are_requested_of_leaders_that_the_client_has(
 def test_hundreds_of_topics_are_created_and_deleted_together(admin: KafkaAdmin, name: str) -> None:
     names = [f"{name}-{number:03}" for number in range(250)]
     topics = [
-        CreateTopic(name=each, partitions=1, replication=1, config={"segment.ms": "1000"})
-        for each in names
+        CreateTopic(name=topic_name, partitions=1, replication=1, config={"segment.ms": "1000"})
+        for topic_name in names
     ]
     assert set(admin.create_topics(topics).values()) == {None}
     deadline = time.monotonic() + 180
     # A new topic is visible once the broker that answers has its metadata.
     while len((seen := admin.observe(names)).topics) < len(names):
         assert time.monotonic() < deadline
-    assert all(each.config == {"segment.ms": "1000"} for each in seen.topics.values())
+    assert all(topic.config == {"segment.ms": "1000"} for topic in seen.topics.values())
     assert set(admin.delete_topics(names).values()) == {None}
 
 

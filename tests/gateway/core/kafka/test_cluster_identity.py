@@ -144,9 +144,9 @@ def test_no_request_about_topics_reaches_another_cluster(
         with pytest.raises(KafkaUnavailable, match="in the cluster elsewhere"):
             refused()
     assert admin.answered(60) is False
-    found = admin.describe_cluster().cluster_id
-    assert found is not None
-    record(database, found)
+    cluster_id = admin.describe_cluster().cluster_id
+    assert cluster_id is not None
+    record(database, cluster_id)
     admin.require_cluster()
     assert admin.describe_topic("no-such-topic") is None
     assert admin.answered(60) is True
@@ -193,9 +193,9 @@ def test_a_gateway_that_starts_with_another_cluster_leaves_its_channels_alone(
         """Return how many checks of channels have ended."""
         lines = http.get("/metrics").text.splitlines()
         return sum(
-            float(each.split()[-1])
-            for each in lines
-            if each.startswith("sluiceway_reconciled_channels_total")
+            float(line.split()[-1])
+            for line in lines
+            if line.startswith("sluiceway_reconciled_channels_total")
         )
 
     def client(address: str) -> httpx.Client:
@@ -211,8 +211,8 @@ def test_a_gateway_that_starts_with_another_cluster_leaves_its_channels_alone(
             # Two checks that miss a topic would fail its channel.
             until(lambda: checked(http) >= before + 3)
             assert phase_of(http, name) == "ready"
-            found = http.get("/v1/cluster").json()["cluster_id"]
-        accepted = {"kafka_cluster_id": found}
+            cluster_id = http.get("/v1/cluster").json()["cluster_id"]
+        accepted = {"kafka_cluster_id": cluster_id}
         with gateway(other.bootstrap_servers, **accepted) as address, client(address) as http:
             until(lambda: phase_of(http, name) == "failed")
             until(lambda: http.get("/readyz").status_code == 200)

@@ -28,7 +28,7 @@ def test_the_table_names_only_codes_that_exist() -> None:
     assert CAUSES.keys() <= set(CODES)
 
 
-@pytest.mark.parametrize("cause", [each for each in Cause if each is not Cause.OTHER])
+@pytest.mark.parametrize("cause", [cause for cause in Cause if cause is not Cause.OTHER])
 def test_every_cause_has_a_code(cause: Cause) -> None:
     assert cause in {rejection(KafkaError(code)).cause for code in CODES}
 
@@ -47,9 +47,9 @@ def test_the_brokers_message_is_kept() -> None:
 def test_an_operation_that_acls_forbid_is_named() -> None:
     client = Client("127.0.0.1:1", {})
     error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "denied")
-    found = client.failure(error, "flights", "READ")
-    assert "the operation READ on the topic flights" in str(found)
-    assert "add the ACL" in str(found)
+    failure = client.failure(error, "flights", "READ")
+    assert "the operation READ on the topic flights" in str(failure)
+    assert "add the ACL" in str(failure)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def topic(kafka: SharedKafka) -> str:
     topics, name = Topics(kafka.bootstrap_servers), f"windows-{uuid.uuid4().hex[:8]}"
     topics.create(name, 2)
     for partition in (0, 1):
-        topics.produce(name, partition, [str(each).encode() for each in range(10)])
+        topics.produce(name, partition, [str(number).encode() for number in range(10)])
     return name
 
 
@@ -38,42 +38,42 @@ def soon() -> float:
 
 
 def test_windows_end_within_the_log_and_at_its_end(reader: WindowReader) -> None:
-    found: list[ReadMessage] = []
+    messages: list[ReadMessage] = []
     windows = {0: Interval(3, 6), 1: Interval(8, 99)}
-    assert reader.read(windows, soon(), found.append) == {0: 6, 1: 99}
-    places = sorted((each.partition, each.offset) for each in found)
+    assert reader.read(windows, soon(), messages.append) == {0: 6, 1: 99}
+    places = sorted((message.partition, message.offset) for message in messages)
     assert places == [(0, 3), (0, 4), (0, 5), (1, 8), (1, 9)]
     # The same partition again, and further back.
-    found.clear()
-    assert reader.read({0: Interval(0, 2)}, soon(), found.append) == {0: 2}
-    assert [(each.offset, each.value) for each in found] == [(0, b"0"), (1, b"1")]
+    messages.clear()
+    assert reader.read({0: Interval(0, 2)}, soon(), messages.append) == {0: 2}
+    assert [(message.offset, message.value) for message in messages] == [(0, b"0"), (1, b"1")]
 
 
 def test_a_window_whose_beginning_was_removed_is_read_from_the_log_start(
     reader: WindowReader, kafka: SharedKafka, topic: str
 ) -> None:
     Topics(kafka.bootstrap_servers).truncate(topic, 0, before=4)
-    found: list[ReadMessage] = []
-    assert reader.read({0: Interval(2, 7)}, soon(), found.append) == {0: 7}
-    assert [each.offset for each in found] == [4, 5, 6]
+    messages: list[ReadMessage] = []
+    assert reader.read({0: Interval(2, 7)}, soon(), messages.append) == {0: 7}
+    assert [message.offset for message in messages] == [4, 5, 6]
 
 
 def test_a_window_behind_the_end_has_no_messages(reader: WindowReader) -> None:
-    found: list[ReadMessage] = []
-    assert reader.read({0: Interval(20, 25)}, soon(), found.append) == {0: 25}
-    assert found == []
+    messages: list[ReadMessage] = []
+    assert reader.read({0: Interval(20, 25)}, soon(), messages.append) == {0: 25}
+    assert messages == []
 
 
 def test_kafka_that_goes_away_leaves_the_windows_unread(
     reader: WindowReader, fragile_kafka: Relay
 ) -> None:
-    found: list[ReadMessage] = []
-    reader.read({0: Interval(0, 2)}, soon(), found.append)
+    messages: list[ReadMessage] = []
+    reader.read({0: Interval(0, 2)}, soon(), messages.append)
     fragile_kafka.cut()
     began_s = time.monotonic()
-    assert reader.read({1: Interval(0, 2)}, began_s + 0.5, found.append) == {1: 0}
+    assert reader.read({1: Interval(0, 2)}, began_s + 0.5, messages.append) == {1: 0}
     assert time.monotonic() - began_s < 45
-    assert len(found) == 2
+    assert len(messages) == 2
 
 
 def test_kafka_that_never_answers_is_unavailable(
@@ -99,4 +99,4 @@ def test_the_rest_of_a_poll_is_left_once_the_read_is_stopped() -> None:
     reader = WindowReader(Mock(), consumer, "topic")
     windows = {0: Interval(0, 9)}
     read = reader.read(windows, soon(), handled.append, stopped=lambda: len(handled) == 2)
-    assert (read, [each.offset for each in handled]) == ({0: 2}, [0, 1])
+    assert (read, [message.offset for message in handled]) == ({0: 2}, [0, 1])
