@@ -312,10 +312,12 @@ def test_keys_have_the_partitions_of_the_channel_unless_a_partitioner_is_set(
     assert places("consistent_random") == [4, 2, -1]
     assert places("murmur2") == [5, 4, 2]
     assert places("consistent_random", partitioner="consistent") == [4, 2, -1]
-    assert caplog.messages == []
+    assert "partitioner" not in caplog.text
     assert places("consistent_random", partitioner="murmur2_random") == [5, 4, 2]
     assert places("murmur2", partitioner="random") == [-1, -1, -1]
-    assert [message.partition(": ")[0] for message in caplog.messages] == [
+    # Other clients of the process may log as well.
+    warnings = [message for message in caplog.messages if "partitioner" in message]
+    assert [message.partition(": ")[0] for message in warnings] == [
         f"the property partitioner is {own}, but that of the channel flights is {channels}"
         for own, channels in (("murmur2_random", "consistent_random"), ("random", "murmur2"))
     ]

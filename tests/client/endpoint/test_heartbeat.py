@@ -261,7 +261,8 @@ def test_a_single_failed_heartbeat_is_not_logged(
         script.response(200, {"next_ms": 700, "endpoints": [word(member)]})
         session.send(calls)
         assert session.interruption is None
-    assert caplog.records == []
+    # Other clients of the process may log that their broker is gone.
+    assert not [line for line in caplog.records if line.name.startswith("sluiceway.endpoint")]
 
 
 def test_an_abandoned_endpoint_sends_no_heartbeats(
