@@ -34,17 +34,19 @@ KINDS = {
 def summary(outcomes: list[Outcome]) -> dict[str, Any]:
     """Return the report on a list of outcomes."""
     faults: Counter[str] = Counter()
-    for each in outcomes:
-        faults.update(each.faults)
-    violations = Counter(each.violation for each in outcomes if each.violation is not None)
+    for outcome in outcomes:
+        faults.update(outcome.faults)
+    violations = Counter(outcome.violation for outcome in outcomes if outcome.violation is not None)
     return {
         "schedules": len(outcomes),
         **{name: violations[kind] for kind, name in KINDS.items()},
-        "ended_batches": sum(each.ended_batches for each in outcomes),
+        "ended_batches": sum(outcome.ended_batches for outcome in outcomes),
         "faults": faults.total(),
         "faults_by_kind": dict(sorted(faults.items())),
         "violations": [
-            {"seed": each.seed, "text": each.text} for each in outcomes if each.violation
+            {"seed": outcome.seed, "text": outcome.text}
+            for outcome in outcomes
+            if outcome.violation
         ][:20],
     }
 
@@ -58,10 +60,10 @@ def _print_mutants(schedules: int, processes: int) -> int:
     survivors = 0
     with _pool(processes) as pool:
         outcomes = pool.map(partial(noticed_at, schedules=schedules), range(len(MUTANTS)))
-        for each, outcome in zip(MUTANTS, outcomes, strict=True):
+        for mutant, outcome in zip(MUTANTS, outcomes, strict=True):
             survivors += outcome is None
             result = "SURVIVED" if outcome is None else f"seed {outcome.seed}, {outcome.text}"
-            sys.stdout.write(f"{each.name}: {result}\n")
+            sys.stdout.write(f"{mutant.name}: {result}\n")
     sys.stdout.write(f"{len(MUTANTS)} mutants, {survivors} survived\n")
     return survivors
 
@@ -88,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcomes = [*chain.from_iterable(pool.map(outcomes_of, chunks))]
     report = summary(outcomes) | {"seconds": round(time.monotonic() - start, 1)}
     sys.stdout.write(json.dumps(report, indent=2) + "\n")
-    return int(any(each.violation is not None for each in outcomes))
+    return int(any(outcome.violation is not None for outcome in outcomes))
 
 
 if __name__ == "__main__":

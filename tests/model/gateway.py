@@ -109,9 +109,9 @@ class Gateway:
             at = None if snapshot is None else START + timedelta(seconds=snapshot.seconds)
             batches.require_previous(ledger, request.previous, at)
         epochs = [
-            each.epoch
-            for each in self.batches.values()
-            if (each.owner, each.instance) == (request.owner, request.instance)
+            batch.epoch
+            for batch in self.batches.values()
+            if (batch.owner, batch.instance) == (request.owner, request.instance)
         ]
         decision = batches.open_batch(
             ledger,
@@ -126,8 +126,8 @@ class Gateway:
         )
         if not decision.replayed:
             self._check_opened(decision, request)
-            for each in decision.aborted:
-                self.batches[each.id] = each
+            for batch in decision.aborted:
+                self.batches[batch.id] = batch
             self.write_ledger(decision.ledger, number_moved=bool(decision.aborted))
             self.owners[request.owner] = decision.owner
             self.batches[decision.batch.id] = decision.batch
@@ -154,7 +154,7 @@ class Gateway:
                 batch,
                 self.open_batches(),
                 {
-                    at: [each for each in runs if each.end >= batch.begin.get(at, 0)]
+                    at: [run for run in runs if run.end >= batch.begin.get(at, 0)]
                     for at, runs in self.runs.items()
                 },
                 request,
@@ -202,9 +202,9 @@ class Gateway:
         decision = model.abort_instances(
             self.locked_ledger(), self.open_batches(), {instance}, self.world.now
         )
-        for each in decision.aborted:
-            if each.instance not in self.over:
-                raise Violation("fenced", f"{each.key} of the live {each.instance} was aborted")
+        for batch in decision.aborted:
+            if batch.instance not in self.over:
+                raise Violation("fenced", f"{batch.key} of the live {batch.instance} was aborted")
         self._store_aborts(decision)
 
     def renew(self, batch: str, lease: timedelta = LEASE) -> Batch:
@@ -214,10 +214,10 @@ class Gateway:
         return renewed
 
     def committed(
-        self, starts: Mapping[int, int], limit: int, known: int | None
+        self, starts: Mapping[int, int], limit: int, known_number: int | None
     ) -> Response | None:
-        """Return the response to a reader; None if nothing has changed since the commit `known`."""
-        if known == self.ledger.number:
+        """Return the response to a reader; None if nothing has changed since `known_number`."""
+        if known_number == self.ledger.number:
             return None
         positions = {at: starts.get(at, 0) for at in range(self.ledger.partitions)}
         return self.response(positions, limit, self.ledger.stable)
@@ -289,9 +289,9 @@ class Gateway:
     def reap(self) -> None:
         """Abort the batches whose leases have ended."""
         decision = model.reap(self.locked_ledger(), self.open_batches(), self.world.now)
-        for each in decision.aborted:
-            if each.lease_until > self.world.now:
-                raise Violation("fenced", f"{each.key} of the live {each.instance} was reaped")
+        for batch in decision.aborted:
+            if batch.lease_until > self.world.now:
+                raise Violation("fenced", f"{batch.key} of the live {batch.instance} was reaped")
         self._store_aborts(decision)
 
     def grow(self) -> None:
@@ -347,9 +347,9 @@ class Gateway:
         for at, offset in disputed.items():
             after = self._committed_until(at, offset) + TOLERANCE_S
             later = (
-                each
-                for each in range(log.starts[at], min(offset + 1, len(log.records[at])))
-                if log.appended[at][each] > after
+                candidate
+                for candidate in range(log.starts[at], min(offset + 1, len(log.records[at])))
+                if log.appended[at][candidate] > after
             )
             first = next(later, None)
             if first is not None:
@@ -357,9 +357,9 @@ class Gateway:
         return lost
 
     def _committed_until(self, at: int, offset: int) -> float:
-        numbers = [each for each in self.snapshots if each >= (self.ledger.repaired or 0)]
+        numbers = [number for number in self.snapshots if number >= (self.ledger.repaired or 0)]
         covering = (
-            each for each in numbers if offset < self.snapshots[each].visible_end.get(at, 0)
+            number for number in numbers if offset < self.snapshots[number].visible_end.get(at, 0)
         )
         number = next(covering, self.ledger.number)
         return self.snapshots[number].seconds if number in self.snapshots else self.world.seconds
@@ -374,7 +374,7 @@ class Gateway:
         open_batches = self.open_batches()
         decision = repairing.repair_ledger(
             ledger,
-            [self.owners[each] for each in sorted({batch.owner for batch in open_batches})],
+            [self.owners[owner] for owner in sorted({batch.owner for batch in open_batches})],
             open_batches,
             self.runs,
             log.watermarks(),
@@ -394,9 +394,9 @@ class Gateway:
 
     def prune(self) -> None:
         """Delete committed batches that no replay needs; their keys stay refused."""
-        for each in [*self.batches.values()]:
-            if each.state is BatchState.COMMITTED and not self.needed(each):
-                del self.batches[each.id]
+        for batch in [*self.batches.values()]:
+            if batch.state is BatchState.COMMITTED and not self.needed(batch):
+                del self.batches[batch.id]
         for number in [*self.snapshots][: -self.kept_snapshots]:
             del self.snapshots[number]
         self.prune_above()
@@ -407,7 +407,11 @@ class Gateway:
             oldest = self.snapshots[min(self.snapshots)]
             for number, runs in self.above.items():
                 self.above[number] = {
-                    at: [each for each in intervals if each.end > oldest.stable.get(at, 0)]
+                    at: [
+                        interval
+                        for interval in intervals
+                        if interval.end > oldest.stable.get(at, 0)
+                    ]
                     for at, intervals in runs.items()
                 }
 
@@ -428,12 +432,12 @@ class Gateway:
 
     def latest(self, key: str) -> Batch | None:
         """Return the key's latest batch."""
-        batches = [each for each in self.batches.values() if each.key == key]
-        return max(batches, key=lambda each: each.epoch, default=None)
+        batches = [batch for batch in self.batches.values() if batch.key == key]
+        return max(batches, key=lambda batch: batch.epoch, default=None)
 
     def open_batches(self) -> list[Batch]:
         """Return all open batches."""
-        return [each for each in self.batches.values() if each.state is BatchState.OPEN]
+        return [batch for batch in self.batches.values() if batch.state is BatchState.OPEN]
 
     def _assembled(self, request: CommitRequest) -> Manifest:
         parts = self.slices.get(request.batch, {})
@@ -449,8 +453,8 @@ class Gateway:
         self.positions[move.reader] = move.end
 
     def _store_aborts(self, decision: AbortDecision) -> None:
-        for each in decision.aborted:
-            self.batches[each.id] = each
+        for batch in decision.aborted:
+            self.batches[batch.id] = batch
         if decision.aborted:
             self.write_ledger(decision.ledger, number_moved=True)
 
@@ -477,15 +481,15 @@ class Gateway:
     def _check_opened(self, decision: batches.OpenDecision, request: OpenRequest) -> None:
         if (request.owner, request.instance) in self.fenced:
             raise Violation("fenced", f"{request.instance} writes again for {request.owner}")
-        for each in decision.aborted:
-            self.fenced.add((each.owner, each.instance))
-            if not request.takeover and not each.lease_until <= self.world.now:
-                raise Violation("fenced", f"{each.key} of the live {each.instance} was ended")
-        aborted = {each.id for each in decision.aborted}
+        for batch in decision.aborted:
+            self.fenced.add((batch.owner, batch.instance))
+            if not request.takeover and not batch.lease_until <= self.world.now:
+                raise Violation("fenced", f"{batch.key} of the live {batch.instance} was ended")
+        aborted = {batch.id for batch in decision.aborted}
         if [
-            each
-            for each in self.open_batches()
-            if each.key == request.key and each.id not in aborted
+            batch
+            for batch in self.open_batches()
+            if batch.key == request.key and batch.id not in aborted
         ]:
             raise Violation("fenced", f"{request.key} is open twice")
 
@@ -498,8 +502,8 @@ class Gateway:
     def _check_final(self, added: Mapping[int, Sequence[Interval]]) -> None:
         """Raise if any added run starts below `stable`."""
         for at, runs in added.items():
-            known = set(offsets(self.runs.get(at, ())))
-            early = [each for each in offsets(runs) if each not in known]
+            present = set(offsets(self.runs.get(at, ())))
+            early = [offset for offset in offsets(runs) if offset not in present]
             if early and early[0] < self.ledger.stable.get(at, 0):
                 raise Violation(
                     "lost", f"{early[0]} of {at} is committed below stable, after readers passed it"

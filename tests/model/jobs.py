@@ -234,7 +234,7 @@ class Stream(Job):
         if len(self.committed) > 2 and self.world.fault("checkpoint rolled back", 0.3):
             last = max(self.committed)
             self.planned = last - 2
-            self.committed = {each for each in self.committed if each < self.planned}
+            self.committed = {ordinal for ordinal in self.committed if ordinal < self.planned}
             self.rolled_back = True
 
     def drive(self, instance: str) -> Steps:
@@ -256,7 +256,7 @@ class Stream(Job):
     def keys(self) -> dict[str, list[Identity]]:
         """Return the expected records by key."""
         return {
-            f"{self.owner}:{at}": [each for task in tasks for each in task]
+            f"{self.owner}:{at}": [identity for task in tasks for identity in task]
             for at, tasks in enumerate(self.batches)
         }
 

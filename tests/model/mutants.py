@@ -301,7 +301,9 @@ def _() -> list[Patch]:
         return real(ledger, request.model_copy(update={"partitions": None}))
 
     def narrow(visible_end: Mapping[int, int], begins: Any) -> Mapping[int, int]:
-        lowest = [{at: begin for at, begin in each.items() if at == 0} for each in begins]
+        lowest = [
+            {at: begin for at, begin in batch_begin.items() if at == 0} for batch_begin in begins
+        ]
         return stable_of(visible_end, lowest)
 
     return [
@@ -543,7 +545,8 @@ def _() -> list[Patch]:
 def _() -> list[Patch]:
     def zero(visible_end: Mapping[int, int], begins: Any) -> Mapping[int, int]:
         return stable_of(
-            visible_end, [{at: each.get(at, 0) for at in visible_end} for each in begins]
+            visible_end,
+            [{at: batch_begin.get(at, 0) for at in visible_end} for batch_begin in begins],
         )
 
     return [(model, "stable_of", zero), (batches, "stable_of", zero)]
@@ -651,8 +654,8 @@ def _() -> list[Patch]:
 @mutant("the end of an instance aborts committed batches")
 def _() -> list[Patch]:
     def also_committed(self: Gateway, instance: str) -> None:
-        batches = [each for each in self.batches.values() if each.instance == instance]
-        others = [each for each in self.open_batches() if each.instance != instance]
+        batches = [batch for batch in self.batches.values() if batch.instance == instance]
+        others = [batch for batch in self.open_batches() if batch.instance != instance]
         self._store_aborts(
             model.end_batches(self.ledger, batches, others, self.world.now, Ending.ABORT, "")
         )
@@ -743,8 +746,8 @@ def _() -> list[Patch]:
 def _() -> list[Patch]:
     real = StreamReader.response
 
-    def torn(reader: StreamReader, known: int | None) -> Steps:
-        response = yield from real(reader, known)
+    def torn(reader: StreamReader, known_number: int | None) -> Steps:
+        response = yield from real(reader, known_number)
         if response is None:
             return None
         yield from (None for _ in range(3))
@@ -831,7 +834,7 @@ def _() -> list[Patch]:
 def noticed(mutant: Mutant, schedules: int) -> Outcome | None:
     """Return the first schedule in which the model notices a mutant."""
     with mutant.applied(), closing(run_schedules(range(schedules))) as outcomes:
-        return next((each for each in outcomes if each.violation is not None), None)
+        return next((outcome for outcome in outcomes if outcome.violation is not None), None)
 
 
 def noticed_at(index: int, schedules: int) -> Outcome | None:

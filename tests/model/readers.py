@@ -38,10 +38,10 @@ class StreamReader:
 
     def read(self) -> Steps:
         """Read forever; each round uses one response."""
-        known = None
+        known_number = None
         while True:
             yield
-            response = yield from self.response(known)
+            response = yield from self.response(known_number)
             if response is None:
                 continue
             # A replay reads the planned offsets again, whatever was committed since.
@@ -63,12 +63,12 @@ class StreamReader:
             self._compare(records)
             self.replayed = records
             if self.world.fault("reader crashed", 0.1):
-                known = None
+                known_number = None
                 continue
             self.seen.update(records)
             self.positions.update(ends)
             self.planned, self.replayed = None, None
-            known = None if replay else response.number
+            known_number = None if replay else response.number
 
     def restart(self) -> None:
         """Discard the plan, which a repair may have changed; keep the positions."""
@@ -78,10 +78,10 @@ class StreamReader:
         """Return by partition the offset up to which a response is read."""
         return {at: max(self.positions.get(at, 0), end) for at, end in response.stable.items()}
 
-    def response(self, known: int | None) -> Steps:
+    def response(self, known_number: int | None) -> Steps:
         positions = dict(self.positions)
         response = yield from self.world.call(
-            "committed", lambda: self.gateway.committed(positions, self.limit, known)
+            "committed", lambda: self.gateway.committed(positions, self.limit, known_number)
         )
         if response is None:
             return None
@@ -128,7 +128,7 @@ class StreamReader:
             for place, identity in self.replayed.items()
             if place[1] >= self.world.log.starts[place[0]]
         }
-        after = {place: each for place, each in records.items() if place in before}
+        after = {place: identity for place, identity in records.items() if place in before}
         if after != before or any(place not in self.replayed for place in records):
             raise Violation("lost", "a replay from a checkpoint reads different records")
 

@@ -150,13 +150,13 @@ class JobRuns:
         ]
 
     def _settled(self, name: str) -> Settlement:
-        batches = [each for each in self.gateway.batches.values() if each.instance == name]
-        states = {each.state for each in batches}
+        batches = [batch for batch in self.gateway.batches.values() if batch.instance == name]
+        states = {batch.state for batch in batches}
         return model.settlement(
             is_open=BatchState.OPEN in states,
             committed=BatchState.COMMITTED in states,
             aborted=BatchState.ABORTED in states,
-            abandoned=bool({each.key for each in batches} - self._committed_keys()),
+            abandoned=bool({batch.key for batch in batches} - self._committed_keys()),
         )
 
     def _committed_keys(self) -> set[str]:
@@ -183,7 +183,7 @@ class JobRuns:
                 if process.error is None:
                     break
                 yield from pause(self.world, 60)
-                while any(each.instance == name for each in self.gateway.open_batches()):
+                while any(batch.instance == name for batch in self.gateway.open_batches()):
                     yield
             self.done.add(("job", run, job))
 
@@ -284,17 +284,22 @@ class JobRuns:
             yield
             if self.random.random() < 0.3:
                 listed, committed = self._listed(), self._committed_keys()
-            seen_open |= {each.id for each in listed if each.lives}
+            seen_open |= {endpoint.id for endpoint in listed if endpoint.lives}
             outcome = stop_condition.writers_outcome(listed, policy, channel="c", writers=self.jobs)
             yield
             response = self.gateway.committed(at, 1000, None)
             for partition, offset in places_of(response.runs):
                 if partition in own and at[partition] <= offset:
                     self.returned.add((partition, offset))
-            at = {each: max(at[each], response.stable.get(each, 0)) for each in own}
+            at = {
+                partition: max(at[partition], response.stable.get(partition, 0))
+                for partition in own
+            }
             if self.random.random() < 0.2:
                 self.positions.update(at)
-            if outcome is None or any(response.visible_end.get(each, 0) > at[each] for each in own):
+            if outcome is None or any(
+                response.visible_end.get(partition, 0) > at[partition] for partition in own
+            ):
                 raised = False
                 continue
             if outcome.error is None:
@@ -336,11 +341,11 @@ class JobRuns:
     ) -> None:
         """Raise if a reader fails for a writer that had left nothing undone when it looked."""
         for name in error.endpoints:
-            batches = [each for each in self.gateway.batches.values() if each.instance == name]
-            has_open = any(each.state is BatchState.OPEN for each in batches)
-            left = {each.key for each in batches} - committed_keys
+            batches = [batch for batch in self.gateway.batches.values() if batch.instance == name]
+            has_open = any(batch.state is BatchState.OPEN for batch in batches)
+            left = {batch.key for batch in batches} - committed_keys
             if batches and not left and not has_open:
                 raise Violation("stuck", f"a reader fails for {name}, whose keys are committed")
-            committed = any(each.state is BatchState.COMMITTED for each in batches)
+            committed = any(batch.state is BatchState.COMMITTED for batch in batches)
             if not committed and not has_open and name not in seen_open:
                 raise Violation("stuck", f"a reader fails for {name}, which it never saw open")

@@ -112,7 +112,7 @@ class Schedule:
             # One key is used by two owners, or twice by one owner.
             tasks = [[("thief", row) for row in range(2)]]
             owner = rng.choice(["thief", "job-day-1"])
-            if owner == "thief" or any(each.owner == owner for each in jobs):
+            if owner == "thief" or any(job.owner == owner for job in jobs):
                 tasks = tasks if owner == "thief" else [[("thief", row) for row in range(17)]]
                 thief = BatchJob(world, gateway, owner, key="day-1", tasks=tasks)
                 thief.runs = 1000
@@ -166,10 +166,10 @@ class Schedule:
         """Renew a batch forever, like a notebook that outlives its query."""
         while True:
             yield
-            for each in self.gateway.open_batches():
-                self.world.send("renew", lambda known=each.id: self.gateway.renew(known))
-                while any(open_.id == each.id for open_ in self.gateway.open_batches()):
-                    self.world.send("renew", lambda known=each.id: self.gateway.renew(known))
+            for batch in self.gateway.open_batches():
+                self.world.send("renew", lambda batch_id=batch.id: self.gateway.renew(batch_id))
+                while any(open_.id == batch.id for open_ in self.gateway.open_batches()):
+                    self.world.send("renew", lambda batch_id=batch.id: self.gateway.renew(batch_id))
                     yield from (None for _ in range(5))
                 return
 
@@ -224,7 +224,9 @@ class Schedule:
             self._truncate()
         starts = world.log.starts
         ends = [
-            each for each in self.gateway.ledger.visible_end.items() if each[1] > starts[each[0]]
+            place
+            for place in self.gateway.ledger.visible_end.items()
+            if place[1] > starts[place[0]]
         ]
         if self.reuse and ends and world.fault("offsets reused", 0.01):
             at, end = rng.choice(ends)
@@ -246,7 +248,7 @@ class Schedule:
             if record is not None:
                 self.given_up.add(record.identity)
         # Readers find lost records, or others in their place: only the halt ends that.
-        for process in [each for each in world.processes if each.name.startswith(READING)]:
+        for process in [process for process in world.processes if process.name.startswith(READING)]:
             world.crash(process)
         # The restart of a broker takes longer than clocks differ.
         world.seconds += TOLERANCE_S + 1
@@ -301,7 +303,9 @@ class Schedule:
 
     def _kill_one(self, kill: Any) -> None:
         spared = (*READING, "forgotten", "thread")
-        victims = [each for each in self.world.processes if not each.name.startswith(spared)]
+        victims = [
+            process for process in self.world.processes if not process.name.startswith(spared)
+        ]
         if victims:
             kill(self.random.choice(victims))
 
@@ -309,7 +313,7 @@ class Schedule:
         """Expire records, usually only those that all readers have read."""
         world = self.world
         for at in range(len(world.log.records)):
-            read = min(each.positions.get(at, 0) for each in self.readers)
+            read = min(reader.positions.get(at, 0) for reader in self.readers)
             if self.expires and self.random.random() < 0.3:
                 read = max(read, self.gateway.ledger.stable.get(at, 0))
             start = self.random.choice([world.log.starts[at], read])
@@ -324,15 +328,15 @@ class Schedule:
         return not self._unfinished()
 
     def _unfinished(self) -> list[str]:
-        left = [each.owner for each in self.jobs if not (each.done or each.refused)]
-        left += [f"batch {each.key}" for each in self.gateway.open_batches()]
+        left = [job.owner for job in self.jobs if not (job.done or job.refused)]
+        left += [f"batch {batch.key}" for batch in self.gateway.open_batches()]
         ends = self.gateway.ledger.visible_end
         left += [f"stable of {at}" for at, end in ends.items() if self._stable(at) < end]
         for reader in self.readers:
             left += [
                 f"reader at {at}" for at, end in ends.items() if reader.positions.get(at, 0) < end
             ]
-        names = {each.name for each in self.world.processes}
+        names = {process.name for process in self.world.processes}
         return left + sorted(name for name in names if name.startswith(READING[1:]))
 
     def _stable(self, at: int) -> int:
@@ -387,7 +391,9 @@ class Schedule:
     def _require_all(
         self, key: str, identities: list[Any], visible: Counter[Any], *, needed: bool
     ) -> None:
-        present = [each for each in identities if visible[each] or each in self.given_up]
+        present = [
+            identity for identity in identities if visible[identity] or identity in self.given_up
+        ]
         if len(present) < len(identities) and (needed or present):
             raise Violation("lost", f"{len(identities) - len(present)} records of {key!r}")
 

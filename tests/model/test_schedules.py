@@ -31,7 +31,7 @@ def test_schedules_lose_duplicate_and_block_no_records(report: dict[str, Any]) -
 @pytest.mark.parametrize("name", ["up to stable", "up to the visible ends", "merge with later"])
 def test_a_snapshot_between_interleaved_commits_has_whole_batches(name: str) -> None:
     interleaved_batches()
-    (mutant,) = [each for each in MUTANTS if name in each.name]
+    (mutant,) = [mutant for mutant in MUTANTS if name in mutant.name]
     with mutant.applied(), pytest.raises(Violation, match="are divided"):
         interleaved_batches()
 
@@ -108,7 +108,7 @@ def test_different_seeds_give_different_traces() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mutant", [pytest.param(each, id=each.name) for each in MUTANTS])
+@pytest.mark.parametrize("mutant", [pytest.param(mutant, id=mutant.name) for mutant in MUTANTS])
 def test_the_model_notices(mutant: Mutant) -> None:
     assert noticed(mutant, schedules=1000) is not None
 
@@ -123,5 +123,5 @@ def test_the_real_rules_are_restored_after_a_mutant() -> None:
 
 
 def test_names_of_mutants_are_unique() -> None:
-    names = {each.name for each in MUTANTS}
+    names = {mutant.name for mutant in MUTANTS}
     assert len(names) == len(MUTANTS) >= 20

@@ -62,7 +62,7 @@ class Log:
 
     def watermarks(self) -> dict[int, int]:
         """Return the offset after the last record, by partition."""
-        return {at: len(each) for at, each in enumerate(self.records)}
+        return {at: len(records) for at, records in enumerate(self.records)}
 
 
 @dataclass(kw_only=True)
