@@ -23,18 +23,18 @@ _VIOLATIONS = 20
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the report of all rounds of a run."""
-    findings = [each for outcome in outcomes for each in outcome.findings]
-    counts = Counter(each.kind for each in findings)
-    holds = [each for outcome in outcomes for each in outcome.holds]
+    findings = [finding for outcome in outcomes for finding in outcome.findings]
+    counts = Counter(finding.kind for finding in findings)
+    holds = [hold for outcome in outcomes for hold in outcome.holds]
     return {
         "batches_committed": _sum(outcome.committed for outcome in outcomes),
         "records_checked": _sum(outcome.records for outcome in outcomes),
         **{kind: counts[kind] for kind in KINDS},
         "unblock_p99_s": _p99(holds),
-        "unblock_allowed_s": max((each.allowed_s for each in holds), default=None),
+        "unblock_allowed_s": max((hold.allowed_s for hold in holds), default=None),
         "unblocked": [
-            {"driver": each.driver, "held_s": round(each.held_s, 1), "allowed_s": each.allowed_s}
-            for each in holds
+            {"driver": hold.driver, "held_s": round(hold.held_s, 1), "allowed_s": hold.allowed_s}
+            for hold in holds
         ],
         "faults": _sum(outcome.faults for outcome in outcomes),
         "without_occasion": _sum(outcome.missed for outcome in outcomes),
@@ -42,22 +42,26 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "reads_of_runs": _sum(outcome.reads for outcome in outcomes),
         "starts_of_jobs": _sum(outcome.starts for outcome in outcomes),
         "watchers_opened_again": sum(outcome.watcher_failures for outcome in outcomes),
-        "rounds": [{"brokers": each.brokers, "seconds": each.seconds} for each in outcomes],
+        "rounds": [
+            {"brokers": outcome.brokers, "seconds": outcome.seconds} for outcome in outcomes
+        ],
         "violations": _violations(findings),
         "accounts": {
             unit: lines
             for outcome in outcomes
             for unit, lines in list(outcome.accounts.items())[:_VIOLATIONS]
         },
-        "errors": [each for outcome in outcomes for each in outcome.errors],
+        "errors": [error for outcome in outcomes for error in outcome.errors],
     }
 
 
 def _violations(findings: Sequence[Finding]) -> list[str]:
     """Return one line per unit and rule, with the number of violations."""
     texts_by_unit: dict[tuple[str, str], list[str]] = {}
-    for each in findings:
-        texts_by_unit.setdefault((each.kind, each.unit or each.text), []).append(each.text)
+    for finding in findings:
+        texts_by_unit.setdefault((finding.kind, finding.unit or finding.text), []).append(
+            finding.text
+        )
     return [
         f"{kind}: {texts[0]}" + (f" (and {len(texts) - 1} more like it)" if texts[1:] else "")
         for (kind, _), texts in list(texts_by_unit.items())[:_VIOLATIONS]
@@ -66,15 +70,15 @@ def _violations(findings: Sequence[Finding]) -> list[str]:
 
 def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
+    for round_counts in counts:
+        total.update(round_counts)
     return dict(sorted(total.items()))
 
 
 def _p99(holds: Sequence[Hold]) -> float | None:
     if not holds:
         return None
-    ordered = sorted(each.held_s for each in holds)
+    ordered = sorted(hold.held_s for hold in holds)
     return round(ordered[math.ceil(0.99 * len(ordered)) - 1], 1)
 
 

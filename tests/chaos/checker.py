@@ -109,8 +109,8 @@ class Scan:
     """Number of units of which it returned only some records."""
 
 
-def scan_of(channel: str, records: Sequence[Record], known: Iterable[Identity]) -> Scan:
-    """Return the violations of a read of a whole channel; `known` was read before.
+def scan_of(channel: str, records: Sequence[Record], earlier: Iterable[Identity]) -> Scan:
+    """Return the violations of a read of a whole channel; `earlier` was read before.
 
     The batches of a job have their number of rows from `rows_of`.
     """
@@ -119,7 +119,7 @@ def scan_of(channel: str, records: Sequence[Record], known: Iterable[Identity]) 
     return Scan(
         channel=channel,
         twice=len(identities) - len(set(identities)),
-        gone=len(set(known) - set(identities)),
+        gone=len(set(earlier) - set(identities)),
         partial=sum(count < rows_of(job, batch) for (_, job, batch), count in rows.items()),
     )
 
@@ -195,27 +195,27 @@ class Finding:
 def check(history: History) -> list[Finding]:
     """Return every violation."""
     units = _Units(history.entries)
-    finals = {each.name: _flat(each.final.values()) for each in history.channels}
+    finals = {channel.name: _flat(channel.final.values()) for channel in history.channels}
     findings: list[Finding] = []
-    for each in history.channels:
-        name, final = each.name, finals[each.name]
-        if each.source is None:
+    for channel in history.channels:
+        name, final = channel.name, finals[channel.name]
+        if channel.source is None:
             findings += _lost_of_jobs(name, final, units)
         else:
-            findings += _missing(name, finals[each.source], final)
+            findings += _missing(name, finals[channel.source], final)
         findings += _duplicated(name, final)
         findings += _dropped(name, final, units)
-        for partition, records in each.final.items():
+        for partition, records in channel.final.items():
             place = f"{name}[{partition}]"
-            findings += _reordered(place, records, by_batch=each.source is None)
-            seen = [record for record, _ in each.seen.get(partition, ())]
+            findings += _reordered(place, records, by_batch=channel.source is None)
+            seen = [record for record, _ in channel.seen.get(partition, ())]
             findings += _changed(place, seen, records)
-        for reader, returned in each.reads.items():
+        for reader, returned in channel.reads.items():
             read = [record for record, _ in returned]
             findings += _duplicated(f"{name}, read by {reader}", read)
             findings += _missing(f"{name}, read by {reader}", final, read)
             findings += _missing(f"{name}, read before by {reader}", read, final)
-        for returned in (*each.seen.values(), *each.reads.values()):
+        for returned in (*channel.seen.values(), *channel.reads.values()):
             findings += _early(name, returned, units)
     for scan in history.scans:
         text = f"{scan.channel}: read as a whole"
@@ -236,24 +236,24 @@ class _Units:
         self._parts: dict[str, int] = {}
         self._attempt_s: dict[tuple[str, int, str], float] = {}
         self._first_s: dict[tuple[str, int], float] = {}
-        for each in entries:
-            if each.kind == "begun":
-                self.begun[each.unit] = each
-            elif each.kind == "ready":
-                attempt, part = (each.unit, each.part, each.attempt), (each.unit, each.part)
-                self._parts[each.unit] = each.parts
-                self._attempt_s[attempt] = min(each.at_s, self._attempt_s.get(attempt, math.inf))
-                self._first_s[part] = min(each.at_s, self._first_s.get(part, math.inf))
-            elif each.kind == "committed":
-                self.committed.add(each.unit)
+        for entry in entries:
+            if entry.kind == "begun":
+                self.begun[entry.unit] = entry
+            elif entry.kind == "ready":
+                attempt, part = (entry.unit, entry.part, entry.attempt), (entry.unit, entry.part)
+                self._parts[entry.unit] = entry.parts
+                self._attempt_s[attempt] = min(entry.at_s, self._attempt_s.get(attempt, math.inf))
+                self._first_s[part] = min(entry.at_s, self._first_s.get(part, math.inf))
+            elif entry.kind == "committed":
+                self.committed.add(entry.unit)
             else:
-                self.dropped.add(each.unit)
+                self.dropped.add(entry.unit)
 
     def ready_s(self, record: Record) -> float:
         """Return the time before which the record cannot have been committed."""
         parts = range(self._parts.get(record.unit, 1))
         attempt_s = self._attempt_s.get((record.unit, record.part, record.attempt), math.inf)
-        return max(attempt_s, *(self._first_s.get((record.unit, each), math.inf) for each in parts))
+        return max(attempt_s, *(self._first_s.get((record.unit, part), math.inf) for part in parts))
 
 
 def _flat(partitions: Iterable[Sequence[Record]]) -> list[Record]:
@@ -384,8 +384,8 @@ def _of_runs(history: History, final: Sequence[Record], units: _Units) -> Iterat
 
 
 def _stuck(history: History) -> Iterator[Finding]:
-    for each in history.unfinished:
-        yield Finding(kind="stuck", text=each)
+    for description in history.unfinished:
+        yield Finding(kind="stuck", text=description)
     for hold in history.holds:
         if hold.held_s > hold.allowed_s:
             text = f"{hold.driver} held readers back for {hold.held_s:.1f} s"
@@ -394,8 +394,8 @@ def _stuck(history: History) -> Iterator[Finding]:
 
 def accounts(history: History, findings: Iterable[Finding]) -> dict[str, list[str]]:
     """Return, by unit with a finding, its events in the journals and its records at the end."""
-    lines: dict[str, list[str]] = {each.unit: [] for each in findings if each.unit}
-    for entry in sorted(history.entries, key=lambda each: each.at_s):
+    lines: dict[str, list[str]] = {finding.unit: [] for finding in findings if finding.unit}
+    for entry in sorted(history.entries, key=lambda entry: entry.at_s):
         if entry.unit in lines:
             author = f" by {entry.attempt}" if entry.attempt else ""
             lines[entry.unit].append(f"{entry.at_s:.3f} s: {entry.kind}{author}")

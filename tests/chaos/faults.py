@@ -57,7 +57,7 @@ class Scene:
 
     def relay(self, url: str) -> Relay:
         """Return the proxy between jobs and a gateway by its URL."""
-        return next(each.relay for each in self.world.gateways if each.relay.url == url)
+        return next(gateway.relay for gateway in self.world.gateways if gateway.relay.url == url)
 
 
 class Unavailable(Exception):
@@ -101,11 +101,11 @@ def _jobs(*kinds: str) -> Targets:
 
 
 def _gateways(scene: Scene) -> list[str]:
-    return [f"gateway-{each.number}" for each in scene.world.gateways]
+    return [f"gateway-{gateway.number}" for gateway in scene.world.gateways]
 
 
 def _brokers(scene: Scene) -> list[str]:
-    return [f"kafka-{each.number}" for each in scene.world.brokers]
+    return [f"kafka-{broker.number}" for broker in scene.world.brokers]
 
 
 def _replicated(scene: Scene) -> list[str]:
@@ -353,7 +353,7 @@ def forget_commit(scene: Scene, target: str, generator: random.Random) -> None:
     with job.held():
         job.kill()
         commits = scene.directory / "checkpoint" / "commits"
-        numbers = [int(each.name) for each in commits.glob("[0-9]*") if each.name.isdigit()]
+        numbers = [int(entry.name) for entry in commits.glob("[0-9]*") if entry.name.isdigit()]
         if not numbers:
             raise Unavailable
         (commits / str(max(numbers))).unlink()
@@ -383,7 +383,7 @@ def _vanish(scene: Scene, target: str, owner: str) -> None:
 
     def open_keys() -> set[str] | None:
         batches = scene.watch.open_batches(channel)
-        return None if batches is None else {each.key for each in batches if each.owner == owner}
+        return None if batches is None else {batch.key for batch in batches if batch.owner == owner}
 
     if not _eventually(open_keys, 15):
         raise Unavailable
@@ -409,7 +409,7 @@ def _vanish(scene: Scene, target: str, owner: str) -> None:
             held_until_s = time.monotonic()
         held_s = held_until_s - began_s
     disturbed = (
-        any(began_s - 10 <= each for each in scene.world.disturbances)
+        any(began_s - 10 <= disturbed_s for disturbed_s in scene.world.disturbances)
         or scene.world.leaders_term() != term
     )
     scene.holds.append(Hold(driver=target, lease_s=LEASE_S, held_s=held_s, disturbed=disturbed))
@@ -474,7 +474,7 @@ class Schedule:
         deck = self._deck()
         waiting: list[Fault] = []
         while (left_s := deadline_s - time.monotonic()) > 0:
-            threads = [each for each in threads if each.is_alive()]
+            threads = [thread for thread in threads if thread.is_alive()]
             chosen = None
             if len(threads) < _AT_ONCE:
                 if not waiting:
@@ -499,7 +499,7 @@ class Schedule:
             faults = [FAULTS[name] for name in sorted(self._names)]
             self._generator.shuffle(faults)
             if first:
-                faults.sort(key=lambda each: each.at_most_s <= _LONG_S)
+                faults.sort(key=lambda candidate: candidate.at_most_s <= _LONG_S)
             yield from faults
             first = False
 
@@ -508,7 +508,9 @@ class Schedule:
     ) -> tuple[Fault, str, random.Random] | None:
         """Take the first fault that has a free target and enough time."""
         for candidate in waiting:
-            targets = [each for each in candidate.targets(self._scene) if not self._taken(each)]
+            targets = [
+                target for target in candidate.targets(self._scene) if not self._taken(target)
+            ]
             if not targets or candidate.at_most_s > left_s + _OVERRUN_S:
                 continue
             waiting.remove(candidate)

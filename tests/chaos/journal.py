@@ -131,12 +131,12 @@ class Journal:
 
 def entries(directory: Path) -> list[Entry]:
     """Return the entries about units in all journals."""
-    found = []
+    unit_entries = []
     for path in sorted((directory / "journal").glob("*.jsonl")):
         for line in Journal(directory, path.stem).lines():
             if line["kind"] in ("begun", "ready", "committed", "dropped"):
-                found.append(Entry(**line))  # noqa: PERF401 - read line by line
-    return found
+                unit_entries.append(Entry(**line))  # noqa: PERF401 - read line by line
+    return unit_entries
 
 
 def scans(directory: Path, job: str) -> list[Scan]:

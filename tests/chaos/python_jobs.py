@@ -151,8 +151,8 @@ def _copy_some(task: Task, reader: ChannelReader, writer: ChannelWriter) -> None
     if not records:
         return
     copies = [
-        each._replace(unit=attempt, part=0, attempt=attempt, seq=seq)._asdict()
-        for seq, each in enumerate(records)
+        record._replace(unit=attempt, part=0, attempt=attempt, seq=seq)._asdict()
+        for seq, record in enumerate(records)
     ]
     write_slowly(writer, copies, flush=False)
     if task.exactly_once and random.random() < 0.1:  # noqa: S311 - a fault
@@ -166,10 +166,10 @@ def _copy_some(task: Task, reader: ChannelReader, writer: ChannelWriter) -> None
 def read(task: Task, channel: Channel) -> None:
     """Read new records and the whole channel in turn; log the new records and violations."""
     start: dict[int, Position] = {}
-    known: set[Identity] = set()
+    identities: set[Identity] = set()
     for line in task.journal.lines():
         if line["kind"] == "read":
-            known |= {Record(*record).identity for record in line["records"]}
+            identities |= {Record(*record).identity for record in line["records"]}
             start = {
                 int(partition): Position(offset=offset, records=records)
                 for partition, (offset, records) in line["positions"].items()
@@ -183,13 +183,13 @@ def read(task: Task, channel: Channel) -> None:
             records = [record_of(row) for row in rows]
             start = dict(rows.position())
         if whole and task.exactly_once:
-            task.journal.scan(scan_of(task.channel, records, known))
+            task.journal.scan(scan_of(task.channel, records, identities))
         # A batch whose front was read may be read again.
-        new = [record for record in records if record.identity not in known]
+        new = [record for record in records if record.identity not in identities]
         positions = {p: (at.offset, at.records) for p, at in start.items()}
         if new:
             task.journal.note("read", "", records=new, positions=positions)
-            known |= {record.identity for record in new}
+            identities |= {record.identity for record in new}
         if last and whole:
             return
         time.sleep(1)

@@ -89,7 +89,7 @@ class Outcome:
 
 def tasks_of(plan: Plan, environment: World, cluster: str) -> list[tuple[str, Task]]:
     """Return the tasks of a round, each with its module."""
-    urls = [each.relay.url for each in environment.gateways]
+    urls = [gateway.relay.url for gateway in environment.gateways]
     python, spark = "tests.chaos.python_jobs", "tests.chaos.spark_jobs"
     write = Task(
         kind="write",
@@ -141,7 +141,7 @@ def run(plan: Plan) -> Outcome:
                 gateway.channel(
                     name, SCHEMA, partitions=PARTITIONS, delivery=plan.delivery_of(name)
                 )
-        urls = [each.url for each in environment.gateways]
+        urls = [process.url for process in environment.gateways]
         watch = stack.enter_context(closing(Watch(urls, [*plan.channels()], PARTITIONS)))
         jobs = [
             Job(module, task, variables) for module, task in tasks_of(plan, environment, cluster)
@@ -170,7 +170,7 @@ def run(plan: Plan) -> Outcome:
         findings = check(history)
         if findings and plan.exactly_once:
             _write_ledgers(plan, scene)
-        idle = [each.name for each in history.channels if not any(each.final.values())]
+        idle = [channel.name for channel in history.channels if not any(channel.final.values())]
         return Outcome(
             brokers=plan.brokers,
             seconds=round(time.monotonic() - began_s, 1),
@@ -183,14 +183,16 @@ def run(plan: Plan) -> Outcome:
             errors=schedule.errors + [f"the channel {name} has no records" for name in idle],
             starts={job.name: job.starts for job in jobs},
             watcher_failures=watch.failures(),
-            reads=dict(Counter(each.end or "killed" for each in history.run_reads)),
+            reads=dict(Counter(read.end or "killed" for read in history.run_reads)),
             records={
-                each.name: sum(len(records) for records in each.final.values())
-                for each in history.channels
+                channel.name: sum(len(records) for records in channel.final.values())
+                for channel in history.channels
             },
             committed={
-                each.name: len({one.unit for records in each.final.values() for one in records})
-                for each in history.channels
+                channel.name: len(
+                    {one.unit for records in channel.final.values() for one in records}
+                )
+                for channel in history.channels
             },
         )
 
@@ -199,7 +201,7 @@ def _write_ledgers(plan: Plan, scene: Scene) -> None:
     """Save the gateway's list of all batches, to explain violations."""
     for name in plan.channels():
         with suppress(SluicewayError):
-            lines = [f"{each}\n" for each in scene.watch.ledger(name)]
+            lines = [f"{line}\n" for line in scene.watch.ledger(name)]
             (plan.directory / f"ledger-{name}.txt").write_text("".join(lines))
 
 
@@ -277,7 +279,7 @@ def _last_line(scene: Scene, job: str) -> str:
     """Return the last line of a job's log."""
     log = scene.directory / f"{job}.log"
     lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-    return next((each.strip() for each in reversed(lines) if each.strip()), "nothing")[:400]
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")[:400]
 
 
 def _final(
@@ -288,7 +290,7 @@ def _final(
     exactly_once = plan.delivery_of(channel) == "exactly_once"
     while exactly_once and (batches := scene.watch.open_batches(channel)) != ():
         if time.monotonic() > deadline_s:
-            keys = [each.key for each in batches or ()]
+            keys = [batch.key for batch in batches or ()]
             unfinished.append(f"batches of the channel {channel} are open: {keys}")
             break
         time.sleep(0.2)

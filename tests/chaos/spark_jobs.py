@@ -76,7 +76,7 @@ def stamped(frame: DataFrame, task: Task, unit: str | None) -> DataFrame:
                 record_of(row)._replace(unit=unit_name, part=part, attempt=attempt, seq=first + at)
                 for at, row in enumerate(rows[first : first + _CHUNK])
             ]
-            yield pa.RecordBatch.from_pylist([each._asdict() for each in portion], _ARROW)
+            yield pa.RecordBatch.from_pylist([record._asdict() for record in portion], _ARROW)
             if first < _PAUSES * _CHUNK:
                 time.sleep(_PAUSE_S)
         if task.forced("slow"):
@@ -91,14 +91,14 @@ def stamped(frame: DataFrame, task: Task, unit: str | None) -> DataFrame:
 _ARROW = pa.schema(
     [
         pa.field(name, {"string": pa.string(), "bigint": pa.int64(), "int": pa.int32()}[type_])
-        for name, type_ in (each.split(" ") for each in _SCHEMA.split(", "))
+        for name, type_ in (column.split(" ") for column in _SCHEMA.split(", "))
     ]
 )
 
 
 def run_batches(task: Task, spark: SparkSession) -> None:
     """Write batches in consecutive jobs, each with a key, and read the channel now and then."""
-    known: set[Identity] = set()
+    identities: set[Identity] = set()
     for number in task.batches():
         unit, rows = f"{task.name}-{number}", rows_of(task.name, number)
         fields = {"channel": task.channel, "job": task.name, "batch": number}
@@ -111,14 +111,14 @@ def run_batches(task: Task, spark: SparkSession) -> None:
         write.save(task.channel)
         task.journal.note("committed", unit, batch=number)
         if (number + 1) % _SCAN_EVERY == 0:
-            known = scan(task, spark, known)
+            identities = scan(task, spark, identities)
 
 
-def scan(task: Task, spark: SparkSession, known: set[Identity]) -> set[Identity]:
+def scan(task: Task, spark: SparkSession, earlier: set[Identity]) -> set[Identity]:
     """Read the whole channel, and log violations; return the identities of its records."""
     rows = spark.read.format("channel").load(task.channel).collect()
     records = [record_of(row.asDict()) for row in rows]
-    task.journal.scan(scan_of(task.channel, records, known))
+    task.journal.scan(scan_of(task.channel, records, earlier))
     return {record.identity for record in records}
 
 

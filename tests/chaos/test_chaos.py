@@ -41,9 +41,9 @@ def test_a_run_has_rounds_with_one_broker_and_with_three(tmp_path: Path, minutes
         minutes=minutes, seed=1, delivery="exactly_once", faults=[], spark=True, directory=tmp_path
     )
 
-    assert sum(each.seconds for each in rounds) == pytest.approx(minutes * 60)
-    assert {each.brokers for each in rounds} == {1, 3}
-    assert len({each.directory for each in rounds}) == len(rounds)
+    assert sum(plan.seconds for plan in rounds) == pytest.approx(minutes * 60)
+    assert {plan.brokers for plan in rounds} == {1, 3}
+    assert len({plan.directory for plan in rounds}) == len(rounds)
 
 
 def test_the_seed_of_a_short_run_chooses_one_broker_or_three(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_the_seed_of_a_short_run_chooses_one_broker_or_three(tmp_path: Path) -> 
 def test_the_guarantees_name_every_fault() -> None:
     page = (Path(__file__).parents[2] / "docs" / "guarantees.md").read_text()
 
-    assert {each for each in FAULTS if f"`tests/chaos/faults.py::{each}`" not in page} == set()
+    assert {name for name in FAULTS if f"`tests/chaos/faults.py::{name}`" not in page} == set()
 
 
 def test_an_unknown_fault_is_refused_with_the_known_ones(

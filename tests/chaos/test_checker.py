@@ -48,7 +48,7 @@ def violations(*channels: ChannelHistory, entries: list[Entry] = JOURNAL) -> dic
 
 
 def counts(findings: list[Finding]) -> dict[str, int]:
-    return dict(Counter(each.kind for each in findings))
+    return dict(Counter(finding.kind for finding in findings))
 
 
 WHOLE = (record(0), record(1), record(2))
@@ -83,7 +83,7 @@ def test_a_row_before_an_earlier_one_of_its_attempt_is_reordered() -> None:
 
 
 def test_a_batch_before_an_earlier_one_of_its_job_is_reordered() -> None:
-    second = [replace(each, unit="w-1", batch=1, rows=1) for each in JOURNAL]
+    second = [replace(entry, unit="w-1", batch=1, rows=1) for entry in JOURNAL]
     rows = [record(0, batch=1), *WHOLE]
 
     assert violations(channel(*rows), entries=[*JOURNAL, *second]) == {"reordered": 1}
@@ -121,14 +121,14 @@ def test_a_record_that_was_read_and_is_gone_at_the_end_is_lost() -> None:
 
 
 def test_a_record_that_one_reader_returned_twice_is_duplicated() -> None:
-    seen = [Seen(each, 11) for each in (*WHOLE[:2], WHOLE[1], WHOLE[2])]
+    seen = [Seen(row, 11) for row in (*WHOLE[:2], WHOLE[1], WHOLE[2])]
 
     assert violations(replace(channel(*WHOLE), seen={0: seen})) == {"duplicated": 1}
 
 
 def test_another_order_at_the_end_is_reordered() -> None:
-    other = [Seen(each, 11) for each in (WHOLE[1], WHOLE[0], WHOLE[2])]
-    behind = [Seen(each, 11) for each in WHOLE[1:]]
+    other = [Seen(row, 11) for row in (WHOLE[1], WHOLE[0], WHOLE[2])]
+    behind = [Seen(row, 11) for row in WHOLE[1:]]
 
     assert violations(replace(channel(*WHOLE), seen={0: other})) == {"reordered": 1}
     assert violations(replace(channel(*WHOLE), seen={0: behind})) == {"reordered": 1}
@@ -136,7 +136,7 @@ def test_another_order_at_the_end_is_reordered() -> None:
 
 def test_a_reading_job_reads_each_record_once() -> None:
     def read(*rows: Record) -> dict[str, int]:
-        reads = {"reader": [Seen(each, 11) for each in rows]}
+        reads = {"reader": [Seen(row, 11) for row in rows]}
         return violations(replace(channel(*WHOLE), reads=reads))
 
     assert read(*reversed(WHOLE)) == {}
@@ -151,7 +151,7 @@ def test_a_reading_job_reads_each_record_once() -> None:
 def test_a_copy_has_each_record_of_its_source_once(
     copied: tuple[Record, ...], expected: dict[str, int]
 ) -> None:
-    rows = [each._replace(unit="t", seq=seq) for seq, each in enumerate(copied)]
+    rows = [row._replace(unit="t", seq=seq) for seq, row in enumerate(copied)]
     copy = replace(channel(*rows, name="piped"), source="direct")
     ready = Entry(kind="ready", unit="t", at_s=10, attempt="a")
 
@@ -183,9 +183,9 @@ def read_of(began_s: float, *rows: Record, end: str = "finished", **fields: Any)
 
 def of_runs(*reads: RunRead, runs: Sequence[Run] = (FIRST,)) -> dict[str, int]:
     """Return the violations of reads of the first run, and of the second one."""
-    second = [replace(each, unit="w-1", batch=1, attempt="b") for each in JOURNAL]
+    second = [replace(entry, unit="w-1", batch=1, attempt="b") for entry in JOURNAL]
     rows = (*WHOLE, *LATER) if len(runs) > 1 else WHOLE
-    entries = [replace(each, channel=RUNS, keyed=False) for each in (*JOURNAL, *second)]
+    entries = [replace(entry, channel=RUNS, keyed=False) for entry in (*JOURNAL, *second)]
     history = History(
         entries=entries if len(runs) > 1 else entries[:3],
         channels=[ChannelHistory(name=RUNS, final={0: rows})],
@@ -274,7 +274,7 @@ def test_an_absent_batch_is_explained_once_by_its_journal() -> None:
     )
     findings = check(history)
 
-    assert {each.unit for each in findings} == {"w-0"}
+    assert {finding.unit for finding in findings} == {"w-0"}
     assert accounts(history, findings) == {
         "w-0": [
             "0.000 s: begun",

@@ -259,7 +259,7 @@ def _brokers(directory: Path, count: int, generator: random.Random) -> list[Brok
         relay = Relay(ports[number]["JOBS"])
         addresses = [f"{name}://127.0.0.1:{port}" for name, port in ports[number].items()]
         public = [addresses[0], f"JOBS://{relay.address}"]
-        voters = (f"{each}@127.0.0.1:{ports[each]['CONTROLLER']}" for each in numbers)
+        voters = (f"{voter}@127.0.0.1:{ports[voter]['CONTROLLER']}" for voter in numbers)
         properties = {
             "node.id": str(number),
             "controller.quorum.voters": ",".join(voters),
@@ -309,13 +309,15 @@ def world(directory: Path, *, brokers: int) -> Iterator[World]:
             database = stack.enter_context(_postgres())
             url = database.get_uri()
             migrate(url)
-            for each in starting:
-                each.result()
+            for future in starting:
+                future.result()
         internal = [broker.properties["listeners"].split(",")[0] for broker in cluster]
         variables = {
             "DATABASE_URL": url,
-            "KAFKA_BOOTSTRAP_SERVERS": ",".join(each.partition("://")[2] for each in internal),
-            "KAFKA_ADVERTISED_SERVERS": ",".join(each.relay.address for each in cluster),
+            "KAFKA_BOOTSTRAP_SERVERS": ",".join(
+                listener.partition("://")[2] for listener in internal
+            ),
+            "KAFKA_ADVERTISED_SERVERS": ",".join(broker.relay.address for broker in cluster),
             "LEASE_MS": "2000",
             "LOG_LEVEL": "warning",
         }
