@@ -53,13 +53,13 @@ class Collector:
         """Wait for spans of all of these names, and return all spans."""
         with self.arrived:
             assert self.arrived.wait_for(
-                lambda: set(names) <= {each.name for each in self.spans}, timeout_s
-            ), f"{names} are not all in {sorted({each.name for each in self.spans})}"
+                lambda: set(names) <= {span.name for span in self.spans}, timeout_s
+            ), f"{names} are not all in {sorted({span.name for span in self.spans})}"
             return list(self.spans)
 
     def path(self, span: Collected) -> tuple[str, ...]:
         """Return the names of a span's known ancestors, outermost first, and its own."""
-        names, by_id = [span.name], {each.id: each for each in self.spans}
+        names, by_id = [span.name], {collected.id: collected for collected in self.spans}
         while (parent := by_id.get(span.parent)) is not None:
             names.insert(0, parent.name)
             span = parent
@@ -105,19 +105,22 @@ def _spans(request: Any) -> Iterator[Collected]:
     for resource in request.resource_spans:
         service = _attributes(resource.resource.attributes)["service.name"]
         for scope in resource.scope_spans:
-            for each in scope.spans:
+            for span in scope.spans:
                 yield Collected(
                     service=service,
-                    trace=each.trace_id.hex(),
-                    id=each.span_id.hex(),
-                    parent=each.parent_span_id.hex(),
-                    name=each.name,
-                    attributes=_attributes(each.attributes),
+                    trace=span.trace_id.hex(),
+                    id=span.span_id.hex(),
+                    parent=span.parent_span_id.hex(),
+                    name=span.name,
+                    attributes=_attributes(span.attributes),
                 )
 
 
 def _attributes(attributes: Any) -> dict[str, Any]:
-    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes}
+    return {
+        attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value"))
+        for attribute in attributes
+    }
 
 
 OPERATING = Path(__file__).parents[2] / "docs" / "operating.md"
@@ -150,9 +153,9 @@ def test_serve_exports_its_spans_before_it_ends(sqlite: SQLite, kafka: SharedKaf
         traced_request(
             settings(sqlite, kafka) | {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint}
         )
-        (span,) = (each for each in collector.spans if each.name == "GET /v1/channels")
+        (span,) = (span for span in collector.spans if span.name == "GET /v1/channels")
         assert (span.service, span.trace, span.parent) == ("sluiceway-gateway", TRACE, PARENT)
-        statements = {each.name for each in collector.spans if each.trace == TRACE}
+        statements = {span.name for span in collector.spans if span.trace == TRACE}
         assert {"read transaction", "SELECT channels"} <= statements
 
 
@@ -262,13 +265,13 @@ def test_the_documented_example_is_one_trace_of_two_services(
         with process("serve", "--port", "0", **variables) as running:
             run_example(documented_example(), collector, running.until(r"serving on (\S+)"))
             assert running.end(signal.SIGTERM) == 0
-        (root,) = (each for each in collector.spans if each.name == "import landings")
-        spans = [each for each in collector.spans if each.trace == root.trace]
-        assert {each.service for each in spans} == {"import-landings", "sluiceway-gateway"}
+        (root,) = (span for span in collector.spans if span.name == "import landings")
+        spans = [span for span in collector.spans if span.trace == root.trace]
+        assert {span.service for span in spans} == {"import-landings", "sluiceway-gateway"}
         # The tree in the documentation.
         documented = re.search(r"^    import landings\n(?:    .*\n)+", OPERATING.read_text(), re.M)
         assert documented is not None
-        assert tree(documented[0]) - {collector.path(each) for each in spans} == set()
+        assert tree(documented[0]) - {collector.path(span) for span in spans} == set()
 
 
 def tree(text: str) -> set[tuple[str, ...]]:
@@ -331,32 +334,32 @@ def spark_traces(
 def is_complete(collector: Collector) -> bool:
     """Whether the spans of all tasks and commits have arrived, with those above them."""
     spans = list(collector.spans)
-    names, ids = Counter(each.name for each in spans), {each.id for each in spans}
+    names, ids = Counter(span.name for span in spans), {span.id for span in spans}
     return (
         records(spans) == {"send rows-in": 1000, "receive rows-in": 2000, "send rows-out": 1000}
         and names["commit rows-in"] > 0
         and names["commit rows-out"] == names["write rows-out"] > 0
-        and all(each.parent in ids for each in spans if each.parent)
+        and all(span.parent in ids for span in spans if span.parent)
     )
 
 
 def records(spans: Sequence[Collected]) -> Counter[str]:
     """Return the records that tasks have moved, by the name of their spans."""
-    found: Counter[str] = Counter()
-    for each in spans:
-        found[each.name] += each.attributes.get("sluiceway.records", 0)
-    return +found
+    counts: Counter[str] = Counter()
+    for span in spans:
+        counts[span.name] += span.attributes.get("sluiceway.records", 0)
+    return +counts
 
 
 def trace_of(collector: Collector, span: Collected) -> list[Collected]:
-    return [each for each in collector.spans if each.trace == span.trace]
+    return [collected for collected in collector.spans if collected.trace == span.trace]
 
 
 @pytest.mark.long
 def test_a_job_is_one_trace_from_the_program_through_its_tasks_to_the_statements(
     spark_traces: Collector,
 ) -> None:
-    (root,) = (each for each in spark_traces.spans if each.name == "nightly")
+    (root,) = (span for span in spark_traces.spans if span.name == "nightly")
     trace = trace_of(spark_traces, root)
     paths = Counter(map(spark_traces.path, trace))
     assert paths["nightly", "write rows-in"] == 1
@@ -368,8 +371,8 @@ def test_a_job_is_one_trace_from_the_program_through_its_tasks_to_the_statements
     assert paths["nightly", "read rows-in"] == 1
     received = paths["nightly", "read rows-in", "receive rows-in"]
     assert received >= 2
-    sent = [each for each in trace if each.name in ("send rows-in", "receive rows-in")]
-    assert {each.service for each in sent} == {"sluiceway-spark"}
+    sent = [span for span in trace if span.name in ("send rows-in", "receive rows-in")]
+    assert {span.service for span in sent} == {"sluiceway-spark"}
     assert records(sent) == {"send rows-in": 1000, "receive rows-in": 1000}
 
 
@@ -377,23 +380,23 @@ def test_a_job_is_one_trace_from_the_program_through_its_tasks_to_the_statements
 def test_each_micro_batch_is_a_trace_of_its_read_and_one_of_its_write(
     spark_traces: Collector,
 ) -> None:
-    writes = [each for each in spark_traces.spans if each.name == "write rows-out"]
-    assert [each.parent for each in writes] == [""] * len(writes)
-    assert len({each.trace for each in writes}) == len(writes) >= 1
+    writes = [span for span in spark_traces.spans if span.name == "write rows-out"]
+    assert [span.parent for span in writes] == [""] * len(writes)
+    assert len({span.trace for span in writes}) == len(writes) >= 1
     sent = 0
     for write in writes:
         trace = trace_of(spark_traces, write)
         paths = Counter(map(spark_traces.path, trace))
         assert paths["write rows-out", "commit rows-out"] == 1
-        tasks = [each for each in trace if each.name == "send rows-out"]
-        assert {spark_traces.path(each) for each in tasks} == {("write rows-out", "send rows-out")}
-        sent += sum(each.attributes["sluiceway.records"] for each in tasks)
+        tasks = [span for span in trace if span.name == "send rows-out"]
+        assert {spark_traces.path(span) for span in tasks} == {("write rows-out", "send rows-out")}
+        sent += sum(span.attributes["sluiceway.records"] for span in tasks)
     assert sent == 1000
-    reads = [each for each in spark_traces.spans if each.name == "read rows-in" and not each.parent]
+    reads = [span for span in spark_traces.spans if span.name == "read rows-in" and not span.parent]
     received = [
-        each.attributes["sluiceway.records"]
+        span.attributes["sluiceway.records"]
         for read in reads
-        for each in trace_of(spark_traces, read)
-        if each.name == "receive rows-in"
+        for span in trace_of(spark_traces, read)
+        if span.name == "receive rows-in"
     ]
     assert sum(received) == 1000

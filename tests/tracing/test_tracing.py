@@ -25,7 +25,7 @@ class Recorded:
     system: str
 
     def named(self, name: str) -> list[dict[str, Any]]:
-        return [each for each in self.spans if each["name"] == name]
+        return [span for span in self.spans if span["name"] == name]
 
     def one(self, name: str) -> dict[str, Any]:
         (span,) = self.named(name)
@@ -34,11 +34,11 @@ class Recorded:
     def trace_of(self, name: str) -> list[dict[str, Any]]:
         """Return the spans of the trace with the span of this name."""
         trace = self.one(name)["trace"]
-        return [each for each in self.spans if each["trace"] == trace]
+        return [span for span in self.spans if span["trace"] == trace]
 
     def path(self, span: dict[str, Any]) -> list[str]:
         """Return the names from the root to a span."""
-        names, by_id = [], {each["id"]: each for each in self.spans}
+        names, by_id = [], {other["id"]: other for other in self.spans}
         while True:
             names.insert(0, span["name"])
             if span["parent"] is None:
@@ -46,7 +46,7 @@ class Recorded:
             span = by_id[span["parent"]]
 
     def paths(self, name: str) -> set[tuple[str, ...]]:
-        return {tuple(self.path(each)) for each in self.trace_of(name)}
+        return {tuple(self.path(span)) for span in self.trace_of(name)}
 
 
 def run(*arguments: str, **variables: str) -> str:
@@ -96,7 +96,7 @@ def test_one_trace_leads_from_a_write_to_the_statements_of_its_commit(recorded: 
 
 
 def test_spans_have_the_attributes_of_their_kind(recorded: Recorded) -> None:
-    (sent,) = (each for each in recorded.trace_of("job") if each["name"] == "send landings")
+    (sent,) = (span for span in recorded.trace_of("job") if span["name"] == "send landings")
     topic = sent["attributes"].pop("messaging.destination.name")
     assert topic.startswith("sluiceway.landings-")
     assert sent["attributes"] == {
@@ -107,19 +107,19 @@ def test_spans_have_the_attributes_of_their_kind(recorded: Recorded) -> None:
         "sluiceway.records": 100,
     }
     (request,) = (
-        each
-        for each in recorded.trace_of("job")
-        if each["name"] == "PUT"
-        if each["attributes"]["url.full"].endswith("/channels/landings")
+        span
+        for span in recorded.trace_of("job")
+        if span["name"] == "PUT"
+        if span["attributes"]["url.full"].endswith("/channels/landings")
     )
     assert request["kind"] == "CLIENT"
     assert request["attributes"]["http.request.method"] == "PUT"
     assert request["attributes"]["http.response.status_code"] == 201
     assert request["attributes"]["server.address"] == "127.0.0.1"
-    (served,) = (each for each in recorded.spans if each["parent"] == request["id"])
+    (served,) = (span for span in recorded.spans if span["parent"] == request["id"])
     assert served["kind"] == "SERVER"
     assert served["attributes"]["http.route"] == "/v1/channels/{name}"
-    inserts = [each for each in recorded.trace_of("job") if each["name"] == "INSERT channels"]
+    inserts = [span for span in recorded.trace_of("job") if span["name"] == "INSERT channels"]
     (inserted,) = inserts
     assert inserted["kind"] == "CLIENT"
     assert inserted["attributes"]["db.system.name"] == recorded.system
@@ -128,34 +128,34 @@ def test_spans_have_the_attributes_of_their_kind(recorded: Recorded) -> None:
 
 
 def test_no_span_contains_values_of_records_or_parameters(recorded: Recorded) -> None:
-    containing = [each for each in recorded.spans if "a value" in each["text"]]
+    containing = [span for span in recorded.spans if "a value" in span["text"]]
     assert containing == []
     # Ids and names of groups are parameters of statements.
-    texts = [each["attributes"].get("db.query.text", "") for each in recorded.spans]
+    texts = [span["attributes"].get("db.query.text", "") for span in recorded.spans]
     assert any(texts)
     assert not any("readers" in text or "writers'" in text for text in texts)
 
 
 def test_spans_have_the_type_of_an_error_but_not_its_message(recorded: Recorded) -> None:
-    (sent,) = (each for each in recorded.trace_of("failed") if each["name"] == "send landings")
+    (sent,) = (span for span in recorded.trace_of("failed") if span["name"] == "send landings")
     assert (sent["status"], sent["attributes"]["error.type"]) == ("ERROR", "InvalidRecord")
-    (request,) = (each for each in recorded.trace_of("refused") if each["name"] == "GET")
+    (request,) = (span for span in recorded.trace_of("refused") if span["name"] == "GET")
     assert (request["status"], request["attributes"]["error.type"]) == ("ERROR", "404")
-    (served,) = (each for each in recorded.spans if each["parent"] == request["id"])
+    (served,) = (span for span in recorded.spans if span["parent"] == request["id"])
     assert served["attributes"]["http.response.status_code"] == 404
-    ours = [each for each in recorded.spans if each["scope"].startswith("sluiceway")]
-    assert [each for each in ours if each["events"]] == []
+    ours = [span for span in recorded.spans if span["scope"].startswith("sluiceway")]
+    assert [span for span in ours if span["events"]] == []
 
 
 def test_work_outside_of_a_trace_starts_no_trace(recorded: Recorded) -> None:
-    roots = [each for each in recorded.spans if each["parent"] is None]
-    names = {each["name"] for each in roots if each["kind"] != "SERVER"}
+    roots = [span for span in recorded.spans if span["parent"] is None]
+    names = {span["name"] for span in roots if span["kind"] != "SERVER"}
     assert names <= {
         *("job", "refused", "failed", "first", "second", "third"),
         # An operation outside of the application's spans starts a trace.
         "attach landings",
     }
-    background = {each["name"] for each in roots if each["kind"] == "SERVER"}
+    background = {span["name"] for span in roots if span["kind"] == "SERVER"}
     # Heartbeats, renewed leases, and the requests of the job outside of its spans.
     assert background <= {
         "POST /v1/heartbeats",
@@ -182,17 +182,19 @@ def test_requests_that_share_a_batch_link_to_it(recorded: Recorded) -> None:
 
 
 def test_log_entries_have_the_ids_of_their_trace_and_span(recorded: Recorded) -> None:
-    requests = [each for each in recorded.log if each["event"] == "request"]
-    served = {each["id"]: each for each in recorded.spans if each["kind"] == "SERVER"}
-    created = next(each for each in requests if each["method"] == "PUT" and each["status"] == 201)
+    requests = [entry for entry in recorded.log if entry["event"] == "request"]
+    served = {span["id"]: span for span in recorded.spans if span["kind"] == "SERVER"}
+    created = next(
+        request for request in requests if request["method"] == "PUT" and request["status"] == 201
+    )
     span = served[int(created["span_id"], 16)]
     assert span["name"] == "PUT /v1/channels/{name}"
     assert int(created["trace_id"], 16) == recorded.one("job")["trace"] == span["trace"]
 
 
 def test_health_and_metrics_are_not_traced(recorded: Recorded) -> None:
-    names = {each["name"] for each in recorded.spans}
-    paths = {each["route"] for each in recorded.log if each["event"] == "request"}
+    names = {span["name"] for span in recorded.spans}
+    paths = {entry["route"] for entry in recorded.log if entry["event"] == "request"}
     assert {"/livez", "/metrics"} <= paths
     assert not {"GET /livez", "GET /metrics"} & names
 

@@ -75,7 +75,7 @@ def run_batch() -> None:
             responses.append(batcher.submit(name))
         assert begun.wait(60)
     released.set()
-    assert [each.result(60) for each in responses] == ["first", "second", "third"]
+    assert [response.result(60) for response in responses] == ["first", "second", "third"]
     for span in spans:
         span.end()
     batcher.close()
@@ -91,9 +91,9 @@ def as_json(span: Any) -> dict[str, Any]:
         "kind": span.kind.name,
         "scope": span.instrumentation_scope.name,
         "attributes": dict(span.attributes),
-        "links": [each.context.span_id for each in span.links],
+        "links": [link.context.span_id for link in span.links],
         "status": span.status.status_code.name,
-        "events": [each.name for each in span.events],
+        "events": [event.name for event in span.events],
         "text": span.to_json(),
     }
 
@@ -120,7 +120,7 @@ def main() -> None:
         run_job(url)
     run_batch()
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
-    spans = [as_json(each) for each in exporter.get_finished_spans()]
+    spans = [as_json(span) for span in exporter.get_finished_spans()]
     print(json.dumps({"spans": spans, "log": lines}))
 
 
