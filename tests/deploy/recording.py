@@ -140,17 +140,17 @@ class Recorder:
             uid = value.get("uid")
             if isinstance(uid, str) and uid not in self._uids:
                 self._uids.append(uid)
-            for each in value.values():
-                self._collect_uids(each)
+            for child in value.values():
+                self._collect_uids(child)
         elif isinstance(value, list):
-            for each in value:
-                self._collect_uids(each)
+            for child in value:
+                self._collect_uids(child)
 
     def _generalized(self, value: Any, key: str = "", parent: str = "") -> Any:
         if isinstance(value, dict):
-            return {name: self._generalized(each, name, key) for name, each in value.items()}
+            return {name: self._generalized(child, name, key) for name, child in value.items()}
         if isinstance(value, list):
-            return [self._generalized(each, key, parent) for each in value]
+            return [self._generalized(child, key, parent) for child in value]
         if value is None or (key not in FORMS and not isinstance(value, str)):
             return value
         if parent == "topic" and key == "id":
@@ -183,8 +183,8 @@ def work(gateway: Gateway) -> None:
         assert len(list(reader)) == 2
     gateway.channel("delays", SCHEMA, format="arrow", pinned=True)
     gateway.channel("departures", SCHEMA)
-    assert [each.name for each in gateway.channels()] == ["delays", "departures"]
-    assert [each.name for each in gateway.channels("team=ops")] == ["departures"]
+    assert [listed.name for listed in gateway.channels()] == ["delays", "departures"]
+    assert [listed.name for listed in gateway.channels("team=ops")] == ["departures"]
     channel.update(partitions=3, labels={"team": "ops", "tier": "1"})
     channel.update(retention=Retention(bytes=1_000_000), config={})
     channel.refresh()
@@ -216,7 +216,7 @@ def work_together(gateway: Gateway, recorder: Recorder) -> None:
         assert len(reader.committed()) == 1
     with suppress(ZeroDivisionError), channel.writer(group="load"):
         raise ZeroDivisionError
-    (failed,) = (each for each in channel.endpoints() if each.state == "error")
+    (failed,) = (endpoint for endpoint in channel.endpoints() if endpoint.state == "error")
     channel.dismiss(failed.id)
     channel.reset("boards", reason="to be read again")
     assert channel.committed("boards") == {}

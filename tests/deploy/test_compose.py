@@ -70,13 +70,13 @@ def test_docker_compose_parses_the_same_services(services: dict[str, Any]) -> No
     assert (result.returncode, result.stderr) == (0, "")
     parsed = yaml.safe_load(result.stdout)["services"]
     assert parsed.keys() == services.keys()
-    for name, each in services.items():
-        assert parsed[name]["image"] == each["image"]
-        assert parsed[name].get("environment", {}) == each.get("environment", {})
+    for name, service in services.items():
+        assert parsed[name]["image"] == service["image"]
+        assert parsed[name].get("environment", {}) == service.get("environment", {})
 
 
 def test_images_are_pinned_and_sluiceways_have_this_version(services: dict[str, Any]) -> None:
-    images = {name: each["image"] for name, each in services.items()}
+    images = {name: service["image"] for name, service in services.items()}
     assert images == {
         "kafka": "apache/kafka:4.3.1",
         "postgres": "postgres:18",
@@ -96,7 +96,9 @@ def test_the_broker_has_the_version_used_by_the_tests(services: dict[str, Any]) 
 
 
 def test_long_running_services_have_a_healthcheck_and_restart(services: dict[str, Any]) -> None:
-    assert {name for name, each in services.items() if each["restart"] != "no"} == LONG_RUNNING
+    assert {
+        name for name, service in services.items() if service["restart"] != "no"
+    } == LONG_RUNNING
     for name in LONG_RUNNING:
         check = services[name]["healthcheck"]
         assert check["test"][0] == "CMD", "the check must not need a shell"
@@ -127,8 +129,8 @@ def test_commands_are_the_gateways_own(services: dict[str, Any]) -> None:
 
 
 def test_variables_are_settings(services: dict[str, Any]) -> None:
-    for name, known in (("gateway", GATEWAY), ("migrate", GATEWAY), ("spark", CLIENT)):
-        assert services[name]["environment"].keys() <= known, name
+    for name, settings in (("gateway", GATEWAY), ("migrate", GATEWAY), ("spark", CLIENT)):
+        assert services[name]["environment"].keys() <= settings, name
 
 
 def test_the_gateways_settings_are_valid(
@@ -155,13 +157,15 @@ def test_the_gateways_settings_are_valid(
 
 def test_kafka_listens_at_its_advertised_address(services: dict[str, Any]) -> None:
     kafka, gateway = services["kafka"]["environment"], services["gateway"]["environment"]
-    advertised = dict(each.split("://") for each in kafka["KAFKA_ADVERTISED_LISTENERS"].split(","))
-    bound = dict(each.split("://") for each in kafka["KAFKA_LISTENERS"].split(","))
+    advertised = dict(
+        listener.split("://") for listener in kafka["KAFKA_ADVERTISED_LISTENERS"].split(",")
+    )
+    bound = dict(listener.split("://") for listener in kafka["KAFKA_LISTENERS"].split(","))
     listeners = yaml.safe_load(gateway["SLUICEWAY_KAFKA_LISTENERS"])
     assert listeners == {"internal": advertised["INTERNAL"], "external": advertised["EXTERNAL"]}
     assert gateway["SLUICEWAY_KAFKA_BOOTSTRAP_SERVERS"] == advertised["INTERNAL"]
     protocols = kafka["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(",")
-    assert {each.split(":")[0] for each in protocols} == bound.keys()
+    assert {protocol.split(":")[0] for protocol in protocols} == bound.keys()
     for name, address in advertised.items():
         assert address.rpartition(":")[2] == bound[name].rpartition(":")[2]
     assert bound["CONTROLLER"].rpartition(":")[2] in kafka["KAFKA_CONTROLLER_QUORUM_VOTERS"]
@@ -174,13 +178,13 @@ def test_kafka_listens_at_its_advertised_address(services: dict[str, Any]) -> No
 def test_secrets_are_files_outside_git_and_images(
     config: dict[str, Any], services: dict[str, Any]
 ) -> None:
-    files = {name: ROOT / each["file"] for name, each in config["secrets"].items()}
+    files = {name: ROOT / secret["file"] for name, secret in config["secrets"].items()}
     assert {path.parent for path in files.values()} == {ROOT / "secrets"}
     assert "/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
-    for each in services.values():
-        secrets_of_service = set(each.get("secrets", []))
+    for service in services.values():
+        secrets_of_service = set(service.get("secrets", []))
         assert secrets_of_service <= files.keys()
-        for name, value in each.get("environment", {}).items():
+        for name, value in service.get("environment", {}).items():
             # Secrets are passed as files only, and each file is one of the service's secrets.
             assert not re.search(r"PASSWORD$|TOKEN$|_KEY$|_URL$", name) or name == "SLUICEWAY_URL"
             if name.endswith("_FILE"):
@@ -190,7 +194,9 @@ def test_secrets_are_files_outside_git_and_images(
 @pytest.fixture
 def secrets(tmp_path: Path) -> Path:
     """The files that the README's commands create."""
-    (lines,) = [each for each in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "-m " in each]
+    (lines,) = [
+        block for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) if "-m " in block
+    ]
     subprocess.run(["sh", "-euc", lines], cwd=tmp_path, check=True, timeout=480)
     return tmp_path / "secrets"
 
@@ -198,7 +204,7 @@ def secrets(tmp_path: Path) -> Path:
 def test_the_readme_creates_every_secret(config: dict[str, Any], secrets: Path) -> None:
     assert secrets.stat().st_mode & 0o77 == 0, "other users must not read the files"
     created_by_the_gateway = {"token"}
-    names = {each.name for each in secrets.iterdir()}
+    names = {path.name for path in secrets.iterdir()}
     assert names | created_by_the_gateway == config["secrets"].keys()
     # Without -T, Compose allocates a terminal, and the file would have the notes for it, too.
     assert "run --rm -T gateway token create --scope admin me > secrets/token" in README

@@ -24,26 +24,30 @@ DOCKERIGNORE = (ROOT / ".dockerignore").read_text().splitlines()
 
 def instructions(path: Path) -> list[tuple[str, str]]:
     """Return each instruction with its arguments, without comments and line breaks."""
-    lines = [each for each in path.read_text().splitlines() if not each.startswith("#")]
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
-    return [(word, rest) for word, _, rest in (each.partition(" ") for each in joined.split("\n"))]
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in joined.split("\n"))]
 
 
 def arguments_of(path: Path, word: str) -> list[str]:
-    return [rest for each, rest in instructions(path) if each == word]
+    return [rest for name, rest in instructions(path) if name == word]
 
 
 def stage(path: Path) -> list[tuple[str, str]]:
     """Return the instructions of the last stage."""
     all_instructions = instructions(path)
     return all_instructions[
-        max(n for n, each in enumerate(all_instructions) if each[0] == "FROM") :
+        max(n for n, instruction in enumerate(all_instructions) if instruction[0] == "FROM") :
     ]
 
 
 def copied_files(path: Path) -> list[str]:
     """Return the files that are copied from the project."""
-    lines = [each.split() for each in arguments_of(path, "COPY") if not each.startswith("--from")]
+    lines = [
+        arguments.split()
+        for arguments in arguments_of(path, "COPY")
+        if not arguments.startswith("--from")
+    ]
     return [source for line in lines for source in line[:-1]]
 
 
@@ -57,18 +61,18 @@ def test_copied_files_exist_and_are_not_ignored(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
 def test_images_are_pinned_by_hash_and_run_as_an_unprivileged_user(path: Path) -> None:
-    bases = [each.split()[0] for each in arguments_of(path, "FROM")]
-    assert {each.partition(":")[0] for each in bases} == {"python"}
-    assert all(each.partition(":")[2].startswith("3.11-") for each in bases)
+    bases = [arguments.split()[0] for arguments in arguments_of(path, "FROM")]
+    assert {base.partition(":")[0] for base in bases} == {"python"}
+    assert all(base.partition(":")[2].startswith("3.11-") for base in bases)
     assert arguments_of(path, "USER") == ["10001:10001"]
-    assert [each[0] for each in stage(path)].index("USER") > max(
-        n for n, each in enumerate(stage(path)) if each[0] == "RUN"
+    assert [instruction[0] for instruction in stage(path)].index("USER") > max(
+        n for n, instruction in enumerate(stage(path)) if instruction[0] == "RUN"
     )
-    installs = [each for each in arguments_of(path, "RUN") if "pip install" in each]
-    for each in installs:
-        assert "--require-hashes" in each or ("--no-deps" in each and "/tmp/wheels" in each)  # noqa: S108
-    for each in arguments_of(path, "ENV"):
-        name = each.partition("=")[0]
+    installs = [step for step in arguments_of(path, "RUN") if "pip install" in step]
+    for step in installs:
+        assert "--require-hashes" in step or ("--no-deps" in step and "/tmp/wheels" in step)  # noqa: S108
+    for assignment in arguments_of(path, "ENV"):
+        name = assignment.partition("=")[0]
         assert not name.startswith("SLUICEWAY_") or name in GATEWAY | CLIENT
 
 
@@ -106,7 +110,7 @@ def test_the_wheel_is_built_from_the_copied_files_only(tmp_path: Path) -> None:
             shutil.copytree(ROOT / source, tmp_path / source, ignore=ignored)
         else:
             shutil.copy(ROOT / source, tmp_path / source)
-    (line,) = [each for each in arguments_of(path, "RUN") if "pip wheel" in each]
+    (line,) = [step for step in arguments_of(path, "RUN") if "pip wheel" in step]
     words = shlex.split(line.replace("/wheels", str(tmp_path / "wheels")))
     subprocess.run(
         [sys.executable, *words[1:]], cwd=tmp_path, check=True, capture_output=True, timeout=480
@@ -144,8 +148,8 @@ def test_an_image_has_all_requirements_of_the_project(extra: str) -> None:
     required = [*project["dependencies"], *project["optional-dependencies"][extra]]
     installed = {pin.partition("==")[0].replace("_", "-").lower() for pin in pins(extra)}
     missing = [
-        each
-        for each in required
-        if Requirement(each).name.replace("_", "-").lower() not in installed
+        requirement
+        for requirement in required
+        if Requirement(requirement).name.replace("_", "-").lower() not in installed
     ]
     assert missing == [], "run `make lock`"

@@ -41,23 +41,25 @@ def mismatches(value: Any, hint: Any, path: str) -> Iterator[str]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Union:
         alternatives = [
-            list(mismatches(value, each, path)) for each in arguments if each is not type(None)
+            list(mismatches(value, argument, path))
+            for argument in arguments
+            if argument is not type(None)
         ]
         yield from min(alternatives, key=len)
     elif origin is list:
         if not isinstance(value, list):
             yield f"{path} is not a list"
             return
-        for number, each in enumerate(value):
-            yield from mismatches(each, arguments[0], f"{path}[{number}]")
+        for number, item in enumerate(value):
+            yield from mismatches(item, arguments[0], f"{path}[{number}]")
     elif dataclasses.is_dataclass(hint):
         if not isinstance(value, dict):
             yield f"{path} is not an object"
             return
         hints = typing.get_type_hints(hint)
-        for name, each in value.items():
+        for name, field_value in value.items():
             if name in hints:
-                yield from mismatches(each, hints[name], f"{path}.{name}")
+                yield from mismatches(field_value, hints[name], f"{path}.{name}")
             else:
                 yield f"{path}.{name} is not a field of {hint.__name__}"
         for field in dataclasses.fields(hint):
@@ -72,9 +74,9 @@ def mismatches(value: Any, hint: Any, path: str) -> Iterator[str]:
 def documents() -> dict[str, dict[str, Any]]:
     by_kind = {}
     for path in FILES:
-        for each in yaml.safe_load_all(path.read_text()):
-            assert each["kind"] not in by_kind
-            by_kind[each["kind"]] = each
+        for document in yaml.safe_load_all(path.read_text()):
+            assert document["kind"] not in by_kind
+            by_kind[document["kind"]] = document
     return by_kind
 
 
@@ -125,7 +127,7 @@ def test_the_type_check_detects_errors() -> None:
 
 
 def test_pods_run_unprivileged_with_a_read_only_root() -> None:
-    for pod in (each["spec"] for each in PODS.values()):
+    for pod in (template["spec"] for template in PODS.values()):
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert pod["automountServiceAccountToken"] is False
@@ -161,12 +163,12 @@ def test_probes_use_the_gateways_health_paths() -> None:
     (port,) = gateway["ports"]
     probes = {name: gateway[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness")}
     probes["liveness"] = gateway["livenessProbe"]["httpGet"]
-    assert {name: each["path"] for name, each in probes.items()} == {
+    assert {name: probe["path"] for name, probe in probes.items()} == {
         "startup": "/readyz",
         "readiness": "/livez",
         "liveness": "/livez",
     }
-    assert {each["port"] for each in probes.values()} == {port["name"]}
+    assert {probe["port"] for probe in probes.values()} == {port["name"]}
     assert str(port["containerPort"]) == DOCUMENTS["ConfigMap"]["data"]["SLUICEWAY_PORT"]
 
 
@@ -177,10 +179,10 @@ def test_selectors_match_only_the_gateways_pods() -> None:
         DOCUMENTS["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
         DOCUMENTS["Service"]["spec"]["selector"],
     ]
-    for each in selectors:
-        assert each.items() <= labels["Deployment"]
+    for selector in selectors:
+        assert selector.items() <= labels["Deployment"]
         for other in ("Job", "Pod"):
-            assert not each.items() <= labels[other], f"a {other} must get no requests"
+            assert not selector.items() <= labels[other], f"a {other} must get no requests"
     (port,) = DOCUMENTS["Service"]["spec"]["ports"]
     assert port["targetPort"] == container("Deployment")["ports"][0]["name"]
     budget = DOCUMENTS["PodDisruptionBudget"]["spec"]["minAvailable"]
@@ -192,11 +194,11 @@ def test_variables_are_valid_settings(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert set(template["stringData"].values()) == {""}, "a template must have no values"
     (tmp_path / "database-url").write_text("postgresql://u:p@h/d\n")
     (tmp_path / "token-key").write_text("k" * 64)
-    assert {each.name for each in tmp_path.iterdir()} == template["stringData"].keys()
+    assert {path.name for path in tmp_path.iterdir()} == template["stringData"].keys()
     variables = dict(DOCUMENTS["ConfigMap"]["data"])
     for kind in PODS:
         (mount,) = container(kind)["volumeMounts"]
-        environment = {each["name"]: each["value"] for each in container(kind)["env"]}
+        environment = {variable["name"]: variable["value"] for variable in container(kind)["env"]}
         for value in environment.values():
             assert value.startswith(mount["mountPath"] + "/")
             assert value.removeprefix(mount["mountPath"] + "/") in template["stringData"]
@@ -222,6 +224,6 @@ def test_references_between_manifests_resolve() -> None:
 
 
 def test_service_variables_of_kubernetes_are_not_settings() -> None:
-    assert {each["spec"]["enableServiceLinks"] for each in PODS.values()} == {False}
+    assert {template["spec"]["enableServiceLinks"] for template in PODS.values()} == {False}
     prefix = re.sub(r"\W", "_", DOCUMENTS["Service"]["metadata"]["name"]).upper()
     assert not {f"{prefix}_PORT", f"{prefix}_SERVICE_HOST", f"{prefix}_SERVICE_PORT"} & GATEWAY

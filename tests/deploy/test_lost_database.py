@@ -109,14 +109,14 @@ def test_a_restored_backup_changes_no_unknown_topic(
         gateway.channel("deleted-since").delete()
         grown.update(partitions=3)
     with start(backup) as gateway:
-        assert [each.name for each in gateway.channels()] == [
+        assert [channel.name for channel in gateway.channels()] == [
             "deleted-since",
             "grown-since",
             "kept",
         ]
 
         def reason(name: str, kind: str) -> str | None:
-            channel = next(each for each in gateway.channels() if each.name == name)
+            channel = next(channel for channel in gateway.channels() if channel.name == name)
             condition = channel.status.condition(kind)
             return None if condition is None else condition.reason
 

@@ -37,15 +37,15 @@ ADDED_LABELS = {"job", "instance"}
 SELECTOR = re.compile(r'\b([a-z]\w*)\{((?:[^"{}]|"[^"]*")*)\}')
 MATCHER = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"')
 VALUES = {
-    "phase": {str(each) for each in Phase},
+    "phase": {str(phase) for phase in Phase},
     "health": {*map(str, Health)},
-    "progress": {str(each) for each in ProgressState},
-    "outcome": {each.name for each in fields(ReconcileCounts)},
+    "progress": {str(state) for state in ProgressState},
+    "outcome": {field.name for field in fields(ReconcileCounts)},
 }
 
 
 def panels() -> list[dict[str, Any]]:
-    return [each for each in DASHBOARD["panels"] if each["type"] != "row"]
+    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
 def queries() -> dict[str, str]:
@@ -72,7 +72,7 @@ def busy_channel(gateway_url: str) -> Iterator[None]:
         channel = gateway.channel(f"monitored-{next(_numbers)}", SCHEMA, delivery="exactly_once")
         reader = stack.enter_context(channel.reader(group="delays", until=None))
         with channel.writer(group="load") as writer:
-            writer.write([{"a": each} for each in range(5)])
+            writer.write([{"a": number} for number in range(5)])
         reader.read(5, timeout=60)
         reader.commit()
         slow = stack.enter_context(channel.writer(group="slow"))
@@ -105,7 +105,7 @@ def test_every_metric_and_label_of_the_queries_is_in_the_metrics_of_a_gateway(
 
     with busy_channel(gateway_url):
         httpx.get(f"{gateway_url}/readyz", timeout=60)
-        known = until(labels_of_all)
+        labels_by_metric = until(labels_of_all)
     for place, query in queries().items():
         metrics = [(name, MATCHER.findall(inner)) for name, inner in SELECTOR.findall(query)]
         bare = re.findall(r"\b(?:sluiceway|process)_\w+\b(?!\{)", SELECTOR.sub("", query))
@@ -113,11 +113,13 @@ def test_every_metric_and_label_of_the_queries_is_in_the_metrics_of_a_gateway(
         for name, matchers in metrics:
             assert ("job", "sluiceway") in matchers, f"{place}: {name} of other jobs"
             for label, _ in matchers:
-                assert label in known[name] | ADDED_LABELS, f"{place}: {name} has no label {label}"
+                assert label in labels_by_metric[name] | ADDED_LABELS, (
+                    f"{place}: {name} has no label {label}"
+                )
         for listed in re.findall(r"\b(?:by|on) \(([\w, ]+)\)", query):
             for label in listed.split(", "):
                 for name, _ in metrics:
-                    assert label in known[name] | ADDED_LABELS, (
+                    assert label in labels_by_metric[name] | ADDED_LABELS, (
                         f"{place}: {name} has no label {label}"
                     )
 
@@ -155,7 +157,7 @@ def test_an_alert_has_severity_advice_and_runbook() -> None:
 
 
 def test_panels_of_the_dashboard_have_descriptions_and_do_not_overlap() -> None:
-    assert len({each["id"] for each in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
     cells: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
@@ -281,15 +283,11 @@ def test_each_alert_fires_for_its_problem_only(tmp_path: Path) -> None:
     def scenario(alerts: str, changed: Mapping[str, str]) -> dict[str, Any]:
         series = HEALTHY | changed
         named = {
-            (
-                each.replace("{", '{job="sluiceway", ')
-                if "{" in each
-                else each + '{job="sluiceway"}'
-            ): v
-            for each, v in series.items()
+            (key.replace("{", '{job="sluiceway", ') if "{" in key else key + '{job="sluiceway"}'): v
+            for key, v in series.items()
         }
         fires = [
-            {"labels": f'{{alertname="{each}"}}', "value": 1} for each in sorted(alerts.split())
+            {"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in sorted(alerts.split())
         ]
         return {
             "interval": "1m",
@@ -303,7 +301,7 @@ def test_each_alert_fires_for_its_problem_only(tmp_path: Path) -> None:
             ],
         }
 
-    assert {each for alerts in PROBLEMS for each in alerts.split()} == ALERTS.keys()
+    assert {alert for alerts in PROBLEMS for alert in alerts.split()} == ALERTS.keys()
     tests = [scenario(alerts, changed) for alerts, changed in PROBLEMS.items()]
     rules = str(PROMETHEUS / "alerts.yml")
     (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": [rules], "tests": tests}))
@@ -342,8 +340,8 @@ def prometheus(gateway_url: str, directory: Path) -> Iterator[Callable[..., Any]
     def address_in_log() -> str | None:
         log = (directory / "log").read_text()
         assert process.poll() is None, log
-        found = re.search(r'"Listening on" address=(\S+)\n', log)
-        return found and found[1]
+        match = re.search(r'"Listening on" address=(\S+)\n', log)
+        return match and match[1]
 
     try:
         address = until(address_in_log)

@@ -67,9 +67,9 @@ class Replay:
 
     def _missing(self, expected: Any, actual: Any, path: str) -> Iterator[str]:
         if isinstance(expected, dict) and isinstance(actual, dict):
-            for name, each in expected.items():
+            for name, child in expected.items():
                 if name in actual:
-                    yield from self._missing(each, actual[name], f"{path}.{name}")
+                    yield from self._missing(child, actual[name], f"{path}.{name}")
                 else:
                     yield f"{path}.{name} is missing"
         elif isinstance(expected, list) and isinstance(actual, list):
@@ -98,9 +98,9 @@ class Replay:
 
     def _substituted(self, value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: self._substituted(each) for name, each in value.items()}
+            return {name: self._substituted(child) for name, child in value.items()}
         if isinstance(value, list):
-            return [self._substituted(each) for each in value]
+            return [self._substituted(child) for child in value]
         if not isinstance(value, str):
             return value
         if value == "<topic id>":
@@ -123,6 +123,6 @@ def test_requests_of_an_older_client_still_work(recording: Path, http: httpx.Cli
 def test_the_supported_versions_are_recorded() -> None:
     # The current and the last two minor versions; 0.1 is the first one.
     major, minor = map(int, __version__.split(".")[:2])
-    supported = {f"{major}.{each}" for each in range(max(1, minor - 2), minor + 1)}
+    supported = {f"{major}.{number}" for number in range(max(1, minor - 2), minor + 1)}
     recorded = {".".join(path.stem.removeprefix("client-").split(".")[:2]) for path in RECORDINGS}
     assert supported <= recorded, "run python tests/deploy/recording.py"

@@ -16,7 +16,7 @@ PAGE = (ROOT / "docs" / "operating.md").read_text()
 def test_documented_reasons_exist_and_actionable_ones_are_documented() -> None:
     table = PAGE.partition("| reason |")[2].partition("\n\n")[0]
     named = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
-    assert named <= {str(each) for each in Reason}
+    assert named <= {str(reason) for reason in Reason}
     at_rest = {"Provisioning", "TopicCreated", "TopicAdopted", "Closed", "UpToDate", "Deleting"}
     assert len(named) >= 8
     assert not named & at_rest

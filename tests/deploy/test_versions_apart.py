@@ -32,12 +32,13 @@ MAPS = {"labels", "config", "kafka", "schema", "definition", "ends"}
 
 def sample(status: int, *keys: str) -> Any:
     """Return the last recorded response with these keys, with a time where it had one."""
-    found = [
-        each["response"]["json"]
-        for each in RECORDED
-        if each["response"]["status"] == status and set(keys) <= each["response"]["json"].keys()
+    bodies = [
+        exchange["response"]["json"]
+        for exchange in RECORDED
+        if exchange["response"]["status"] == status
+        and set(keys) <= exchange["response"]["json"].keys()
     ]
-    return json.loads(json.dumps(found[-1]).replace("<time>", "2026-01-01T00:00:00Z"))
+    return json.loads(json.dumps(bodies[-1]).replace("<time>", "2026-01-01T00:00:00Z"))
 
 
 CHANNEL = sample(200, "metadata", "spec", "status")
@@ -128,13 +129,13 @@ ENDPOINT_CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
 def newer(value: Any, key: str = "") -> Any:
     """Return a response with a field that this client does not know in every object."""
     if isinstance(value, list):
-        return [newer(each, key) for each in value]
+        return [newer(child, key) for child in value]
     if not isinstance(value, dict):
         return value
     # In a connection and in a status, the schema is an object with fields.
     if key in MAPS and not (key == "schema" and "id" in value):
         return value
-    return {name: newer(each, name) for name, each in value.items()} | {"since-then": {"x": [1]}}
+    return {name: newer(child, name) for name, child in value.items()} | {"since-then": {"x": [1]}}
 
 
 def ask(call: str, response: Any, **arguments: Any) -> Any:
@@ -184,7 +185,7 @@ def test_requests_with_unknown_fields_are_refused(tmp_path: Path) -> None:
         for content in operation.get("requestBody", {}).get("content", {}).values()
     ]
     assert bodies
-    todo, seen = [each["$ref"].rpartition("/")[2] for each in bodies], set()
+    todo, seen = [body["$ref"].rpartition("/")[2] for body in bodies], set()
     while todo:
         name = todo.pop()
         if name in seen:
@@ -192,15 +193,15 @@ def test_requests_with_unknown_fields_are_refused(tmp_path: Path) -> None:
         seen.add(name)
         schema = document["components"]["schemas"][name]
         assert "enum" in schema or schema.get("additionalProperties") is False, name
-        todo += [each.rpartition("/")[2] for each in references(schema)]
+        todo += [reference.rpartition("/")[2] for reference in references(schema)]
 
 
 def references(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         if isinstance(value.get("$ref"), str):
             yield value["$ref"]
-        for each in value.values():
-            yield from references(each)
+        for child in value.values():
+            yield from references(child)
     elif isinstance(value, list):
-        for each in value:
-            yield from references(each)
+        for child in value:
+            yield from references(child)

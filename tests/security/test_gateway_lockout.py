@@ -66,7 +66,9 @@ def gateway(database_url: str, properties: Mapping[str, str]) -> Iterator[httpx.
 
 def ready_condition(channel: httpx.Response) -> dict[str, str]:
     (condition,) = [
-        each for each in channel.json()["status"]["conditions"] if each["type"] == "Ready"
+        condition
+        for condition in channel.json()["status"]["conditions"]
+        if condition["type"] == "Ready"
     ]
     return dict(condition)
 
@@ -86,9 +88,9 @@ def wait_for_reason(http: httpx.Client, reason: str) -> httpx.Response:
 def warnings_since(reason: str, lines: io.StringIO) -> list[dict[str, Any]]:
     """Return the warnings about Kafka from the first one with this cause on."""
     logged = [json.loads(line) for line in lines.getvalue().splitlines()]
-    warnings = [each for each in logged if each["event"] == "kafka is unavailable"]
+    warnings = [entry for entry in logged if entry["event"] == "kafka is unavailable"]
     # Before, a slow broker has not refused the gateway yet.
-    return list(itertools.dropwhile(lambda each: each["cause"] != reason, warnings))
+    return list(itertools.dropwhile(lambda warning: warning["cause"] != reason, warnings))
 
 
 LOCKOUTS: dict[str, tuple[Any, str]] = {
@@ -111,8 +113,8 @@ LOCKOUTS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize(
     "reason",
     [
-        each if index == 0 else pytest.param(each, marks=pytest.mark.long)
-        for index, each in enumerate(LOCKOUTS)
+        reason if index == 0 else pytest.param(reason, marks=pytest.mark.long)
+        for index, reason in enumerate(LOCKOUTS)
     ],
 )
 def test_a_channel_reports_kafkas_refusal_and_is_created_after_access_is_granted(
@@ -145,7 +147,7 @@ def test_a_channel_reports_kafkas_refusal_and_is_created_after_access_is_granted
         assert words in refused.json()["detail"]
         until(lambda: len(warnings_since(reason, lines)) > 1)
     warnings = warnings_since(reason, lines)
-    assert {each["cause"] for each in warnings} == {reason}
+    assert {warning["cause"] for warning in warnings} == {reason}
     assert words in warnings[0]["reason"]
     for secret in (WRONG, PASSWORDS["gateway"]):
         assert secret not in f"{condition} {lines.getvalue()}"

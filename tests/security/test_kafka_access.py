@@ -83,8 +83,8 @@ def test_hanging_servers_share_the_time(protocol: str) -> None:
     timeouts_s: list[float] = []
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-        ports = [each.getsockname()[1] for each in servers]
-        addresses = [f"127.0.0.1:{each}" for each in ports]
+        ports = [server.getsockname()[1] for server in servers]
+        addresses = [f"127.0.0.1:{port}" for port in ports]
 
         def note(address: tuple[str, int], *arguments: Any, **_: object) -> None:
             if address[1] in ports:
@@ -110,9 +110,9 @@ def test_a_server_after_a_hanging_one_is_diagnosed(secured: SecuredKafka) -> Non
         def problem() -> AccessProblem | None:
             # A busy broker may not answer in its part of the time.
             with contextlib.suppress(TimeoutError):
-                found = diagnosis({**properties, "bootstrap.servers": servers})
-                assert found is not None
-                return found.problem
+                finding = diagnosis({**properties, "bootstrap.servers": servers})
+                assert finding is not None
+                return finding.problem
             return None
 
         assert until(problem) is AccessProblem.CERTIFICATE

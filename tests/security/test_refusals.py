@@ -119,8 +119,8 @@ def test_a_gateway_refused_by_kafka_reports_the_reason(secured: SecuredKafka, fa
 
     def refusal() -> KafkaUnavailable | None:
         # A busy broker may take more than two seconds to refuse a client.
-        found = failure()
-        return None if found.access_failure is None else found
+        error = failure()
+        return None if error.access_failure is None else error
 
     first: KafkaUnavailable = until(refusal)
     again = failure()

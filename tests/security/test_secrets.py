@@ -47,7 +47,7 @@ from topics import connection_to
 from waiting import until
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
-RECORDS = [{"a": each} for each in range(100)]
+RECORDS = [{"a": number} for number in range(100)]
 SECRET = "hush-6c1f"
 """An invalid secret, for calls that fail because of it."""
 
@@ -88,7 +88,7 @@ def test_http_at_debug_shows_no_secret(
     assert "HTTP Request: GET https://" in caplog.text
     assert " 401 " in caplog.text
     for place in (caplog.text, environment.process.text):
-        assert [each for each in (*tokens, *secrets(secured)) if each in place] == []
+        assert [secret for secret in (*tokens, *secrets(secured)) if secret in place] == []
 
 
 @pytest.mark.sample
@@ -110,7 +110,7 @@ def test_librdkafka_at_debug_shows_no_secret(
     output = f"{caplog.text}{printed.out}{printed.err}"
     assert "security.protocol" in output  # the configuration is logged
     assert "[redacted]" in output
-    assert [each for each in secrets(secured) if each in output] == []
+    assert [secret for secret in secrets(secured) if secret in output] == []
 
 
 def test_only_the_process_enables_librdkafkas_debug_log(
@@ -354,4 +354,6 @@ def assert_no_secrets(error: BaseException, *hidden: str) -> None:
     )
     console.print(shown)
     for text in (plain, rich_text.getvalue()):
-        assert [line for line in text.splitlines() if any(each in line for each in hidden)] == []
+        assert [
+            line for line in text.splitlines() if any(secret in line for secret in hidden)
+        ] == []

@@ -15,7 +15,7 @@ from sluiceway.errors import InvalidRequest, KafkaAccessFailed, OptionError, Una
 from sluiceway_gateway.cli import main
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
-RECORDS = [{"a": each} for each in range(100)]
+RECORDS = [{"a": number} for number in range(100)]
 
 
 def write_and_read(channel: Channel) -> list[dict[str, int]]:
@@ -41,7 +41,7 @@ def test_the_environment_alone_is_enough_to_read_records(
     with restored_logging():
         assert main(["tail", "by-environment", "--no-follow"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert sorted((json.loads(line) for line in lines), key=lambda each: each["a"]) == RECORDS
+    assert sorted((json.loads(line) for line in lines), key=lambda record: record["a"]) == RECORDS
 
 
 @pytest.mark.long

@@ -19,12 +19,12 @@ def _program(directory: Path, name: str, script: str) -> Path:
 def path(tmp_path: Path) -> Path:
     """A PATH with the shell's own tools, this Python as python3, and no Java."""
     for tool in ("sed", "head"):
-        found = next(
+        executable = next(
             Path(place) / tool
             for place in os.environ["PATH"].split(":")
             if (Path(place) / tool).exists()
         )
-        (tmp_path / tool).symlink_to(found)
+        (tmp_path / tool).symlink_to(executable)
     _program(tmp_path, "python3", f'exec "{sys.executable}" "$@"')
     return tmp_path
 
