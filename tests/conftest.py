@@ -162,7 +162,7 @@ class _Sharing(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return next((each for each in _TOGETHER if file.startswith(f"tests/{each}/")), file)
+        return next((folder for folder in _TOGETHER if file.startswith(f"tests/{folder}/")), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Sharing:
@@ -179,7 +179,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     processor busy while others wait.
     """
     for places in _REPEATED.values():
-        assert all((_HERE.parent / each).exists() for each in places), places
+        assert all((_HERE.parent / place).exists() for place in places), places
     first: dict[tuple[str, str], str] = {}
     sampled: dict[str, pytest.Item] = {}
     for item in items:
@@ -191,12 +191,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         function = item.nodeid.partition("[")[0]
         if item.get_closest_marker("sample") and sampled.setdefault(function, item) is not item:
             item.add_marker(pytest.mark.long)
-        chosen = {each for each in callspec.params.values() if isinstance(each, str)}
+        chosen = {parameter for parameter in callspec.params.values() if isinstance(parameter, str)}
         listed = item.nodeid.startswith((*_STORES, *_REPEATED["postgres"]))
         if "postgres" in chosen and not listed and _HTTP.intersection(item.fixturenames):
             item.add_marker(pytest.mark.long)
         for value, places in _REPEATED.items():
-            place = next((each for each in places if item.nodeid.startswith(each)), None)
+            place = next((place for place in places if item.nodeid.startswith(place)), None)
             if place is None or value not in chosen:
                 continue
             if place.endswith("/") or first.setdefault((value, place), function) != function:
@@ -219,7 +219,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @cache
 def _turn(path: Path) -> tuple[int, int]:
     file = path.relative_to(_HERE).as_posix()
-    turns = (turn for turn, each in enumerate(_LONG) if file == each or file.startswith(f"{each}/"))
+    turns = (
+        turn for turn, place in enumerate(_LONG) if file == place or file.startswith(f"{place}/")
+    )
     return next(turns, len(_LONG)), zlib.crc32(file.encode())
 
 

@@ -49,7 +49,7 @@ def _anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, without the comments of its code."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -64,7 +64,7 @@ def test_links_to_sections_resolve(page: Path) -> None:
 
 def test_every_row_of_coming_from_names_an_existing_test() -> None:
     lines = (ROOT / "docs" / "coming-from.md").read_text().splitlines()
-    rows = [each for each in lines if re.match(r"\| (?!---|in )", each)]
+    rows = [line for line in lines if re.match(r"\| (?!---|in )", line)]
     assert len(rows) > 40
     for row in rows:
         shown = re.fullmatch(r"\| .+ \| .+ \| `(tests/[\w/]+\.py)::(test_\w+)` \|", row)
@@ -74,7 +74,7 @@ def test_every_row_of_coming_from_names_an_existing_test() -> None:
 
 def test_every_guarantee_names_tests_that_exist() -> None:
     lines = (ROOT / "docs" / "guarantees.md").read_text().splitlines()
-    rows = [each for each in lines if re.match(r"\| (?!---|failure|interface)", each)]
+    rows = [line for line in lines if re.match(r"\| (?!---|failure|interface)", line)]
     assert len(rows) > 25
     for row in rows:
         shown = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row)
@@ -90,7 +90,7 @@ def test_the_files_of_the_walks_exist() -> None:
     roots = (ROOT / "gateway" / "sluiceway_gateway", ROOT / "client" / "sluiceway")
     named = re.findall(r"`([\w/]+\.py)`", walks)
     assert len(named) > 60
-    assert [each for each in named if not any((root / each).exists() for root in roots)] == []
+    assert [path for path in named if not any((root / path).exists() for root in roots)] == []
 
 
 def test_the_files_to_change_exist() -> None:
@@ -108,7 +108,7 @@ def test_every_setting_is_in_its_table_with_its_default() -> None:
     for names, mark, defaults in re.findall(
         r"^\| ((?:`[A-Z_]+`(?:, )?)+)( \*)? \|(.*?)\| .+ \|$", section, re.MULTILINE
     ):
-        fields = [each.lower() for each in re.findall(r"`(\w+)`", names)]
+        fields = [setting.lower() for setting in re.findall(r"`(\w+)`", names)]
         shown |= dict(zip(fields, [*defaults.strip().split(", "), ""], strict=False))
         files |= set(fields) if mark else set()
     assert shown.keys() == Settings.model_fields.keys()
@@ -149,11 +149,11 @@ def test_the_index_of_decisions_has_every_record_with_its_title_and_date() -> No
         re.MULTILINE,
     )
     shown = {f"# {number}. {title}": (name, date) for number, name, title, date in listed}
-    found = {}
+    recorded = {}
     for record in RECORDS:
         title, _, status, *_ = record.read_text().splitlines()
-        found[title] = (record.name, status.partition("Accepted, ")[2][:10])
-    assert shown == found
+        recorded[title] = (record.name, status.partition("Accepted, ")[2][:10])
+    assert shown == recorded
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.stem)

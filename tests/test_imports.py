@@ -278,14 +278,14 @@ def test_models_are_pure() -> None:
 
 
 def test_routes_and_json_hold_no_sql() -> None:
-    found = {
+    imports = {
         (str(path.relative_to(GATEWAY)), ".".join(other.relative_to(GATEWAY).with_suffix("").parts))
         for path in _modules(GATEWAY)
         if _kind(path) == "api"
         for other in _own_imports(path, GATEWAY)
         if _kind(other) == "store"
     }
-    assert found <= ROWS_IN_HTTP
+    assert imports <= ROWS_IN_HTTP
 
 
 def test_each_third_party_library_is_imported_in_one_place_of_the_gateway() -> None:

@@ -63,22 +63,26 @@ def snippets(page: Path) -> list[Snippet]:
     text = page.read_text()
     return [
         Snippet(
-            language=found["language"],
-            code=found["code"],
-            line=text.count("\n", 0, found.start("code")) + 1,
-            reason=found["reason"],
+            language=match["language"],
+            code=match["code"],
+            line=text.count("\n", 0, match.start("code")) + 1,
+            reason=match["reason"],
         )
-        for found in FENCE.finditer(text)
+        for match in FENCE.finditer(text)
     ]
 
 
-def runs(each: Snippet) -> bool:
-    return each.language in ("python", "sh") and each.reason is None
+def runs(snippet: Snippet) -> bool:
+    return snippet.language in ("python", "sh") and snippet.reason is None
 
 
 def program(page: Path) -> str:
     """A program that runs a page's blocks in order, each traceback with the page's own lines."""
-    steps = [(each.language, each.line, each.code) for each in snippets(page) if runs(each)]
+    steps = [
+        (snippet.language, snippet.line, snippet.code)
+        for snippet in snippets(page)
+        if runs(snippet)
+    ]
     return f"""
 import subprocess
 page, names = {page.name!r}, {{"__name__": "__main__"}}
@@ -105,7 +109,7 @@ def gateway_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     [pytest.param(page, id=page.name) for page in PAGES if any(map(runs, snippets(page)))],
 )
 def test_a_pages_snippets_run_as_pasted(page: Path, gateway_port: str, tmp_path: Path) -> None:
-    missing = [each for each in NEEDS.get(page.name, []) if not shutil.which(each)]
+    missing = [tool for tool in NEEDS.get(page.name, []) if not shutil.which(tool)]
     assert not missing, f"install {', '.join(missing)}"
     file = tmp_path / "snippets.py"
     # Spark's workers import what a program defines; a file makes it the `__main__` they know.

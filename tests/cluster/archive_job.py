@@ -46,7 +46,9 @@ def main(name: str, file: str, *environments: str) -> None:
         "rows": read.selectExpr("count(*)", "sum(id)", "sum(cast(s as bigint))").first(),
         "driver": locations(None),
         "executors": spark.sparkContext.parallelize(range(2), 2).map(locations).collect(),
-        "failures": {each: failure(spark, each, name) for each in environments},
+        "failures": {
+            environment: failure(spark, environment, name) for environment in environments
+        },
     }
     Path(file).write_text(json.dumps(results))
     spark.stop()

@@ -99,13 +99,13 @@ class AttemptsJob:
 def children(pid: int) -> list[int]:
     """Return the child processes of a process, such as the JVM of Spark's driver."""
     pids = []
-    for each in Path("/proc").glob("[0-9]*/stat"):
+    for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            stat = each.read_text()
+            stat = path.read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
         if int(stat.rpartition(")")[2].split()[1]) == pid:
-            pids.append(int(each.parent.name))
+            pids.append(int(path.parent.name))
     return pids
 
 
@@ -212,13 +212,13 @@ def test_of_speculative_attempts_that_both_write_one_is_visible(
 
 def keep_open(ledger: LedgerView, channel: Channel, run: AttemptsJob) -> None:
     """Renew the lease of the batch of a killed query for the time of the test."""
-    (found,) = ledger.calls.commits(channel.name).open
+    (open_batch,) = ledger.calls.commits(channel.name).open
     instance = run.instance()
     request = BatchRequest(
         channel=channel.name,
         uid=channel.uid,
-        key=found.key,
-        owner=found.owner,
+        key=open_batch.key,
+        owner=open_batch.owner,
         instance=instance,
         takeover=True,
         ordinal=0,

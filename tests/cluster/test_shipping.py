@@ -45,9 +45,9 @@ def unpickle_in_worker(shipped: Path, *path: Path) -> str:
     """Unpickle in a Python with PySpark and `path`; return the output."""
     packages = shipped.with_name("packages")
     packages.mkdir()
-    for each in (py4j, pyspark):
-        (packages / each.__name__).symlink_to(Path(each.__file__).parent)
-    program = f"import sys\nsys.path[:0] = {[str(each) for each in (packages, *path)]}\n{OPENING}"
+    for package in (py4j, pyspark):
+        (packages / package.__name__).symlink_to(Path(package.__file__).parent)
+    program = f"import sys\nsys.path[:0] = {[str(entry) for entry in (packages, *path)]}\n{OPENING}"
     result = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program, str(shipped)],
         capture_output=True,
@@ -99,14 +99,14 @@ def test_a_worker_with_an_incomplete_client_fails_with_the_missing_module(
 
 def test_every_class_that_spark_pickles_is_shipped() -> None:
     ours = {
-        each
+        class_
         for module in (datasource, batch_reader, microbatch, writer)
-        for each in vars(module).values()
-        if isinstance(each, type)
-        and each.__module__.startswith("sluiceway.spark")
-        and any(base.__module__ == "pyspark.sql.datasource" for base in each.__mro__)
-        and each.__name__.endswith(("Source", "Reader", "Writer"))
+        for class_ in vars(module).values()
+        if isinstance(class_, type)
+        and class_.__module__.startswith("sluiceway.spark")
+        and any(base.__module__ == "pyspark.sql.datasource" for base in class_.__mro__)
+        and class_.__name__.endswith(("Source", "Reader", "Writer"))
     }
 
     assert len(ours) >= 5
-    assert {each for each in ours if not issubclass(each, Shipped)} == set()
+    assert {class_ for class_ in ours if not issubclass(class_, Shipped)} == set()

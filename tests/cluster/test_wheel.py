@@ -66,7 +66,7 @@ class Environment:
 
     def run(self, *command: str | Path, **variables: str) -> str:
         result = subprocess.run(
-            [str(each) for each in command],
+            [str(word) for word in command],
             env={"PATH": f"{self.path / 'bin'}:/usr/bin:/bin", **variables},
             cwd=self.path,
             capture_output=True,
@@ -93,8 +93,8 @@ def make_environment(
             check=True,
             timeout=480,
         )
-        for each in requirements_of(wheel, *extras):
-            _put(each, environment.packages, links=links)
+        for package in requirements_of(wheel, *extras):
+            _put(package, environment.packages, links=links)
     return environment
 
 
@@ -107,7 +107,7 @@ def requirements_of(wheel: Path, *extras: str) -> list[Distribution]:
 
 def _closure(requirements: Iterable[str], extras: Iterable[str]) -> Iterator[Distribution]:
     seen = set()
-    todo = [(Requirement(each), frozenset(extras)) for each in requirements]
+    todo = [(Requirement(specification), frozenset(extras)) for specification in requirements]
     while todo:
         requirement, active = todo.pop()
         marker = requirement.marker
@@ -120,7 +120,7 @@ def _closure(requirements: Iterable[str], extras: Iterable[str]) -> Iterator[Dis
         seen.add((package.name, inner))
         if package.name != "sluiceway":
             yield package
-        todo += [(Requirement(each), inner) for each in package.requires or ()]
+        todo += [(Requirement(specification), inner) for specification in package.requires or ()]
 
 
 def _put(package: Distribution, packages: Path, *, links: bool) -> None:
@@ -212,7 +212,7 @@ def test_the_metadata_names_the_extras_and_the_command(wheel: Path) -> None:
 
 
 def test_the_client_requires_neither_spark_nor_the_gateway(wheel: Path) -> None:
-    required = {each.name.lower() for each in requirements_of(wheel)}
+    required = {package.name.lower() for package in requirements_of(wheel)}
 
     assert {"confluent-kafka", "fastavro", "httpx", "numpy", "pyarrow"} <= required
     assert required & {"pyspark", "pandas", "fastapi", "sqlalchemy", "grpcio"} == set()
@@ -321,8 +321,8 @@ def directory(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _break(environment: Environment, name: str) -> None:
     """Add the packages that Spark needs, and break the environment."""
-    for each in ("numpy", "numpy.libs", "pyarrow"):
-        (environment.packages / each).symlink_to(Path(pyarrow.__file__).parents[1] / each)
+    for package in ("numpy", "numpy.libs", "pyarrow"):
+        (environment.packages / package).symlink_to(Path(pyarrow.__file__).parents[1] / package)
     if name == "other":
         # Not in `sitecustomize`, because the system's Python may have one.
         (environment.packages / "other_python.py").write_text(OTHER_PYTHON)

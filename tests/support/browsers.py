@@ -45,7 +45,7 @@ class Browser(webdriver.Chrome):
     def text(self, css: str = "body") -> str:
         """Return the visible text of the elements; empty while there are none."""
         try:
-            return " ".join(each.text for each in self.all(css))
+            return " ".join(element.text for element in self.all(css))
         except StaleElementReferenceException:
             return ""
 
@@ -90,8 +90,10 @@ class Browser(webdriver.Chrome):
 
     def errors(self) -> list[str]:
         """Return new console errors of scripts and of the content security policy."""
-        severe = [each["message"] for each in self.get_log("browser") if each["level"] == "SEVERE"]
-        return [each for each in severe if "Failed to load resource" not in each]
+        severe = [
+            entry["message"] for entry in self.get_log("browser") if entry["level"] == "SEVERE"
+        ]
+        return [message for message in severe if "Failed to load resource" not in message]
 
     def violations(self) -> list[str]:
         """Return axe's violations of WCAG 2.2 AA and of its best practices."""
@@ -100,9 +102,9 @@ class Browser(webdriver.Chrome):
             "axe.run({resultTypes: ['violations']}).then(arguments[arguments.length - 1])"
         )
         return [
-            f"{each['id']}: {node['html']}"
-            for each in report["violations"]
-            for node in each["nodes"]
+            f"{violation['id']}: {node['html']}"
+            for violation in report["violations"]
+            for node in violation["nodes"]
         ]
 
 
@@ -117,10 +119,10 @@ def record_lag(
         groups = {}
         for place, name in enumerate(names):
             lag = int(1000 * (1 + place) * (1 + math.sin(number / 30 + place)))
-            known = place == 0 or number > 60
+            is_known = place == 0 or number > 60
             groups[name] = GroupPoint(
-                lag_messages=lag if known else None,
-                lag_seconds=lag / 40 if known else None,
+                lag_messages=lag if is_known else None,
+                lag_seconds=lag / 40 if is_known else None,
                 lag_seconds_at_least=False,
                 read_rate=50.0 + place,
             )

@@ -103,7 +103,10 @@ class Site:
     def committed(self, group: str = "g", **query: Any) -> list[tuple[int, int, int]]:
         """Return the positions of a group, as `commit` takes them."""
         positions = result(self.rig.http.get(self.offsets_path(group), params=query))["positions"]
-        return [(each["partition"], each["offset"], each["record"]) for each in positions]
+        return [
+            (position["partition"], position["offset"], position["record"])
+            for position in positions
+        ]
 
     def reset(
         self, *positions: tuple[int, int, int], group: str = "g", headers: Any = None, **body: Any

@@ -41,7 +41,7 @@ def suspended(process: psutil.Process) -> Iterator[None]:
 def _runs(process: psutil.Process) -> bool:
     """Whether any thread is neither stopped nor at its end."""
     ends = {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
-    return any(psutil.Process(each.id).status() not in ends for each in process.threads())
+    return any(psutil.Process(thread.id).status() not in ends for thread in process.threads())
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def lose(channel: Channel, id_: str, meanwhile: Callable[[], object] = lambda: N
 
     def lost() -> bool:
         meanwhile()
-        health = {each.id: each.health for each in channel.endpoints()}
+        health = {endpoint.id: endpoint.health for endpoint in channel.endpoints()}
         # A dynamic one has no place any more.
         return health.get(id_, "lost") == "lost"
 

@@ -65,7 +65,9 @@ class LedgerSite:
         }
         request = {"instance": instance, "records": sum(counts.values()), "counts": counts}
         request["digest"] = manifest_digest(manifest)
-        request["manifest"] = {str(partition): each for partition, each in manifest.items()}
+        request["manifest"] = {
+            str(partition): intervals for partition, intervals in manifest.items()
+        }
         return self.post(f"batches/{batch['id']}/commit", **(request | body))
 
     def commit(self, batch: Any, manifest: Intervals, **body: Any) -> Any:

@@ -56,9 +56,9 @@ class Relay:
         """Close all connections, and refuse new ones; may be repeated."""
         with self._lock:
             listener, self._listener = self._listener, None
-            for each in (listener, *self._open):
-                if each is not None:
-                    _end(each)
+            for open_socket in (listener, *self._open):
+                if open_socket is not None:
+                    _end(open_socket)
             threads, self._threads = self._threads, []
         for thread in threads:
             thread.join()
@@ -117,7 +117,7 @@ class Relay:
     def clients(self) -> int:
         """The number of open connections of this process's clients."""
         connections = psutil.Process().net_connections("tcp")
-        return sum(each.raddr[1:] == (self.port,) for each in connections)
+        return sum(connection.raddr[1:] == (self.port,) for connection in connections)
 
     def close(self) -> None:
         """Close all connections, and release the port."""
@@ -127,7 +127,7 @@ class Relay:
     def _start(self, work: Callable[..., None], *sockets: socket.socket) -> None:
         """Start a thread; the caller holds the lock."""
         thread = threading.Thread(target=work, args=sockets, daemon=True)
-        self._threads = [each for each in self._threads if each.is_alive()] + [thread]
+        self._threads = [earlier for earlier in self._threads if earlier.is_alive()] + [thread]
         thread.start()
 
     def _accept(self, listener: socket.socket) -> None:

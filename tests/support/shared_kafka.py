@@ -122,10 +122,10 @@ def _start(config: pytest.Config) -> SharedKafka:
         directory = Path(tempfile.mkdtemp(prefix="kafka-"))
         certificates = directory / "certificates"
         names = [f"PROCESS_{number}" for number in range(max(1, len(config.getoption("tx"))))]
-        reserved = {each: stack.enter_context(reserve_port()) for each in names}
-        advertised = {each: reserved[each].getsockname()[1] for each in names}
+        reserved = {name: stack.enter_context(reserve_port()) for name in names}
+        advertised = {name: reserved[name].getsockname()[1] for name in names}
         protocols = dict.fromkeys(names, "PLAINTEXT") | secured.PROTOCOLS
-        threads = {f"listener.name.{each.lower()}.num.network.threads": "1" for each in protocols}
+        threads = {f"listener.name.{name.lower()}.num.network.threads": "1" for name in protocols}
         server = KafkaServer.start(
             directory,
             heap_mb=1024,
@@ -141,7 +141,7 @@ def _start(config: pytest.Config) -> SharedKafka:
         bootstrap_servers=server.bootstrap_servers,
         log_dir=str(directory / "log"),
         listeners=[(_port(server.listeners[name]), advertised[name]) for name in names],
-        secured={each: server.listeners[each] for each in secured.PROTOCOLS},
+        secured={name: server.listeners[name] for name in secured.PROTOCOLS},
         certificates=str(certificates),
     )
 

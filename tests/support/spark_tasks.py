@@ -68,7 +68,7 @@ def progressed(run: str, channel: Channel) -> Any:
 def fill(channel: Channel, ids: range, partition: int = 0) -> None:
     """Write records with these ids into a partition, in order."""
     with channel.writer(partition=partition) as writer:
-        writer.write([{"id": each, "s": str(each)} for each in ids])
+        writer.write([{"id": id_, "s": str(id_)} for id_ in ids])
 
 
 def ids_in(channel: Channel) -> dict[int, list[int]]:
@@ -83,7 +83,7 @@ def ids_in(channel: Channel) -> dict[int, list[int]]:
 
 def all_ids(channel: Channel) -> list[int]:
     """Return the ids in all partitions, in ascending order."""
-    return sorted(each for ids in ids_in(channel).values() for each in ids)
+    return sorted(id_ for ids in ids_in(channel).values() for id_ in ids)
 
 
 def produce(connection: Connection, *values: bytes | None, partition: int = 0) -> None:
@@ -124,7 +124,7 @@ def pickled_copy(value: Any) -> Any:
 
 def rows(ids: Iterable[int]) -> pa.RecordBatch:
     """Return a batch of records with these ids."""
-    return pa.RecordBatch.from_pylist([{"id": each, "s": str(each)} for each in ids], SCHEMA)
+    return pa.RecordBatch.from_pylist([{"id": id_, "s": str(id_)} for id_ in ids], SCHEMA)
 
 
 class Tasks:
