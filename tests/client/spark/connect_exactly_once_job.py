@@ -34,8 +34,8 @@ def numbers(spark: SparkSession, first: int, end: int) -> DataFrame:
 
 
 def ids(spark: SparkSession, name: str, **options: str) -> list[int]:
-    found = spark.read.format("channel").options(**options).load(name).select("id").collect()
-    return sorted(row.id for row in found)
+    rows = spark.read.format("channel").options(**options).load(name).select("id").collect()
+    return sorted(row.id for row in rows)
 
 
 def failure(work: Callable[[], object]) -> str:
@@ -55,14 +55,14 @@ def batches(spark: SparkSession, gateway: Gateway) -> dict[str, object]:
     save(numbers(spark, 100, 150), TARGET, batchKey="tuesday")
     with suppress(Abandoned), target.writer() as writer, writer.batch("open"):
         writer.write([{"id": -1, "s": None}])
-        found = ids(spark, TARGET)
+        all_ids = ids(spark, TARGET)
         then = ids(spark, TARGET, snapshot=str(first))
         raise Abandoned
     return {
-        "all": found,
+        "all": all_ids,
         "snapshot": then,
         "another": failure(lambda: save(numbers(spark, 0, 99), TARGET, batchKey="monday")),
-        "keys": [each.key for each in target.commits().events if each.kind == "commit"],
+        "keys": [event.key for event in target.commits().events if event.kind == "commit"],
     }
 
 
@@ -104,10 +104,10 @@ def foreach_batch(spark: SparkSession, gateway: Gateway) -> dict[str, object]:
         del number
         save(batch, FORGETFUL)
 
-    def run(each: Callable[[DataFrame, int], None]) -> None:
+    def run(function: Callable[[DataFrame, int], None]) -> None:
         with tempfile.TemporaryDirectory() as checkpoint:
             writer = spark.readStream.format("channel").load(TARGET).writeStream
-            writer = writer.foreachBatch(each).option("checkpointLocation", checkpoint)
+            writer = writer.foreachBatch(function).option("checkpointLocation", checkpoint)
             if not writer.trigger(availableNow=True).start().awaitTermination(TIMEOUT_S):
                 raise TimeoutError("the query did not end")
 
@@ -138,10 +138,10 @@ def main(url: str, file: str) -> None:
         }
         for name in (TARGET, COPY, KEYED, FORGETFUL):
             gateway.channel(name, schema, partitions=2, delivery="exactly_once")
-        found = {"session": type(spark).__module__}
-        found |= batches(spark, gateway) | stream(spark, gateway)
-        found |= foreach_batch(spark, gateway)
-    Path(file).write_text(json.dumps(found))
+        results = {"session": type(spark).__module__}
+        results |= batches(spark, gateway) | stream(spark, gateway)
+        results |= foreach_batch(spark, gateway)
+    Path(file).write_text(json.dumps(results))
     spark.stop()
 
 

@@ -52,14 +52,22 @@ def seen(url: str) -> list[list[str | None]]:
         channel = gateway.channel("connect-avro")
 
         def absent(endpoints: Sequence[Endpoint]) -> list[str]:
-            found = queries(endpoints)
-            return [each.place for each in found if each.state != "closed"] if found else ["any"]
+            query_endpoints = queries(endpoints)
+            return (
+                [endpoint.place for endpoint in query_endpoints if endpoint.state != "closed"]
+                if query_endpoints
+                else ["any"]
+            )
 
         def queries(endpoints: Sequence[Endpoint]) -> list[Endpoint]:
-            return [each for each in endpoints if each.title and each.title.startswith("Spark q")]
+            return [
+                endpoint
+                for endpoint in endpoints
+                if endpoint.title and endpoint.title.startswith("Spark q")
+            ]
 
-        found = queries(channel.wait_until(absent, timeout_s=180))
-        return [[each.role, each.state, each.cause] for each in found]
+        closed_endpoints = queries(channel.wait_until(absent, timeout_s=180))
+        return [[endpoint.role, endpoint.state, endpoint.cause] for endpoint in closed_endpoints]
 
 
 def failure(spark: SparkSession) -> str:
@@ -73,7 +81,7 @@ def failure(spark: SparkSession) -> str:
 def main(server: str, url: str, file: str) -> None:
     spark = SparkSession.builder.remote(server).getOrCreate()
     sluiceway.spark.register(spark, gateway=url)
-    found = {
+    results = {
         "session": type(spark).__module__,
         "avro": batch(spark, "avro"),
         "arrow": batch(spark, "arrow"),
@@ -81,7 +89,7 @@ def main(server: str, url: str, file: str) -> None:
         "seen": seen(url),
         "failure": failure(spark),
     }
-    Path(file).write_text(json.dumps(found))
+    Path(file).write_text(json.dumps(results))
     spark.stop()
 
 

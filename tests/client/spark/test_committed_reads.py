@@ -46,7 +46,7 @@ def channel(gateway: Gateway, name: str) -> Channel:
 
 
 def rows(*ids: int) -> list[dict[str, Any]]:
-    return [{"id": each, "s": str(each)} for each in ids]
+    return [{"id": row_id, "s": str(row_id)} for row_id in ids]
 
 
 def abort(channel: Channel, *ids: int, partition: int = 0) -> None:
@@ -92,7 +92,7 @@ def tasks(reader: DataSourceReader) -> list[list[int]]:
 
 def tasks_of(reader: DataSourceReader, *partitions: InputPartition) -> list[list[int]]:
     return [
-        [each for batch in reader.read(split) for each in batch.column("id").to_pylist()]
+        [row_id for batch in reader.read(split) for row_id in batch.column("id").to_pylist()]
         for split in pickle.loads(pickle.dumps(partitions))  # noqa: S301
     ]
 
@@ -100,7 +100,7 @@ def tasks_of(reader: DataSourceReader, *partitions: InputPartition) -> list[list
 @pytest.fixture
 def read(planned: Callable[..., DataSourceReader]) -> Read:
     def read(**options: str) -> list[int]:
-        return [each for ids in tasks(planned(**options)) for each in ids]
+        return [row_id for ids in tasks(planned(**options)) for row_id in ids]
 
     return read
 
@@ -125,10 +125,10 @@ def test_each_split_has_its_part_of_the_committed_offsets(
     fill(channel, range(4, 8))
 
     reader = planned(maxRecordsPerPartition="4")
-    splits: list[InputSplit] = [each.value for each in reader.partitions()]
+    splits: list[InputSplit] = [partition.value for partition in reader.partitions()]
 
-    assert [each.visible for each in splits] == [(Interval(0, 4),), (Interval(8, 12),)]
-    assert [(each.offsets.start, each.offsets.end) for each in splits] == [(0, 4), (8, 12)]
+    assert [split.visible for split in splits] == [(Interval(0, 4),), (Interval(8, 12),)]
+    assert [(split.offsets.start, split.offsets.end) for split in splits] == [(0, 4), (8, 12)]
     assert tasks(reader) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
@@ -157,8 +157,8 @@ def test_a_read_has_the_batches_that_are_committed_each_wholly(
         writer.write(rows(8))
 
     # The batch ended after the plan was made.
-    assert [each for ids in tasks_of(plan, *splits) for each in ids] == [0, 1, 2, 3, 4]
-    assert [each for ids in tasks(planned()) for each in ids] == [0, 1, 2, 7, 3, 4, 8]
+    assert [row_id for ids in tasks_of(plan, *splits) for row_id in ids] == [0, 1, 2, 3, 4]
+    assert [row_id for ids in tasks(planned()) for row_id in ids] == [0, 1, 2, 7, 3, 4, 8]
 
 
 def test_an_end_past_the_committed_records_is_refused(channel: Channel, read: Read) -> None:
@@ -286,7 +286,7 @@ def test_records_that_expire_after_planning_fail_the_task(
 ) -> None:
     fill(channel, range(6))
     strict, lenient = planned(), planned(failOnDataLoss="false")
-    plans = [list(each.partitions()) for each in (strict, lenient)]
+    plans = [list(reader.partitions()) for reader in (strict, lenient)]
     topics.truncate(channel.connection("read").topic_name, 0, 4)
 
     with pytest.raises(OffsetOutOfRange, match="partition 0 has no offset 0"):

@@ -24,7 +24,7 @@ def connect_url(session: SparkSession) -> str:
 
 
 @pytest.fixture(scope="module")
-def found(
+def results(
     spark_session: SparkSession, gateway_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
     """Results of connect_job.py, with the session's Spark as its server."""
@@ -43,20 +43,20 @@ def found(
 
 
 @pytest.mark.parametrize("format_", ["avro", "arrow"])
-def test_a_channel_is_written_and_read(found: dict[str, Any], format_: str) -> None:
-    assert found["session"] == "pyspark.sql.connect.session"
-    assert found[format_] == [1000, 499500, 499500]
+def test_a_channel_is_written_and_read(results: dict[str, Any], format_: str) -> None:
+    assert results["session"] == "pyspark.sql.connect.session"
+    assert results[format_] == [1000, 499500, 499500]
 
 
-def test_a_stream_resumes_from_its_checkpoint(found: dict[str, Any]) -> None:
-    assert found["streamed"] == 1500
+def test_a_stream_resumes_from_its_checkpoint(results: dict[str, Any]) -> None:
+    assert results["streamed"] == 1500
 
 
 def test_a_query_is_listed_as_a_reader_that_closes_when_stopped(
-    found: dict[str, Any],
+    results: dict[str, Any],
 ) -> None:
-    assert found["seen"] == [["reader", "closed", None]]
+    assert results["seen"] == [["reader", "closed", None]]
 
 
-def test_an_error_reaches_the_client(found: dict[str, Any]) -> None:
-    assert "there is no channel 'no-such-channel'" in found["failure"]
+def test_an_error_reaches_the_client(results: dict[str, Any]) -> None:
+    assert "there is no channel 'no-such-channel'" in results["failure"]

@@ -14,7 +14,7 @@ JOB = Path(__file__).with_name("connect_exactly_once_job.py")
 
 
 @pytest.fixture(scope="module")
-def found(gateway_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def results(gateway_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Results of connect_exactly_once_job.py."""
     directory = tmp_path_factory.mktemp("connect")
     variables = spark_environment(directory)
@@ -23,29 +23,29 @@ def found(gateway_url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     return response
 
 
-def test_a_job_that_runs_again_with_its_batch_key_writes_once(found: dict[str, Any]) -> None:
-    assert found["session"] == "pyspark.sql.connect.session"
-    assert found["all"] == [*range(150)]
-    assert found["keys"] == ["tuesday", "monday"]
-    assert "committed with 100 records, and now has 99" in found["another"]
+def test_a_job_that_runs_again_with_its_batch_key_writes_once(results: dict[str, Any]) -> None:
+    assert results["session"] == "pyspark.sql.connect.session"
+    assert results["all"] == [*range(150)]
+    assert results["keys"] == ["tuesday", "monday"]
+    assert "committed with 100 records, and now has 99" in results["another"]
 
 
-def test_a_snapshot_is_the_channel_as_of_a_commit(found: dict[str, Any]) -> None:
-    assert found["snapshot"] == [*range(100)]
+def test_a_snapshot_is_the_channel_as_of_a_commit(results: dict[str, Any]) -> None:
+    assert results["snapshot"] == [*range(100)]
 
 
-def test_a_replayed_micro_batch_that_was_committed_writes_nothing(found: dict[str, Any]) -> None:
-    assert found["copy"] == [*range(160)]
-    assert found["commits"] == [1, 1, 2]
+def test_a_replayed_micro_batch_that_was_committed_writes_nothing(results: dict[str, Any]) -> None:
+    assert results["copy"] == [*range(160)]
+    assert results["commits"] == [1, 1, 2]
 
 
-def test_foreach_batch_writes_each_batch_once_by_its_key(found: dict[str, Any]) -> None:
-    assert found["connect-once-keyed"] == 1
+def test_foreach_batch_writes_each_batch_once_by_its_key(results: dict[str, Any]) -> None:
+    assert results["connect-once-keyed"] == 1
 
 
 def test_a_write_without_a_key_is_refused_as_it_may_be_in_foreach_batch(
-    found: dict[str, Any],
+    results: dict[str, Any],
 ) -> None:
-    assert "needs a batch key" in found["in_foreach_batch"]
-    assert "needs a batch key" in found["outside"]
-    assert found["connect-once-forgetful"] == 0
+    assert "needs a batch key" in results["in_foreach_batch"]
+    assert "needs a batch key" in results["outside"]
+    assert results["connect-once-forgetful"] == 0

@@ -49,10 +49,10 @@ def seen(channel: Channel, role: str, holds: Callable[[Endpoint], bool]) -> Endp
     """Wait until the newest endpoint of this role satisfies `holds`, and return it."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while True:
-        found = [each for each in channel.endpoints() if each.role == role]
-        if found and holds(found[-1]):
-            return found[-1]
-        assert time.monotonic() < deadline_s, found
+        endpoints = [endpoint for endpoint in channel.endpoints() if endpoint.role == role]
+        if endpoints and holds(endpoints[-1]):
+            return endpoints[-1]
+        assert time.monotonic() < deadline_s, endpoints
         time.sleep(0.02)
 
 
@@ -60,10 +60,10 @@ def lag_of(channel: Channel, group: str, wanted: int) -> int | None:
     """Wait for a group's lag in messages, and return it."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while True:
-        found = channel.report().group(group)
-        if found is not None and found.lag_messages == wanted:
-            return found.lag_messages
-        assert time.monotonic() < deadline_s, found
+        group_report = channel.report().group(group)
+        if group_report is not None and group_report.lag_messages == wanted:
+            return group_report.lag_messages
+        assert time.monotonic() < deadline_s, group_report
         time.sleep(0.1)
 
 
@@ -101,9 +101,9 @@ def test_a_running_write_is_listed_and_its_end_ends_readers(
 ) -> None:
     gate = tmp_path / "gate"
 
-    def at_work(each: Endpoint) -> bool:
+    def at_work(endpoint: Endpoint) -> bool:
         # On a busy machine a heartbeat may be late.
-        return each.counters.get("tasks_running") == 2 and each.health == "healthy"
+        return endpoint.counters.get("tasks_running") == 2 and endpoint.health == "healthy"
 
     def watch() -> Endpoint:
         try:
@@ -133,7 +133,7 @@ def spark_facts(gateway_url: str, channel: Channel, role: str) -> object:
     """Return the Spark jobs of a channel's endpoints in a role, as the gateway has them."""
     path = f"{gateway_url}/v1/channels/{channel.name}/endpoints"
     items = httpx.get(path, timeout=60).raise_for_status().json()["items"]
-    return [each["spark"] for each in items if each["role"] == role]
+    return [endpoint["spark"] for endpoint in items if endpoint["role"] == role]
 
 
 @pytest.mark.long
@@ -150,14 +150,14 @@ def test_the_gateway_knows_applications_and_queries(
     query = start(spark.readStream.format("channel").load(channel.name), sink)
     query.processAllAvailable()
     for place, role in ((channel, "reader"), (sink, "writer")):
-        seen(place, role, lambda each: each.counters.get("records") == 10)
+        seen(place, role, lambda endpoint: endpoint.counters.get("records") == 10)
     expected = application | {"query": str(query.id)}
     assert spark_facts(gateway_url, channel, "reader") == [expected]
     assert spark_facts(gateway_url, sink, "writer") == [expected]
     path = f"{gateway_url}/v1/channels/{channel.name}/graph"
     graph = httpx.get(path, timeout=60).raise_for_status().json()
-    (job,) = [each for each in graph["jobs"] if each["name"] == str(query.id)]
-    assert [(each["channel"], each["role"]) for each in job["edges"]] == [
+    (job,) = [entry for entry in graph["jobs"] if entry["name"] == str(query.id)]
+    assert [(edge["channel"], edge["role"]) for edge in job["edges"]] == [
         (channel.name, "reader"),
         (sink.name, "writer"),
     ]
@@ -195,7 +195,7 @@ def test_a_failed_write_is_in_error_until_its_group_writes_again(
     broken = rows(spark, 4).selectExpr("id", f"if(id < 3, '', raise_error('{SECRET}')) s")
     with pytest.raises(PySparkException, match=SECRET):
         save(broken, channel, group="nightly")
-    failed = seen(channel, "writer", lambda each: each.state == "error")
+    failed = seen(channel, "writer", lambda endpoint: endpoint.state == "error")
     assert (failed.group, failed.index, failed.size) == ("nightly", 0, 1)
     assert "the driver's log has the cause" in (failed.cause or "")
     assert SECRET not in all_responses(gateway_url, channel.name)
@@ -217,7 +217,7 @@ def test_the_cause_of_a_failed_write_has_the_error_of_its_task(
     channel = gateway.channel(name, seat, heartbeat=SHORT)
     with pytest.raises(PySparkException, match=SECRET):
         save(spark.range(0, 1, 1, 1).selectExpr(f"'{SECRET}' cabin"), channel)
-    failed = seen(channel, "writer", lambda each: each.state == "error")
+    failed = seen(channel, "writer", lambda endpoint: endpoint.state == "error")
     assert (failed.cause or "").endswith(
         "task 0: InvalidRecord: record 0, field 'cabin': it must be one of the symbols Y; it is str"
     )
@@ -233,7 +233,7 @@ def test_a_failed_exactly_once_write_does_not_spoil_its_channel(
     broken = rows(spark, 4).selectExpr("id", f"if(id < 3, '', raise_error('{SECRET}')) s")
     with pytest.raises(PySparkException, match=SECRET):
         save(broken, channel, **key)
-    seen(channel, "writer", lambda each: each.state == "error")
+    seen(channel, "writer", lambda endpoint: endpoint.state == "error")
 
     def repeated() -> bool:
         try:
@@ -307,11 +307,11 @@ def test_a_restarted_query_takes_its_place_as_reader_and_writer(
     frame = spark.readStream.format("channel").option("group", "delays").load(channel.name)
     query = start(frame, sink)
     query.processAllAvailable()
-    reader_endpoint = seen(channel, "reader", lambda each: is_healthy(each, records=10))
+    reader_endpoint = seen(channel, "reader", lambda endpoint: is_healthy(endpoint, records=10))
     assert (reader_endpoint.group, reader_endpoint.index, reader_endpoint.size) == ("delays", 0, 1)
     assert reader_endpoint.state == "started"
     assert str(query.id) in (reader_endpoint.title or "")
-    writer_endpoint = seen(sink, "writer", lambda each: each.counters.get("records") == 10)
+    writer_endpoint = seen(sink, "writer", lambda endpoint: endpoint.counters.get("records") == 10)
     assert writer_endpoint.group == str(query.id)
     assert lag_of(channel, "delays", 0) == 0
 
@@ -323,9 +323,9 @@ def test_a_restarted_query_takes_its_place_as_reader_and_writer(
 
     # It is idle from its start, so there is no progress event.
     again = start(frame, sink)
-    later = seen(channel, "reader", lambda each: each.state == "started")
+    later = seen(channel, "reader", lambda endpoint: endpoint.state == "started")
     assert later.id != reader_endpoint.id
-    assert len([each for each in channel.endpoints() if each.role == "reader"]) == 1
+    assert len([endpoint for endpoint in channel.endpoints() if endpoint.role == "reader"]) == 1
     again.stop()
     # Ends of a place only grow: the previous run's records are still covered.
     assert sum((seen(sink, "writer", is_closed).ends or {}).values()) == 10
@@ -349,7 +349,7 @@ def test_readers_get_the_records_of_a_query_in_partitions_that_were_added_while_
         query.processAllAvailable()
 
     write()
-    seen(sink, "writer", lambda each: each.state == "started")
+    seen(sink, "writer", lambda endpoint: endpoint.state == "started")
     sink.update(partitions=4)
 
     def uses_added_partitions() -> bool:
@@ -378,12 +378,15 @@ def test_the_cause_of_a_failed_query_contains_no_record(
     broken = f"if(id < 3, s, raise_error('no more {SECRET}')) s"
     query = start(frame.selectExpr("id", broken), sink)
     query.processAllAvailable()
-    seen(channel, "reader", lambda each: each.state == "started")
+    seen(channel, "reader", lambda endpoint: endpoint.state == "started")
     fill(channel, range(3, 4))
 
-    reader_endpoint = seen(channel, "reader", lambda each: each.state == "error")
+    reader_endpoint = seen(channel, "reader", lambda endpoint: endpoint.state == "error")
     assert reader_endpoint.cause == "org.apache.spark.SparkRuntimeException: USER_RAISED_EXCEPTION"
-    assert seen(sink, "writer", lambda each: each.state == "error").cause == reader_endpoint.cause
+    assert (
+        seen(sink, "writer", lambda endpoint: endpoint.state == "error").cause
+        == reader_endpoint.cause
+    )
     assert SECRET in str(query.exception()), "the job itself sees the value"
     assert SECRET not in all_responses(gateway_url, channel.name) + all_responses(
         gateway_url, sink.name
@@ -408,7 +411,7 @@ def test_a_query_without_its_channel_does_not_block_other_queries(
 
     start(frame, sink)
 
-    seen(sink, "writer", lambda each: is_healthy(each, records=3))
+    seen(sink, "writer", lambda endpoint: is_healthy(endpoint, records=3))
 
 
 @pytest.mark.parametrize(
@@ -441,7 +444,7 @@ def test_the_end_of_a_query_covers_partitions_that_were_added_while_it_ran(
         fill(channel, range(5), partition=3)
 
         query.close(cause=None, kafka={})
-    ends = [each.ends for each in channel.endpoints() if each.id == query.endpoint.id]
+    ends = [endpoint.ends for endpoint in channel.endpoints() if endpoint.id == query.endpoint.id]
     assert ends == [{3: 5}]
 
 
@@ -472,4 +475,4 @@ def test_a_stopped_application_has_no_connection(
         del application
         gc.collect()
     port = f"raddr=('127.0.0.1', {httpx.URL(gateway_url).port})"
-    assert [each for each in caught if port in str(each.message)] == []
+    assert [warning for warning in caught if port in str(warning.message)] == []

@@ -71,14 +71,16 @@ class Query:
     def batch(self, start: Json, end: Json) -> dict[int, list[int]]:
         """Plan and read a micro-batch, and return its ids by partition."""
         splits = self.reader.partitions(start, end)
-        found: dict[int, list[int]] = {}
+        ids_by_partition: dict[int, list[int]] = {}
         for split in splits:
             shipped: InputPartition = pickle.loads(pickle.dumps(split))  # noqa: S301
             ids = [
-                each for batch in self.task.read(shipped) for each in batch.column("id").to_pylist()
+                row_id
+                for batch in self.task.read(shipped)
+                for row_id in batch.column("id").to_pylist()
             ]
-            found.setdefault(shipped.value.offsets.partition, []).extend(ids)
-        return found
+            ids_by_partition.setdefault(shipped.value.offsets.partition, []).extend(ids)
+        return ids_by_partition
 
 
 def stored(offset: Json) -> Json:
@@ -115,7 +117,7 @@ def test_batches_follow_one_another_from_the_earliest_offset(
     fill(channel, range(5, 6), partition=1)
     second = query.end()
 
-    assert [offsets(each) for each in (start, first, second)] == [
+    assert [offsets(offset) for offset in (start, first, second)] == [
         {0: 0, 1: 0},
         {0: 3, 1: 0},
         {0: 5, 1: 1},
@@ -383,7 +385,7 @@ def test_lost_offsets_are_skipped_and_logged_without_fail_on_data_loss(
 
     assert query.batch(start, end) == {0: [3, 4]}
     messages = [
-        each.getMessage() for each in caplog.records if "failOnDataLoss" in each.getMessage()
+        record.getMessage() for record in caplog.records if "failOnDataLoss" in record.getMessage()
     ]
     assert len(messages) == 1
     assert "partition 0 has no offset 0: its range is 3 to 5" in messages[0]
@@ -509,9 +511,9 @@ def test_a_query_continues_without_the_gateway(
 
     assert [split.offsets.messages for split in splits] == [3]
     messages = [
-        each
-        for each in caplog.records
-        if "continues with the last known connection" in each.getMessage()
+        record
+        for record in caplog.records
+        if "continues with the last known connection" in record.getMessage()
     ]
     assert len(messages) == 1
     reader.stop()
@@ -529,7 +531,11 @@ def test_a_query_survives_a_broker_restart(fragile_kafka: Relay, fragile: Connec
     fragile_kafka.restore()
     produce(fragile, b"3")
     after = planner.end()
-    assert [dict(each.next_offsets) for each in (start, before, after)] == [{0: 0}, {0: 2}, {0: 3}]
+    assert [dict(offset.next_offsets) for offset in (start, before, after)] == [
+        {0: 0},
+        {0: 2},
+        {0: 3},
+    ]
     planner.close()
 
 
