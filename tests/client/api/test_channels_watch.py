@@ -76,7 +76,7 @@ def test_a_list_of_one_page_is_long_polled(script: Script) -> None:
     script.response(200, page("a", lag=5), ETag='W/"2"')
     pauses_s: list[float] = []
     states = watch_summaries(script.control(), sleep=pauses_s.append)
-    assert [[each.lag_messages for each in next(states)] for _ in range(2)] == [[None], [5]]
+    assert [[summary.lag_messages for summary in next(states)] for _ in range(2)] == [[None], [5]]
     assert asked(script) == [
         ("/v1/status?limit=100", None),
         *[("/v1/status?limit=100&wait=20", 'W/"1"')] * 2,
@@ -93,8 +93,11 @@ def test_a_list_of_many_pages_is_polled_page_by_page(script: Script) -> None:
     script.response(200, page("b", lag=5), ETag='W/"3"')
     pauses_s: list[float] = []
     states = watch_summaries(script.control(), sleep=pauses_s.append)
-    assert [each.name for each in next(states)] == ["a", "b"]
-    assert [(each.name, each.lag_messages) for each in next(states)] == [("a", None), ("b", 5)]
+    assert [summary.name for summary in next(states)] == ["a", "b"]
+    assert [(summary.name, summary.lag_messages) for summary in next(states)] == [
+        ("a", None),
+        ("b", 5),
+    ]
     first, second = "/v1/status?limit=100", "/v1/status?limit=100&cursor=c"
     assert asked(script) == [
         *[(first, None), (second, None)],
@@ -108,7 +111,7 @@ def test_a_new_cursor_is_followed(script: Script) -> None:
     script.response(200, page("c"), ETag='W/"2"')
     script.response(200, page("a", "b"), ETag='W/"3"')
     states = watch_summaries(script.control(), sleep=lambda _: None)
-    seen = [[each.name for each in next(states)] for _ in range(2)]
+    seen = [[summary.name for summary in next(states)] for _ in range(2)]
     assert seen == [["a", "c"], ["a", "b"]]
 
 
@@ -127,20 +130,20 @@ def test_a_watcher_sees_changes_and_is_not_an_endpoint(
         states = gateway.channel(channel.name).watch(every_s=0)
         lines = gateway.watch(every_s=0)
         assert next(states).writers == ()
-        assert channel.name in {each.name for each in next(lines)}
+        assert channel.name in {summary.name for summary in next(lines)}
         with channel.writer(group="load"):
-            came = next(found for found in states if found.writers)
+            came = next(report for report in states if report.writers)
         assert (came.writers[0].place, came.writers[0].state) == ("load[0]", "opened")
-        left = next(found for found in states if found.writers[0].state == "closed")
+        left = next(report for report in states if report.writers[0].state == "closed")
         assert (left.readers, left.groups) == ((), ())
         for seen in itertools.islice(lines, 50):
-            line = next(each for each in seen if each.name == channel.name)
+            line = next(summary for summary in seen if summary.name == channel.name)
             if line.writers.finished:
                 break
         else:
             raise AssertionError(line)
         assert line.readers.live == 0
-        assert [each.role for each in channel.endpoints()] == ["writer"]
+        assert [endpoint.role for endpoint in channel.endpoints()] == ["writer"]
         channel.delete()
         with pytest.raises((ChannelNotFound, Conflict)):
             for _ in states:

@@ -311,11 +311,11 @@ def test_a_renewal_names_the_batches_that_are_not_open(script: Script, calls: Le
 
 def test_the_visible_runs_are_read_with_their_etag(script: Script, calls: LedgerCalls) -> None:
     script.response(200, RUNS, ETag='"7"')
-    found = calls.committed("c", uid=UID, starts={1: 0, 0: 2})
-    assert found is not None
-    assert found.runs == {0: (Interval(2, 5), Interval(9, 20)), 1: (Interval(0, 4),)}
-    assert (found.number, found.stable, found.etag) == (7, {0: 20, 1: 4}, '"7"')
-    assert [(each.key, each.begin) for each in found.open] == [("k", {0: 20})]
+    committed = calls.committed("c", uid=UID, starts={1: 0, 0: 2})
+    assert committed is not None
+    assert committed.runs == {0: (Interval(2, 5), Interval(9, 20)), 1: (Interval(0, 4),)}
+    assert (committed.number, committed.stable, committed.etag) == (7, {0: 20, 1: 4}, '"7"')
+    assert [(open_batch.key, open_batch.begin) for open_batch in committed.open] == [("k", {0: 20})]
     assert "from=0%3A2%2C1%3A0" in script.requests[0][1]
 
 
@@ -351,15 +351,15 @@ def test_many_partitions_are_requested_in_urls_of_bounded_length(
     script: Script, calls: LedgerCalls
 ) -> None:
     last = 2**63 - 2
-    stable = {str(each): last for each in range(400)}
+    stable = {str(partition): last for partition in range(400)}
     for first, end in ((0, 150), (150, 300), (300, 400)):
-        runs = {str(each): [[each, last]] for each in range(first, end)}
+        runs = {str(partition): [[partition, last]] for partition in range(first, end)}
         script.response(200, {**RUNS, "stable": stable, "visible_end": stable, "runs": runs})
     starts = dict.fromkeys(range(400), last)
     whole = calls.all_committed("c", uid=UID, starts=starts, seen='"6"', wait_s=5)
 
     assert whole is not None
-    assert whole.runs == {each: (Interval(each, last),) for each in range(400)}
+    assert whole.runs == {partition: (Interval(partition, last),) for partition in range(400)}
     assert all(len(path) < 5_200 for _, path, _ in script.requests)
     assert ["wait=5" in path for _, path, _ in script.requests] == [True, False, False]
     assert ["number=7" in path for _, path, _ in script.requests] == [False, True, True]
@@ -408,8 +408,10 @@ def test_ended_batches_are_listed(script: Script, calls: LedgerCalls) -> None:
     }
     script.response(200, {"commits": [event], "open": RUNS["open"]})
     page = calls.commits("c", before=8)
-    assert [(each.number, each.kind, each.records) for each in page.events] == [(7, "commit", 3)]
-    assert [each.owner for each in page.open] == ["o"]
+    assert [(entry.number, entry.kind, entry.records) for entry in page.events] == [
+        (7, "commit", 3)
+    ]
+    assert [open_batch.owner for open_batch in page.open] == ["o"]
     assert "before=8" in script.requests[0][1]
 
 

@@ -37,42 +37,44 @@ def test_group_lag_follows_the_returned_records(channel: Channel) -> None:
     with channel.writer() as writer:
         writer.write(readings(100))
     with channel.reader(group="delays", index=0, size=1, until=None) as reader:
-        report = until_report(channel, lambda found: group_of(found).lag_messages == 100)
+        report = until_report(channel, lambda status: group_of(status).lag_messages == 100)
         assert (report.name, report.uid, report.phase) == (channel.name, channel.uid, "ready")
         (listed,) = report.writers
         assert (listed.state, listed.counters["sentRecordCount"]) == ("closed", 100)
-        assert sum(each.end or 0 for each in report.partitions) == 100
+        assert sum(partition.end or 0 for partition in report.partitions) == 100
         assert len(reader.read(30, timeout=None)) == 30
-        report = until_report(channel, lambda found: group_of(found).lag_messages == 70)
+        report = until_report(channel, lambda status: group_of(status).lag_messages == 70)
         group = group_of(report)
         assert (group.lag_records, group.members, group.mode, group.size) == (70, 1, "shared", 1)
         assert group.lag_seconds is None or group.lag_seconds >= 0
-        assert {each.committed for each in group.partitions} == {None}
+        assert {partition.committed for partition in group.partitions} == {None}
         reader.commit()
         until_report(
             channel,
-            lambda found: sum(each.committed or 0 for each in group_of(found).partitions) == 30,
+            lambda status: (
+                sum(partition.committed or 0 for partition in group_of(status).partitions) == 30
+            ),
         )
         # Also in the middle of a loop.
         records = iter(reader)
         for _ in range(40):
             next(records)
-        until_report(channel, lambda found: group_of(found).lag_messages == 30)
+        until_report(channel, lambda status: group_of(status).lag_messages == 30)
         for _ in range(30):
             next(records)
-        report = until_report(channel, lambda found: group_of(found).lag_messages == 0)
+        report = until_report(channel, lambda status: group_of(status).lag_messages == 0)
         assert group_of(report).progress == "ok"
         assert group_of(report).lag_seconds == 0.0
         (read,) = report.readers
         assert (read.progress, read.lag_messages) == ("ok", 0)
         counted = until_report(
             channel,
-            lambda found: found.readers[0].endpoint.counters.get("receivedRecordCount") == 100,
+            lambda status: status.readers[0].endpoint.counters.get("receivedRecordCount") == 100,
         )
         assert counted.readers[0].endpoint.counters["averageTimePerReadCycleMs"] > 0
-    report = until_report(channel, lambda found: found.readers[0].endpoint.state == "closed")
+    report = until_report(channel, lambda status: status.readers[0].endpoint.state == "closed")
     # Returned but uncommitted records are read again by the next reader.
-    report = until_report(channel, lambda found: group_of(found).lag_messages == 70)
+    report = until_report(channel, lambda status: group_of(status).lag_messages == 70)
     assert group_of(report).members == 0
 
 
@@ -83,7 +85,7 @@ def test_a_reader_without_a_group_has_a_lag(channel: Channel) -> None:
         with channel.reader() as reader:
             reader.read(5, timeout=None)
             report = until_report(
-                channel, lambda found: any(each.lag_messages == 5 for each in found.readers)
+                channel, lambda status: any(listed.lag_messages == 5 for listed in status.readers)
             )
             assert report.groups == ()
 
@@ -97,7 +99,7 @@ def test_watchers_and_untracked_readers_are_not_reported(
     with Gateway(gateway_url) as gateway:
         again = gateway.channel(channel.name)
         assert len(list(again.reader(until="now"))) == 10
-        lines = {each.name: each for each in gateway.report()}
+        lines = {summary.name: summary for summary in gateway.report()}
     assert lines[channel.name].readers.live == 0
     assert lines[channel.name].writers.finished == 1
     after = channel.report()
@@ -189,7 +191,7 @@ def problem(code: str, **facts: Any) -> dict[str, Any]:
 def test_a_problem_is_a_sentence(script: Script, found: dict[str, Any], sentence: str) -> None:
     script.response(200, {"items": [line(problems=[found])], "next_cursor": None})
     (summary,) = script.control().statuses()
-    assert [str(each) for each in summary.problems] == [sentence]
+    assert [str(entry) for entry in summary.problems] == [sentence]
 
 
 def test_unknown_values_are_none_and_new_fields_are_kept(
