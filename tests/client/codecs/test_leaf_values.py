@@ -90,11 +90,11 @@ def test_values_are_accepted_as_several_python_types(type_, value, comes_back, n
         (read,) = codec_.decode(
             codec_.encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
         ).batches
-        ((found,),) = (row.values() for row in to_records(read))
-        found = found[1] if nested else found
-        if isinstance(comes_back, str) and isinstance(found, datetime):
+        ((decoded_value,),) = (row.values() for row in to_records(read))
+        decoded_value = decoded_value[1] if nested else decoded_value
+        if isinstance(comes_back, str) and isinstance(decoded_value, datetime):
             comes_back = datetime.fromisoformat(comes_back).replace(tzinfo=UTC)
-        assert same(found, comes_back)
+        assert same(decoded_value, comes_back)
 
 
 @pytest.mark.parametrize(
@@ -277,8 +277,8 @@ def test_encodings_without_a_value_are_reported_among_good_ones(type_, good, bod
         assert [corrupt.index for corrupt in decoded.corrupt] == [3]
         if not nested:  # in an array, the next byte may be read as part of the number
             assert says in decoded.corrupt[0].reason
-        found = [row for made in decoded.batches for row in to_records(made)]
-        assert found == [value] * 30
+        rows = [row for made in decoded.batches for row in to_records(made)]
+        assert rows == [value] * 30
 
 
 @pytest.mark.parametrize("rows", [1, 40])
@@ -319,12 +319,12 @@ def test_decimals_are_the_shortest_twos_complement(numbers):
         for v in ColumnCodec(schema, 7).encode(b, limit_bytes=999).values.to_pylist()
     ]
     expected = []
-    for each in numbers:
-        if each is None:
+    for integer in numbers:
+        if integer is None:
             expected.append(PREFIX + b"\x00")
             continue
-        size = next(n for n in range(1, 18) if -(1 << (8 * n - 1)) <= each < 1 << (8 * n - 1))
-        expected.append(PREFIX + b"\x02" + number(size) + each.to_bytes(size, signed=True))
+        size = next(n for n in range(1, 18) if -(1 << (8 * n - 1)) <= integer < 1 << (8 * n - 1))
+        expected.append(PREFIX + b"\x02" + number(size) + integer.to_bytes(size, signed=True))
     assert values == expected
 
 

@@ -52,7 +52,7 @@ def for_fastavro(value, type_):
             return stored if isinstance(item, t.Union) else (t.branch_name(item), stored)
         case t.Union(branches=branches):
             name, inner = value
-            (branch,) = (each for each in branches if t.branch_name(each) == name)
+            (branch,) = (candidate for candidate in branches if t.branch_name(candidate) == name)
             return name, for_fastavro(inner, branch)
         case t.Array(items=items):
             return [for_fastavro(item, items) for item in value]

@@ -45,8 +45,8 @@ def struct_flight(note: str | None = None) -> Any:
     made = flight("attrs", note)
     leg = CLASSES["msgspec"][1]
     values = {name: getattr(made, name) for name in ("sold", "price", "cabin", "note")}
-    legs = [leg(each.origin, each.minutes) for each in made.legs]
-    extras = {key: leg(each.origin, each.minutes) for key, each in made.extras.items()}
+    legs = [leg(made_leg.origin, made_leg.minutes) for made_leg in made.legs]
+    extras = {key: leg(made_leg.origin, made_leg.minutes) for key, made_leg in made.extras.items()}
     return StructFlight(flight_id=made.id, legs=legs, extras=extras, **values)
 
 
@@ -56,12 +56,12 @@ def instance(kind: str, note: str | None = None) -> Any:
 
 def read_back(records: Any, cls: type, schema: Schema) -> list[Any]:
     instances = Instances(cls, schema, "flights")
-    found: list[Any] = []
+    read_instances: list[Any] = []
     for batch in to_batches(records, schema):
         made, invalid = instances.of(batch)
         assert invalid is None
-        found += made
-    return found
+        read_instances += made
+    return read_instances
 
 
 KINDS = pytest.mark.parametrize("kind", list(CLASSES))
@@ -82,9 +82,9 @@ def test_a_class_of_each_library_has_the_same_schema(kind: str) -> None:
 @pytest.mark.parametrize("many", [list, iter, lambda records: records[0]])
 def test_instances_are_written_and_read_back(kind: str, many: Callable[[Any], Any]) -> None:
     wrote = [instance(kind), instance(kind, "late")]
-    found = read_back(many(wrote), CLASSES[kind][0], SCHEMA)
-    assert found == wrote[: len(found)]
-    assert type(found[0]) is type(wrote[0])
+    read = read_back(many(wrote), CLASSES[kind][0], SCHEMA)
+    assert read == wrote[: len(read)]
+    assert type(read[0]) is type(wrote[0])
 
 
 @KINDS
