@@ -42,11 +42,11 @@ def read_until(
 ) -> list[dict[str, Any]]:
     """Read one record at a time until a condition is true."""
     deadline_s = time.monotonic() + seconds
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     while not holds():
         assert time.monotonic() < deadline_s, "it did not happen in time"
-        found += reader.read(1, timeout=0.05)
-    return found
+        records += reader.read(1, timeout=0.05)
+    return records
 
 
 @pytest.fixture
@@ -68,17 +68,17 @@ def test_a_joining_member_gets_partitions_and_nothing_is_read_twice(
         first.commit()
 
     with channel.reader(group="d", dynamic=True, on_revoke=revoke) as first:
-        found = first.read(137, timeout=None)
+        records = first.read(137, timeout=None)
         assert first.partitions == (0, 1, 2, 3)
         with channel.reader(group="d", dynamic=True) as second:
             assert second.partitions == ()
-            found += read_until(first, lambda: len(first.partitions) == 2)
+            records += read_until(first, lambda: len(first.partitions) == 2)
             assert (first.partitions, revoked) == ((0, 2), [(1, 3)])
-            found += list(second)
+            records += list(second)
             assert second.partitions == (1, 3)
             second.commit()
-        found += list(first)
-    assert by_id(found) == readings(2000)
+        records += list(first)
+    assert by_id(records) == readings(2000)
     # Closing releases all its partitions.
     assert revoked[1:] == [first.partitions]
     ends = channel.committed("d")
@@ -99,14 +99,14 @@ def test_partitions_of_a_leaving_member_continue_at_its_commits(channel: Channel
         assert got == [(0, 1, 2, 3)]
         writer.write(readings(100))
         writer.flush()
-        found = second.read(20, timeout=None)
+        records = second.read(20, timeout=None)
         second.commit()
         second.close()
-        found += read_until(first, lambda: first.partitions == (0, 1, 2, 3))
+        records += read_until(first, lambda: first.partitions == (0, 1, 2, 3))
         assert got == [(0, 1, 2, 3), (1, 3)]
-        while len(found) < 100:
-            found += first.read(100 - len(found), timeout=None)
-        assert by_id(found) == readings(100)
+        while len(records) < 100:
+            records += first.read(100 - len(records), timeout=None)
+        assert by_id(records) == readings(100)
         assert set(first.lag().values()) == {0}
 
 
@@ -219,12 +219,12 @@ def test_new_partitions_are_assigned(new_channel: NewChannel) -> None:
     channel = new_channel(partitions=1)
     write(channel, 10)
     with channel.reader(group="d", dynamic=True, writers=2) as reader:
-        found = reader.read(10, timeout=None)
+        records = reader.read(10, timeout=None)
         channel.update(partitions=3)
         write(channel, 90, 10)
-        found += list(reader)
+        records += list(reader)
         assert reader.partitions == (0, 1, 2)
-    assert by_id(found) == readings(100)
+    assert by_id(records) == readings(100)
 
 
 @pytest.mark.long
@@ -237,11 +237,11 @@ def test_reassigned_partitions_lose_nothing_with_start_latest(
         # The second member started at this time, and gets its partitions later.
         write(channel, 40, 40)
         read_until(first, lambda: first.partitions == (0, 2))
-        found = second.read(1, timeout=30)
-        while len(found) < 20:
-            found += second.read(20 - len(found), timeout=None)
+        records = second.read(1, timeout=30)
+        while len(records) < 20:
+            records += second.read(20 - len(records), timeout=None)
         assert second.read(1, timeout=0.3) == []
-        assert all(record["id"] >= 40 for record in found)
+        assert all(record["id"] >= 40 for record in records)
 
 
 @pytest.mark.long
@@ -308,21 +308,21 @@ def test_a_read_that_waits_is_one_cycle(channel: Channel) -> None:
 def test_a_group_is_resized_while_it_runs(channel: Channel) -> None:
     write(channel, 100)
     old = [channel.reader(group="g", index=index, size=2) for index in range(2)]
-    found = old[0].read(10, timeout=None)
+    records = old[0].read(10, timeout=None)
     old[0].commit()
-    for each in old:
+    for reader in old:
         # Uncommitted records, which others will read again.
-        each.read(1, timeout=None)
+        reader.read(1, timeout=None)
     channel.resize("g", 3)
-    for each in old:
+    for reader in old:
         with pytest.raises(Fenced):
-            each.commit()
+            reader.commit()
     new = [channel.reader(group="g", index=index, size=3) for index in range(3)]
-    assert [each.partitions for each in new] == [(0, 3), (1,), (2,)]
-    found += [record for each in new for record in each]
-    assert by_id(found) == readings(100)
-    for each in reversed(new):
-        each.close()
+    assert [reader.partitions for reader in new] == [(0, 3), (1,), (2,)]
+    records += [record for reader in new for record in reader]
+    assert by_id(records) == readings(100)
+    for reader in reversed(new):
+        reader.close()
     channel.resize("g", 3)
     with channel.reader(group="d", dynamic=True, until=None), pytest.raises(Conflict) as raised:
         channel.resize("d", 2)

@@ -41,10 +41,10 @@ def test_members_of_a_group_share_the_partitions(channel: Channel) -> None:
         channel.reader(group="delays", index=1, size=2) as second,
     ):
         assert (first.partitions, second.partitions) == ((0, 2), (1, 3))
-        found, others = list(first), list(second)
-    assert found
+        records, others = list(first), list(second)
+    assert records
     assert others
-    assert by_id(found + others) == readings(100)
+    assert by_id(records + others) == readings(100)
 
 
 def test_every_member_of_a_broadcast_group_gets_everything_and_commits_for_itself(
@@ -216,11 +216,11 @@ def test_a_group_that_is_larger_than_the_channel_grows_it(new_channel: NewChanne
 def test_a_reader_reads_new_partitions_to_the_end(new_channel: NewChannel) -> None:
     channel = written(new_channel(partitions=1))
     with channel.reader(group="delays", writers=2) as reader:
-        found = reader.read(100, timeout=None)
+        records = reader.read(100, timeout=None)
         channel.update(partitions=3)
         written(channel, 90, 100)
-        found += list(reader)
-        assert by_id(found) == readings(190)
+        records += list(reader)
+        assert by_id(records) == readings(190)
         reader.commit()
         assert set(reader.committed()) == {0, 1, 2}
 
@@ -248,15 +248,23 @@ def test_the_principal_closes_last(channel: Channel) -> None:
 
     def leave(endpoints: tuple[Any, ...]) -> None:
         # The principal has stopped and waits.
-        if any(each.index == 0 and each.state == "stopped" for each in endpoints):
-            states.extend((each.place, each.state) for each in endpoints if each.role == "reader")
+        if any(endpoint.index == 0 and endpoint.state == "stopped" for endpoint in endpoints):
+            states.extend(
+                (endpoint.place, endpoint.state)
+                for endpoint in endpoints
+                if endpoint.role == "reader"
+            )
             second.close()
 
     with channel.writer() as writer:
         writer.on_status(leave)
         first.close()
     assert ("delays[0]", "stopped") in states
-    closed = {each.place: each.state for each in channel.endpoints() if each.role == "reader"}
+    closed = {
+        endpoint.place: endpoint.state
+        for endpoint in channel.endpoints()
+        if endpoint.role == "reader"
+    }
     assert closed == {"delays[0]": "closed", "delays[1]": "closed"}
 
 

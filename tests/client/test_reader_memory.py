@@ -111,15 +111,15 @@ def test_records_before_an_invalid_one_are_returned(topics: Topics, each_format:
     column = pa.array([0] * 20_000 + [2**31 - 1], pa.int32()).cast(pa.date32())
     with ChannelWriter(connection, batch_records=30_000) as writer:
         writer.write(pa.table({"day": column}))
-    found = 0
+    count = 0
     with ChannelReader(connection, until="now") as reader:
         while records := _read_or_nothing(reader):
-            found += len(records)
+            count += len(records)
         with pytest.raises(ValueOutOfRange):
             reader.read(1)
         for batch in reader.batches():
-            found += batch.num_rows
-    assert found == 20_001
+            count += batch.num_rows
+    assert count == 20_001
 
 
 def _read_or_nothing(reader: ChannelReader) -> list[dict[str, Any]]:
@@ -144,12 +144,12 @@ def test_seeking_past_corrupt_messages_decodes_each_message_once(
     with ChannelWriter(connection, partition=1) as writer:
         writer.write(readings(5, 20))
     expected += readings(5, 20)
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     refused = 0
     with ChannelReader(connection, until="now") as reader:
         end = reader.end_offsets()
         while not reader.finished:
-            error = _read_up_to_corrupt(reader, found)
+            error = _read_up_to_corrupt(reader, records)
             if error is not None:
                 refused += 1
                 assert reader.position()[error.partition] == Position(offset=error.offset)
@@ -157,7 +157,7 @@ def test_seeking_past_corrupt_messages_decodes_each_message_once(
                 assert reader.position()[error.partition].offset == error.offset + 1
         assert reader.position() == {p: Position(offset=at) for p, at in end.items()}
     assert refused == 20
-    assert sorted(found, key=lambda record: record["id"]) == expected
+    assert sorted(records, key=lambda record: record["id"]) == expected
     assert sum(decoded) == sum(end.values())
 
 
@@ -185,17 +185,17 @@ def test_seeks_from_a_corrupt_message_go_to_the_given_position(topics: Topics) -
         assert _read_up_to_corrupt(reader, before) is not None
         assert len(before) >= 5
         reader.seek({0: 6, 1: 6})
-        found = reader.read(10, timeout=None)
-        assert sorted(record["id"] for record in found) == [5, 6, 15, 16]
+        records = reader.read(10, timeout=None)
+        assert sorted(record["id"] for record in records) == [5, 6, 15, 16]
 
 
 def _read_up_to_corrupt(
-    reader: ChannelReader, found: list[dict[str, Any]]
+    reader: ChannelReader, target: list[dict[str, Any]]
 ) -> CorruptMessage | None:
-    """Read into `found` until a corrupt message or the end."""
+    """Read into `target` until a corrupt message or the end."""
     try:
         while records := reader.read(7, timeout=None):
-            found += records
+            target += records
     except CorruptMessage as error:
         return error
     return None
@@ -211,11 +211,11 @@ def test_messages_of_many_records_of_several_schemas_keep_their_order(topics: To
         topics.produce(connection.topic_name, 0, [b"SLWA\x01\x00\x00\x00\x00\x00\x00\x09"])
         values += readings(100, 100 * number)
     with ChannelReader(connection, until="now") as reader:
-        found = []
+        records = []
         while not reader.finished:
             try:
-                found += reader.read(1000, timeout=None)
+                records += reader.read(1000, timeout=None)
             except (CorruptMessage, SchemaMismatch):
                 at = reader.position()[0].offset
                 reader.seek({0: at + 1})
-    assert found == values
+    assert records == values

@@ -93,11 +93,11 @@ def test_all_expected_writers_have_to_finish(channel: Channel) -> None:
 def test_a_writer_that_attaches_before_the_end_postpones_it(channel: Channel) -> None:
     write(channel, 50)
     with channel.writer() as writer, channel.reader() as reader:
-        found = reader.read(50, timeout=None)
+        records = reader.read(50, timeout=None)
         assert reader.read(1, timeout=0.7) == []
         writer.write(readings(50, 50))
         writer.close()
-        assert by_id(found + list(reader)) == readings(100)
+        assert by_id(records + list(reader)) == readings(100)
 
 
 def test_records_after_the_end_offsets_are_excluded(channel: Channel, topics: Topics) -> None:
@@ -114,14 +114,14 @@ def test_records_after_the_end_offsets_are_excluded(channel: Channel, topics: To
 def test_a_failed_writer_is_named_after_its_records_are_read(brief: Channel) -> None:
     fail(brief, 50, group="load", index=0, size=1)
     with brief.reader() as reader:
-        found = reader.read(1000, timeout=None)
-        assert by_id(found) == readings(50)
+        records = reader.read(1000, timeout=None)
+        assert by_id(records) == readings(50)
         for _ in range(2):
             with pytest.raises(WriterFailed, match=r"load\[0\] \(ZeroDivisionError\)"):
                 reader.read(1, timeout=60)
         # Its job is restarted, and succeeds. The next call requests the new writer's state.
         write(brief, 50, 50, group="load", index=0, size=1)
-        assert by_id(found + list(reader)) == readings(100)
+        assert by_id(records + list(reader)) == readings(100)
 
 
 @pytest.mark.long
@@ -129,11 +129,11 @@ def test_a_failed_writer_is_named_after_its_records_are_read(brief: Channel) -> 
 def test_a_failed_writer_is_awaited_and_its_successor_is_read(channel: Channel) -> None:
     fail(channel, 25, group="load")
     with channel.reader() as reader:
-        found = reader.read(25, timeout=None)
+        records = reader.read(25, timeout=None)
         assert reader.read(1, timeout=0.7) == []
         assert not reader.finished
         write(channel, 15, 25, group="load")
-        assert by_id(found + list(reader)) == readings(40)
+        assert by_id(records + list(reader)) == readings(40)
     # Later readers see no failure.
     assert by_id(list(channel.reader())) == readings(40)
 
@@ -144,8 +144,8 @@ def test_a_writer_that_failed_before_writing_is_ignored(channel: Channel) -> Non
         fail(channel, 0, **place)
     with suppress(InvalidRecord), channel.writer() as writer:
         writer.write({"id": "none", "station": None, "celsius": 0.5})
-    assert {each.state for each in channel.endpoints()} == {"error"}
-    assert all(each.wrote_nothing for each in channel.endpoints())
+    assert {endpoint.state for endpoint in channel.endpoints()} == {"error"}
+    assert all(endpoint.wrote_nothing for endpoint in channel.endpoints())
     with channel.reader() as reader, ThreadPoolExecutor() as threads:
         reading = threads.submit(list, reader)
         channel.wait_for(readers=1, state="started")
@@ -187,7 +187,8 @@ def test_a_writer_abandoned_before_writing_is_ignored(channel: Channel) -> None:
     forgotten = channel.writer()
     del forgotten
     channel.wait_until(
-        lambda present: [each.place for each in present if not each.wrote_nothing], timeout_s=60
+        lambda present: [endpoint.place for endpoint in present if not endpoint.wrote_nothing],
+        timeout_s=60,
     )
     write(channel, 10)
     assert len(list(channel.reader())) == 10
@@ -211,15 +212,15 @@ def test_records_of_a_dismissed_writer_after_all_others_are_read(channel: Channe
     write(channel, 50)
     fail(channel, 50, 50, group="load")
     fail(channel, 10, 100)
-    failed = [each for each in channel.endpoints() if each.state == "error"]
+    failed = [endpoint for endpoint in channel.endpoints() if endpoint.state == "error"]
     with channel.reader() as waiting:
         assert len(waiting.read(110, timeout=None)) == 110
-        channel.dismiss(*(each.id for each in failed))
+        channel.dismiss(*(endpoint.id for endpoint in failed))
         assert list(waiting) == []
     assert by_id(list(channel.reader())) == readings(110)
-    channel.dismiss(*(each.id for each in failed))
-    writers = [each for each in channel.endpoints() if each.role == "writer"]
-    assert [each.state for each in writers] == ["closed"] * 3
+    channel.dismiss(*(endpoint.id for endpoint in failed))
+    writers = [endpoint for endpoint in channel.endpoints() if endpoint.role == "writer"]
+    assert [writer.state for writer in writers] == ["closed"] * 3
     # A late restart takes the place.
     write(channel, 10, 110, group="load")
     assert by_id(list(channel.reader())) == readings(120)
@@ -239,10 +240,10 @@ def test_a_reader_that_waits_for_a_failed_writer_raises_when_the_channel_closes(
 def test_a_restarted_writer_ends_the_wait_for_a_failed_one(channel: Channel) -> None:
     fail(channel, 50, group="load")
     with channel.reader(on_lost_writer="wait") as reader:
-        found = reader.read(50, timeout=None)
+        records = reader.read(50, timeout=None)
         assert reader.read(1, timeout=0.7) == []
         write(channel, 50, 50, group="load")
-        assert by_id(found + list(reader)) == readings(100)
+        assert by_id(records + list(reader)) == readings(100)
 
 
 DYING = """
@@ -273,12 +274,12 @@ def test_a_dead_writer_is_lost_and_its_records_are_read(
         assert job.stdout.readline() == "written\n"
         assert len(reader.read(50, timeout=None)) == 50
         assert reader.read(1, timeout=0.5) == []
-        (alive,) = (each for each in channel.endpoints() if each.role == "writer")
+        (alive,) = (endpoint for endpoint in channel.endpoints() if endpoint.role == "writer")
         job.kill()
         lose(channel, alive.id)
         with pytest.raises(WriterLost, match="heartbeats have stopped"):
             reader.read(1, timeout=60)
-    (writer,) = (each for each in channel.endpoints() if each.role == "writer")
+    (writer,) = (endpoint for endpoint in channel.endpoints() if endpoint.role == "writer")
     assert (writer.state, writer.health) == ("started", "lost")
     assert len(list(channel.reader(on_lost_writer="go_on"))) == 50
 

@@ -59,8 +59,8 @@ class Threads:
         self._threads = [
             threading.Thread(target=self._run, args=(n,), daemon=True) for n in range(number)
         ]
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
 
     def _run(self, number: int) -> None:
         self._together.wait()
@@ -71,9 +71,9 @@ class Threads:
 
     def join(self, seconds: float = 120) -> None:
         deadline_s = time.monotonic() + seconds
-        for each in self._threads:
-            each.join(max(0.0, deadline_s - time.monotonic()))
-            assert not each.is_alive(), "a thread did not end in time"
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+            assert not thread.is_alive(), "a thread did not end in time"
         if self._raised:
             raise self._raised[0]
 
@@ -111,37 +111,37 @@ def test_threads_that_share_a_writer_write_each_record_once_and_read_each_once(
 ) -> None:
     connection = connected(topics, every_format)
     wishes = PLACEMENTS["bytes" if every_format == "bytes" else "other"][placement]
-    each = 60
+    per_thread = 60
     writer = ChannelWriter(connection, batch_records=7, **wishes)
 
     def write(number: int) -> None:
-        ids = range(number * each, (number + 1) * each)
-        for i in ids[: each // 2]:
+        ids = range(number * per_thread, (number + 1) * per_thread)
+        for i in ids[: per_thread // 2]:
             assert writer.write(made(every_format, [i])[0]) == 1
-        assert writer.write(made(every_format, ids[each // 2 :])) == each // 2
+        assert writer.write(made(every_format, ids[per_thread // 2 :])) == per_thread // 2
         if number % 4 == 0:
             writer.flush()
 
     in_threads(write)
     writer.close()
-    assert writer.accepted_records == THREADS * each
+    assert writer.accepted_records == THREADS * per_thread
 
-    found: list[int] = []
+    read_ids: list[int] = []
     with ChannelReader(connection, until="now") as reader:
 
         def read(number: int) -> None:
             if number % 3 == 0:
-                found.extend(id_of(record) for record in reader)
+                read_ids.extend(id_of(record) for record in reader)
             elif number % 3 == 1:
                 for batch in reader.batches():
-                    found.extend(map(id_of, batch.to_pylist()))
+                    read_ids.extend(map(id_of, batch.to_pylist()))
             else:
                 while not reader.finished:
-                    found.extend(map(id_of, reader.read(5, timeout=0.1)))
+                    read_ids.extend(map(id_of, reader.read(5, timeout=0.1)))
 
         in_threads(read)
         assert reader.finished
-    assert sorted(found) == list(range(THREADS * each))
+    assert sorted(read_ids) == list(range(THREADS * per_thread))
 
 
 @pytest.mark.long
@@ -152,7 +152,7 @@ def test_threads_that_seek_meanwhile_lose_no_record_of_other_partitions(
     connection = topics.connect("avro", partitions=2)
     with ChannelWriter(connection, partitioner=lambda record, _: record["id"] % 2) as writer:
         writer.write(readings(4000))
-    found: list[int] = []
+    ids: list[int] = []
     with ChannelReader(connection, until="now", share_connection=share_connection) as reader:
 
         def work(number: int) -> None:
@@ -161,11 +161,11 @@ def test_threads_that_seek_meanwhile_lose_no_record_of_other_partitions(
                     reader.seek({1: 1990})
                 return
             while not reader.finished:
-                found.extend(record["id"] for record in reader.read(50, timeout=0.1))
+                ids.extend(record["id"] for record in reader.read(50, timeout=0.1))
 
         in_threads(work, 8)
-        found.extend(record["id"] for record in reader)
-    times = Counter(found)
+        ids.extend(record["id"] for record in reader)
+    times = Counter(ids)
     assert {i for i in times if i % 2 == 0} == set(range(0, 4000, 2))
     assert {times[i] for i in range(0, 4000, 2)} == {1}
 
@@ -251,10 +251,10 @@ def test_every_thread_gets_a_failed_delivery_with_correct_counts(
             received.append(error)
 
     in_threads(write, 8)
-    failures = [each for each in received if isinstance(each, DeliveryFailed)]
+    failures = [error for error in received if isinstance(error, DeliveryFailed)]
     assert failures
     assert len(received) == 8
-    assert {each.written_records for each in failures} == {10}
+    assert {failure.written_records for failure in failures} == {10}
 
 
 @pytest.mark.long
@@ -266,8 +266,8 @@ def test_a_reader_that_waits_lets_other_threads_commit_seek_and_close(
         writer.write(readings(10))
         writer.flush()
         reader = channel.reader(group="g", index=0, size=1)
-        found = reader.read(10, timeout=None)
-        waiting = Threads(lambda _: found.extend(reader.read(10, timeout=None)), 1)
+        records = reader.read(10, timeout=None)
+        waiting = Threads(lambda _: records.extend(reader.read(10, timeout=None)), 1)
         iterating = Threads(lambda _: list(reader), 1)
         began_s = time.monotonic()
         reader.commit()
@@ -276,10 +276,10 @@ def test_a_reader_that_waits_lets_other_threads_commit_seek_and_close(
         assert reader.lag() == {0: 0}
         reader.close()
         assert time.monotonic() - began_s < 30
-        for each in (waiting, iterating):
+        for threads in (waiting, iterating):
             with pytest.raises(EndpointClosed):
-                each.join()
-        assert found == readings(10)
+                threads.join()
+        assert records == readings(10)
 
 
 @pytest.mark.long
@@ -291,8 +291,8 @@ def test_records_not_yet_returned_are_not_committed_by_another_thread(
         writer.write(readings(10))
         writer.flush()
         with channel.reader(group="g", index=0, size=1, on_corrupt="skip") as reader:
-            found = reader.read(4, timeout=None)
-            waiting = Threads(lambda _: found.extend(reader.read(20, timeout=None)), 1)
+            records = reader.read(4, timeout=None)
+            waiting = Threads(lambda _: records.extend(reader.read(20, timeout=None)), 1)
             # A message that is fetched after the records before it were taken.
             topics.produce(reader.connection.topic_name, 0, [b"none of ours"])
             until(lambda: reader.corrupt_messages == 1)
@@ -305,7 +305,7 @@ def test_records_not_yet_returned_are_not_committed_by_another_thread(
             waiting.join()
             reader.commit()
             assert reader.committed() == {0: Position(offset=25)}
-    assert found == readings(24)
+    assert records == readings(24)
 
 
 @pytest.mark.long
@@ -313,17 +313,17 @@ def test_commits_of_threads_do_not_go_back(new_channel: NewChannel) -> None:
     channel = new_channel(partitions=2)
     with channel.writer() as writer:
         writer.write(readings(400))
-    found: list[int] = []
+    ids: list[int] = []
     with channel.reader(group="g", index=0, size=1) as reader:
 
         def work(_: int) -> None:
             while not reader.finished:
-                found.extend(record["id"] for record in reader.read(5, timeout=0.1))
+                ids.extend(record["id"] for record in reader.read(5, timeout=0.1))
                 reader.commit()
 
         in_threads(work, 8)
         assert reader.committed() == reader.position()
-    assert sorted(found) == list(range(400))
+    assert sorted(ids) == list(range(400))
 
 
 @pytest.mark.sample
@@ -334,7 +334,7 @@ def test_dynamic_members_shared_by_threads_release_partitions(
     channel = new_channel(partitions=4)
     with channel.writer(batch_records=10) as writer:
         writer.write(readings(3000))
-    found: list[int] = []
+    ids: list[int] = []
     lock = threading.Lock()
     with (
         channel.reader(group="d", dynamic=True, on_revoke=lambda _: first.commit()) as first,
@@ -346,15 +346,15 @@ def test_dynamic_members_shared_by_threads_release_partitions(
             if number < 4:
                 for record in reader:
                     with lock:
-                        found.append(record["id"])
+                        ids.append(record["id"])
             # A member that stopped reading releases nothing, so the other may wait for it.
             while not (first.finished and second.finished):
                 records = reader.read(7, timeout=0.1)
                 with lock:
-                    found.extend(record["id"] for record in records)
+                    ids.extend(record["id"] for record in records)
 
         in_threads(read, 8)
-    assert sorted(found) == list(range(3000))
+    assert sorted(ids) == list(range(3000))
 
 
 @pytest.mark.long
@@ -364,10 +364,10 @@ def test_threads_share_the_ports_of_a_job(new_channel: NewChannel) -> None:
         in_threads(lambda number: port.write(readings(20, 20 * number)), 16)
         port.flush()
     for channel in channels:
-        found: list[int] = []
+        ids: list[int] = []
         with InputPort(channel) as inputs:
-            in_threads(lambda _: found.extend(r["id"] for r in inputs), 16)  # noqa: B023
-        assert sorted(found) == list(range(320))
+            in_threads(lambda _: ids.extend(r["id"] for r in inputs), 16)  # noqa: B023
+        assert sorted(ids) == list(range(320))
 
 
 def test_the_fair_lock_serves_urgent_requests_first_then_in_order() -> None:
@@ -386,8 +386,8 @@ def test_the_fair_lock_serves_urgent_requests_first_then_in_order() -> None:
             asked.append(ask(name, urgent=name.endswith("!")))
             until(lambda: lock.waiting == number)  # noqa: B023
         assert lock.urgently_contended
-    for each in asked:
-        each.join()
+    for threads in asked:
+        threads.join()
     assert order == ["c!", "d!", "a", "b"]
     assert not lock.contended
 
