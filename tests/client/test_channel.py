@@ -71,10 +71,10 @@ def test_each_reader_gets_old_and_new_records_in_its_schema(
     assert new.schema.definition == new.refresh().schemas()[-1].definition
     write(new, Second(2, "north"))
     write(old, First(3))
-    assert [(each.version, each.id > 0) for each in new.schemas()] == [(1, True), (2, True)]
+    assert [(schema.version, schema.id > 0) for schema in new.schemas()] == [(1, True), (2, True)]
     assert read(old) == [{"id": 1}, {"id": 2}, {"id": 3}]
     expected = [(1, "unknown"), (2, "north"), (3, "unknown")]
-    assert [(each["id"], each["station"]) for each in read(gateway.channel(name))] == expected
+    assert [(record["id"], record["station"]) for record in read(gateway.channel(name))] == expected
     assert gateway.channel(name, First).schema == old.schema
 
 
@@ -100,7 +100,7 @@ def test_a_schema_that_cannot_read_stored_records_is_refused_with_the_rule(
     with pytest.raises(Conflict, match="'station' is read but not written") as raised:
         channel.update(schema=Needy)
     assert raised.value.code == "schema_incompatible"
-    assert [each["pointer"] for each in raised.value.errors] == ["/spec/schema"]
+    assert [error["pointer"] for error in raised.value.errors] == ["/spec/schema"]
     channel.update(schema=Needy, compatibility="none")
     assert (channel.compatibility, channel.generation) == ("none", 2)
     with pytest.raises(InvalidRequest):
@@ -155,9 +155,9 @@ def test_the_topic_of_a_deleted_channel_is_adopted_with_its_records(
     again = gateway.channel(f"{name}-again", topic=kept)
     assert again.adopted
     assert (again.format, again.status.topic.name) == (each_format, kept)
-    assert [each.version for each in again.schemas()] == [1, 2]
+    assert [schema.version for schema in again.schemas()] == [1, 2]
     write(again, Second(3, "south"))
-    stations = [(each["id"], each["station"]) for each in read(again)]
+    stations = [(record["id"], record["station"]) for record in read(again)]
     assert stations == [(1, "unknown"), (2, "north"), (3, "south")]
     again.delete()
     third = gateway.channel(name, topic=kept)

@@ -42,10 +42,10 @@ def written(channel: Channel, count: int = 10) -> Channel:
 def test_a_reader_of_a_closed_channel_reads_and_commits(new_channel: NewChannel) -> None:
     channel = written(new_channel())
     with channel.reader(group="delays") as reader:
-        found = reader.read(4, timeout=None)
+        records = reader.read(4, timeout=None)
         channel.close()
-        found += list(reader)
-        assert found == readings(10)
+        records += list(reader)
+        assert records == readings(10)
         reader.commit()
         assert reader.committed() == reader.position()
 
@@ -113,7 +113,7 @@ def test_a_reader_does_not_commit_to_a_recreated_channel(
             with contextlib.suppress(*GONE):
                 writer.close()
         assert other.committed("delays") == {}
-        assert [each.role for each in other.endpoints()] == ["writer"]
+        assert [endpoint.role for endpoint in other.endpoints()] == ["writer"]
         with other.reader(group="delays") as reader:
             assert list(reader) == readings(10)
 
@@ -129,7 +129,7 @@ def test_a_superseded_writer_is_fenced_and_does_not_end_its_successor(
             again_and_again(lambda: old.write(readings(1)))
         with pytest.raises(Fenced):
             old.close()
-        states = [(each.id, each.state) for each in channel.endpoints()]
+        states = [(endpoint.id, endpoint.state) for endpoint in channel.endpoints()]
         assert states == [(new.endpoint_id, "opened")]
 
 
@@ -151,7 +151,7 @@ def test_records_in_a_topic_that_was_created_again_are_not_acknowledged(
         getattr(writer, method)()
     with contextlib.suppress(TopicGone):
         writer.close()
-    assert [each.state for each in channel.endpoints()] == ["error"]
+    assert [endpoint.state for endpoint in channel.endpoints()] == ["error"]
     if delivery == "exactly_once":
         assert "commit" not in [event.kind for event in channel.commits().events]
 

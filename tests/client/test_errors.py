@@ -42,9 +42,9 @@ from sluiceway_gateway.core.kafka.client import rejection
 from sluiceway_gateway.core.kafka.model import Cause
 
 TREE = [
-    each
-    for _, each in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(each, SluicewayError)
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, SluicewayError)
 ]
 
 
@@ -53,7 +53,7 @@ def test_every_exception_is_in_the_documented_tree_with_a_unique_code(
     kind: type[SluicewayError],
 ) -> None:
     assert f" {kind.__name__}" in (errors.__doc__ or "")
-    assert [each for each in TREE if each.code == kind.code] == [kind]
+    assert [other for other in TREE if other.code == kind.code] == [kind]
     assert kind.__doc__
 
 
@@ -106,7 +106,7 @@ def test_an_error_is_final_if_no_repetition_can_succeed(error: SluicewayError, f
 
 
 def test_every_code_of_the_gateway_has_an_exception() -> None:
-    answered = {each.code for each in error_codes()}
+    answered = {error_code.code for error_code in error_codes()}
     assert answered <= BY_CODE.keys()
 
 
@@ -210,9 +210,9 @@ def test_an_interrupt_within_a_callback_is_the_handlers_exception(
     def poll() -> None:
         raise SystemError("poll returned a result with an exception set") from interrupt
 
-    with pytest.raises(raised) as found:
+    with pytest.raises(raised) as caught:
         run_callbacks(poll)
-    assert interrupt is None or found.value is interrupt
+    assert interrupt is None or caught.value is interrupt
 
 
 def test_an_interrupt_that_a_client_keeps_holds_no_objects_of_its_frames() -> None:

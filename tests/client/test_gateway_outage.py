@@ -128,16 +128,16 @@ def test_reading_and_writing_continue_during_an_outage_and_commits_catch_up(
             beats: queue.Queue[object] = queue.Queue()
             waiting.on_status(beats.put)
             beats.get(timeout=60)
-            until(lambda: [each.health for each in channel.endpoints()] == ["healthy"] * 3)
-        assert {each.state for each in channel.endpoints()} == {"closed"}
-        for each in channel.endpoints():
-            path = f"{fragile.url}/v1/channels/{channel.name}/endpoints/{each.id}"
+            until(lambda: [endpoint.health for endpoint in channel.endpoints()] == ["healthy"] * 3)
+        assert {endpoint.state for endpoint in channel.endpoints()} == {"closed"}
+        for endpoint in channel.endpoints():
+            path = f"{fragile.url}/v1/channels/{channel.name}/endpoints/{endpoint.id}"
             assert "lost" not in [event["health"] for event in httpx.get(path).json()["events"]]
     reported = [
-        each.message for each in caplog.records if each.name == "sluiceway.endpoint.heartbeat"
+        record.message for record in caplog.records if record.name == "sluiceway.endpoint.heartbeat"
     ]
-    assert any("Reading and writing continue" in each for each in reported)
-    assert any("accepts heartbeats again" in each for each in reported)
+    assert any("Reading and writing continue" in message for message in reported)
+    assert any("accepts heartbeats again" in message for message in reported)
 
 
 def test_a_reader_that_needs_the_gateway_to_end_raises_after_the_grace_period(
@@ -190,8 +190,8 @@ class RestorableGateway:
     def restore(self) -> None:
         """Stop, replace the database by its backup, and start again."""
         self._gateway.stop()
-        for each in self._live.parent.glob("gateway.db*"):
-            each.unlink()
+        for file in self._live.parent.glob("gateway.db*"):
+            file.unlink()
         shutil.copy(self._backup, self._live)
         self._gateway.start()
 
@@ -201,8 +201,8 @@ class RestorableGateway:
 
 @pytest.fixture
 def restorable(kafka: SharedKafka, tmp_path: Path) -> Iterator[RestorableGateway]:
-    with closing(RestorableGateway(kafka, tmp_path)) as found:
-        yield found
+    with closing(RestorableGateway(kafka, tmp_path)) as restorable:
+        yield restorable
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def new_channel(gateway: Gateway, name: str, **options: Any) -> Channel:
 
 
 def ids(records: Any) -> list[int]:
-    return [each["id"] for each in records]
+    return [record["id"] for record in records]
 
 
 def keep_writing(writer: ChannelWriter) -> NoReturn:
@@ -253,9 +253,9 @@ def test_readers_and_writers_notice_that_their_commits_are_missing(
             other.write(readings(10, first))
             other.flush()
 
-    for each in (reader, idle):
+    for endpoint in (reader, idle):
         with pytest.raises(Conflict, match="does not know the commit 2") as caught:
-            each.read(1, timeout=None)
+            endpoint.read(1, timeout=None)
         assert (caught.value.code, caught.value.retriable) == ("ledger_restored", False)
     with pytest.raises(Conflict, match="does not have the commit 2") as caught:
         keep_writing(writer)
@@ -267,8 +267,8 @@ def test_readers_and_writers_notice_that_their_commits_are_missing(
         producer.flush(30)
     with pytest.raises(KafkaException, match="does not have the commit 1"):
         producer.close()
-    for each in (reader, idle, writer):
-        each.close()
+    for endpoint in (reader, idle, writer):
+        endpoint.close()
     with channel.reader(group="g", until="now") as again:
         assert ids(again) == [*range(100, 120)]
     with channel.writer() as again:
@@ -331,8 +331,8 @@ def test_readers_and_writers_of_the_backup_continue_and_later_ones_are_closed(
         keep_writing(later[0])
     with pytest.raises((EndpointClosed, GatewayError), match="was restored to an earlier state"):
         later[1].read(100, timeout=None)
-    for each in (writer, reader, later[1]):
-        each.close()
+    for endpoint in (writer, reader, later[1]):
+        endpoint.close()
 
 
 @pytest.mark.long

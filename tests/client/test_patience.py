@@ -89,8 +89,8 @@ def test_writers_readers_and_ports_have_their_own_patience(new_channel: NewChann
         InputPort(channel, patience_s=8, until="now", group="g"),
         channel.writer(group="usual"),
     ):
-        found = sorted(each.patience_s or 0 for each in channel.endpoints())
-        assert found == [5, 6.5, 7, 8, 3600]
+        patiences_s = sorted(endpoint.patience_s or 0 for endpoint in channel.endpoints())
+        assert patiences_s == [5, 6.5, 7, 8, 3600]
 
 
 def test_a_patience_outside_the_bounds_is_refused_with_the_bounds(new_channel: NewChannel) -> None:
@@ -168,8 +168,8 @@ def test_session_timeout_and_heartbeat_interval_stay_within_the_channels_bounds(
         one = consumer(**config)
         one.subscribe([name])
         poll_until(partial(one.assignment), one)
-        (member,) = (each for each in gateway.channel(name).endpoints() if each.lives)
+        (member,) = (endpoint for endpoint in gateway.channel(name).endpoints() if endpoint.lives)
         assert member.patience_s == patience_s
         one.close()
-    (warning,) = (each for each in caplog.records if each.name == "sluiceway.confluent")
+    (warning,) = (record for record in caplog.records if record.name == "sluiceway.confluent")
     assert "session.timeout.ms is 45000, but the channel's limit is 9000" in warning.getMessage()

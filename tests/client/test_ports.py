@@ -42,7 +42,7 @@ def held(channel: Channel) -> list[dict[str, Any]]:
 
 
 def states(channel: Channel) -> list[str]:
-    return [each.state for each in channel.endpoints() if each.role == "writer"]
+    return [endpoint.state for endpoint in channel.endpoints() if endpoint.role == "writer"]
 
 
 def write(channel: Channel, count: int, first: int = 0, **place: Any) -> None:
@@ -55,10 +55,10 @@ def test_every_channel_of_an_output_port_gets_every_record(pair: tuple[Channel, 
         assert port.write(readings(50)) == 50
         assert port.write(iter(readings(50, 50))) == 50
         port.flush()
-        assert list(port.writers) == [each.name for each in pair]
-    for each in pair:
-        assert held(each) == readings(100)
-        assert states(each) == ["closed"]
+        assert list(port.writers) == [channel.name for channel in pair]
+    for channel in pair:
+        assert held(channel) == readings(100)
+        assert states(channel) == ["closed"]
 
 
 @dataclass
@@ -77,11 +77,14 @@ def test_records_validated_once_are_written_unchanged_to_all_channels(gateway_ur
     ]
     with Gateway(gateway_url) as gateway:
         name = f"fares-{uuid.uuid4().hex[:8]}"
-        pair = [gateway.channel(f"{name}-{each}", Fare, format=each) for each in ("avro", "arrow")]
+        pair = [
+            gateway.channel(f"{name}-{format_}", Fare, format=format_)
+            for format_ in ("avro", "arrow")
+        ]
         with OutputPort(pair) as port:
             port.write(fares)
-        for each in pair:
-            assert [Fare(**record) for record in each.reader()] == fares
+        for channel in pair:
+            assert [Fare(**record) for record in channel.reader()] == fares
 
 
 def test_an_interrupt_of_an_abort_leaves_no_writer_of_a_port_open(
@@ -159,7 +162,7 @@ def test_leaving_a_port_by_an_exception_fails_all_of_its_writers(
     with suppress(ZeroDivisionError), OutputPort(pair) as port:
         port.write(readings(5))
         raise ZeroDivisionError
-    assert [states(each) for each in pair] == [["error"], ["error"]]
+    assert [states(channel) for channel in pair] == [["error"], ["error"]]
 
 
 def test_an_output_port_waits_for_its_readers(channel: Channel) -> None:
