@@ -23,14 +23,14 @@ _numbers = itertools.count(1)
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Ignore warnings of PySpark: unclosed sockets, and on 4.3 a newer pandas."""
-    known = (
+    warning_filters = (
         "ignore:unclosed <socket:ResourceWarning",
         "ignore:PySpark does not yet fully support pandas:FutureWarning",
     )
     for item in items:
         if item.nodeid.startswith("tests/client/spark/"):
-            for each in known:
-                item.add_marker(pytest.mark.filterwarnings(each))
+            for warning_filter in warning_filters:
+                item.add_marker(pytest.mark.filterwarnings(warning_filter))
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -182,7 +182,7 @@ def test_of_two_at_least_once_writes_with_one_group_the_earlier_one_fails(
     second.write(range(3, 6))
 
     assert "groups of their own" in caught.value.__notes__[0]
-    assert [each.state for each in channel.endpoints()] == ["closed"]
+    assert [endpoint.state for endpoint in channel.endpoints()] == ["closed"]
 
 
 def test_a_failed_job_leaves_no_batch_open_and_its_late_tasks_are_refused(
@@ -216,9 +216,9 @@ def test_a_job_in_foreach_batch_needs_a_key(
     start: Start, channel: Channel, ledger: LedgerView
 ) -> None:
     properties = micro_batch("a", 7)
-    for given in (properties, {"streaming.sql.batchId": "7"}):
+    for local_properties in (properties, {"streaming.sql.batchId": "7"}):
         with pytest.raises(OptionError, match=r"in foreachBatch.*batchKey"):
-            start().attempt(0, range(3), **given)
+            start().attempt(0, range(3), **local_properties)
 
     assert messages_of(channel.connection("read")) == []
     job = start(batchKey="counts-7")

@@ -35,10 +35,10 @@ def test_jobs_read_what_is_committed(spark: SparkSession, channel: Channel) -> N
     reads = spark.read.format("channel")
 
     with open_batch(channel):
-        found = {row.id for row in reads.load(channel.name).collect()}
+        ids = {row.id for row in reads.load(channel.name).collect()}
         then = reads.option("snapshot", str(number)).load(channel.name).count()
 
-    assert found == set(range(8))
+    assert ids == set(range(8))
     assert then == 5
 
 

@@ -64,7 +64,7 @@ def abort(channel: Channel, *ids: int, partition: int = 0) -> None:
         channel.writer(partition=partition) as writer,
         writer.batch("aborted"),
     ):
-        writer.write([{"id": each, "s": None} for each in ids])
+        writer.write([{"id": row_id, "s": None} for row_id in ids])
         writer.flush()
         raise ZeroDivisionError
 
@@ -99,10 +99,10 @@ class Query:
         """Plan and read a micro-batch, and return its ids."""
         splits = pickle.loads(pickle.dumps(self.reader.partitions(start, end)))  # noqa: S301
         return [
-            each
+            row_id
             for split in splits
             for batch in self.reader.read(split)
-            for each in batch.column("id").to_pylist()
+            for row_id in batch.column("id").to_pylist()
         ]
 
 
@@ -145,7 +145,7 @@ def test_a_stream_reads_committed_records_up_to_stable(
     until(lambda: offsets(query.end())[0] == 8)
     third = query.end()
 
-    assert [offsets(each) for each in (start, first, second, third)] == [
+    assert [offsets(offset) for offset in (start, first, second, third)] == [
         {0: 0, 1: 0},
         {0: 3, 1: 0},
         {0: 3, 1: 1},
@@ -294,7 +294,7 @@ def test_before_spark_4_2_the_first_batch_waits_and_later_ones_do_not(
     reader.stop()
 
     assert first == again == {0: 3, 1: 0}
-    (warning,) = [each for each in caplog.messages if "'slow'" in each]
+    (warning,) = [message for message in caplog.messages if "'slow'" in message]
     assert "They are read by a later batch, or by the next run of the query" in warning
 
 

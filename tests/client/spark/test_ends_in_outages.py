@@ -87,7 +87,11 @@ def end_in_an_outage(
 
 
 def writers(channel: Channel) -> list[tuple[str, str | None]]:
-    return [(each.state, each.cause) for each in channel.endpoints() if each.role == "writer"]
+    return [
+        (endpoint.state, endpoint.cause)
+        for endpoint in channel.endpoints()
+        if endpoint.role == "writer"
+    ]
 
 
 def test_the_end_of_a_write_that_met_an_outage_is_reported_after_it(

@@ -123,7 +123,7 @@ def records() -> list[dict[str, Any]]:
     names = list(TYPES)
 
     def record(number: int, absent: set[str]) -> dict[str, Any]:
-        values = {name: found[number % len(found)] for name, (_, found) in TYPES.items()}
+        values = {name: samples[number % len(samples)] for name, (_, samples) in TYPES.items()}
         return (
             {"row": number}
             | {name: None if name in absent else value for name, value in values.items()}

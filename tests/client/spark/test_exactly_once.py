@@ -126,8 +126,8 @@ def test_foreach_batch_writes_each_batch_once_by_its_key(
         del number
         save(batch, sink)
 
-    def run(each: Callable[[DataFrame, int], None], checkpoint: str) -> None:
-        writer = frame.writeStream.foreachBatch(each)
+    def run(function: Callable[[DataFrame, int], None], checkpoint: str) -> None:
+        writer = frame.writeStream.foreachBatch(function)
         writer = writer.option("checkpointLocation", str(tmp_path / checkpoint))
         assert writer.trigger(availableNow=True).start().awaitTermination(TIMEOUT_S)
 
@@ -242,7 +242,7 @@ def test_the_driver_holds_batches_that_take_longer_than_their_leases(
     def are_old() -> bool:
         """Whether the batches of both are older than a lease and its reaper."""
         open_ = ledger.calls.commits(sink.name).open
-        return len(open_) == 2 and all(datetime.now(UTC) - each.since > AGE for each in open_)
+        return len(open_) == 2 and all(datetime.now(UTC) - batch.since > AGE for batch in open_)
 
     def watch() -> None:
         try:

@@ -128,7 +128,7 @@ def test_the_session_knows_a_job_by_its_endpoint(
     part = write("batch", True).attempt(iter([range(3)])).part
 
     assert part is not None
-    assert [each.id for each in channel.endpoints()] == [part.request.instance]
+    assert [endpoint.id for endpoint in channel.endpoints()] == [part.request.instance]
 
 
 def kept(
@@ -324,7 +324,7 @@ def test_the_start_and_end_of_a_query_that_are_refused_for_a_time_are_reported(
         until(lambda: len(script.requests) > requests)
     assert not application.queries.all_ended
     until(lambda: application.report() and application.queries.all_ended)
-    assert [(each.state, each.cause) for each in channel.endpoints()] == [end]
+    assert [(endpoint.state, endpoint.cause) for endpoint in channel.endpoints()] == [end]
 
 
 def test_renewals_do_not_wait_for_spark(application: Application, spark: SparkParts) -> None:
@@ -357,7 +357,7 @@ def test_the_last_ends_are_reported_after_earlier_ones_that_take_long(
     response = partial(kept, *endpoints, name=channel.name, uid=channel.uid)
 
     def states() -> list[tuple[str, str, str | None]]:
-        return sorted((each.role, each.state, each.cause) for each in channel.endpoints())
+        return sorted((listed.role, listed.state, listed.cause) for listed in channel.endpoints())
 
     application.on_response(response())
     with relay.stalled() as held:

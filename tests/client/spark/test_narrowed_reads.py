@@ -77,7 +77,9 @@ def test_the_filters_of_one_query_do_not_narrow_others(
     spark.conf.set(PUSHDOWN, pushdown)
     try:
         frame = load(spark, name, includeMetadata="true")
-        first, second = (frame.where(f"_metadata.partition = {each}") for each in range(2))
+        first, second = (
+            frame.where(f"_metadata.partition = {partition}") for partition in range(2)
+        )
 
         assert ids(first.union(second)) == [*range(8)]
         assert ids(second) == [5, 6, 7]

@@ -32,10 +32,12 @@ def ranges(
     at_time: Mapping[int, Mapping[int, int]] | None = None,
     removed: Mapping[int, OffsetOutOfRange] | None = None,
 ) -> list[tuple[int, int, int]]:
-    found = resolve_ranges(
+    resolved = resolve_ranges(
         starting, ending, MARKS, (at_time or {}).__getitem__, raise_loss, removed=removed or {}
     )
-    return [(each.partition, each.start, each.end) for each in found]
+    return [
+        (offset_range.partition, offset_range.start, offset_range.end) for offset_range in resolved
+    ]
 
 
 def test_the_default_bounds_read_all_retained_messages() -> None:

@@ -37,12 +37,12 @@ class Planned:
     splits: Sequence[InputPartition]
 
     def ids(self, partition: int) -> list[int]:
-        found: list[int] = []
+        row_ids: list[int] = []
         for split in self.splits:
             if split.value.offsets.partition == partition:
                 for batch in self.reader.read(split):
-                    found += batch.column("id").to_pylist()
-        return found
+                    row_ids += batch.column("id").to_pylist()
+        return row_ids
 
 
 def batch(source: RefreshableConnection) -> Planned:

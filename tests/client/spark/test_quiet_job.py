@@ -18,5 +18,5 @@ def test_a_job_that_creates_its_channels_logs_no_warnings_about_them(
     variables = spark_environment(tmp_path)
     job = run_script(JOB, gateway_url, name, str(tmp_path), cwd=tmp_path, **variables)
     # Those of a gateway that answers late are no warnings about channels.
-    lines = [each for each in job.stderr.splitlines() if not each.startswith("heartbeats fail: ")]
+    lines = [line for line in job.stderr.splitlines() if not line.startswith("heartbeats fail: ")]
     assert [line for line in lines if ABOUT_CHANNELS.search(line)] == []

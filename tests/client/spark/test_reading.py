@@ -46,7 +46,7 @@ def read(connection: Connection, **options: str) -> list[list[int]]:
     """Return the ids that each task reads."""
     made = reader(connection, **options)
     return [
-        [each for batch in made.read(split) for each in batch.column("id").to_pylist()]
+        [row_id for batch in made.read(split) for row_id in batch.column("id").to_pylist()]
         for split in made.partitions()
     ]
 
@@ -74,9 +74,9 @@ def test_long_partitions_are_split_without_loss_or_duplicates(channel: Channel) 
         [*range(33, 66)],
         [*range(66, 100)],
     ]
-    assert [
-        len(each) for each in read(channel.connection("read"), maxrecordsperpartition="40")
-    ] == [*(33, 33, 34)]
+    assert [len(ids) for ids in read(channel.connection("read"), maxrecordsperpartition="40")] == [
+        *(33, 33, 34)
+    ]
 
 
 def test_only_the_given_offsets_are_read(channel: Channel) -> None:

@@ -122,5 +122,5 @@ def test_a_channel_of_bytes_is_a_binary_column(
         assert [(field.name, field.dataType.simpleString()) for field in back.schema] == [
             ("value", "binary")
         ]
-        found = {None if row.value is None else bytes(row.value) for row in back.collect()}
-        assert found == {b"by hand", None, b"by Spark"}
+        values = {None if row.value is None else bytes(row.value) for row in back.collect()}
+        assert values == {b"by hand", None, b"by Spark"}

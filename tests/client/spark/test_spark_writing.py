@@ -62,11 +62,11 @@ def test_records_with_equal_keys_go_to_one_partition(channel: Channel) -> None:
     rows = [batch(*range(20)), batch(*range(20))]
     writer(channel.connection("write"), key="id").write(iter(rows))
 
-    found = ids_in(channel)
+    ids_by_partition = ids_in(channel)
 
-    assert len(found) == 3
+    assert len(ids_by_partition) == 3
     assert sorted(all_ids(channel)) == sorted([*range(20)] * 2)
-    assert sum(len(set(ids)) for ids in found.values()) == 20
+    assert sum(len(set(ids)) for ids in ids_by_partition.values()) == 20
 
 
 def test_keys_keep_their_partition_when_the_channel_grows(channel: Channel) -> None:
@@ -77,9 +77,9 @@ def test_keys_keep_their_partition_when_the_channel_grows(channel: Channel) -> N
 
     assert writer(channel.connection("write"), key="id").write(batches()).records == 80
 
-    found = ids_in(channel)
-    assert found.keys() == {0, 1, 2}
-    assert all(ids[: len(ids) // 2] * 2 == ids for ids in found.values())
+    ids_by_partition = ids_in(channel)
+    assert ids_by_partition.keys() == {0, 1, 2}
+    assert all(ids[: len(ids) // 2] * 2 == ids for ids in ids_by_partition.values())
 
 
 def test_keys_go_where_the_partitioner_of_the_channel_places_them(

@@ -33,10 +33,10 @@ def test_a_batch_advances_within_the_limit_and_the_end(
 ) -> None:
     end = {p: start.get(p, 0) + count for p, count in waiting.items()}
 
-    found = limit_batch(start, end, limit)
+    limited_end = limit_batch(start, end, limit)
 
-    taken = {p: found[p] - start.get(p, 0) for p in found}
-    assert found.keys() == end.keys()
+    taken = {p: limited_end[p] - start.get(p, 0) for p in limited_end}
+    assert limited_end.keys() == end.keys()
     assert all(0 <= taken[p] <= waiting[p] for p in taken)
     assert sum(taken.values()) == min(limit, sum(waiting.values()))
 

@@ -35,8 +35,8 @@ CONNECTION = Connection(
 def test_offsets_survive_a_checkpoint(offsets: dict[int, int]) -> None:
     stored = replace(AT, next_offsets=offsets)
 
-    for each in (stored, stored.as_query_start(), AT.as_end_after(stored.as_query_start())):
-        assert StreamOffset.parse(json.loads(json.dumps(each.to_json()))) == each
+    for offset in (stored, stored.as_query_start(), AT.as_end_after(stored.as_query_start())):
+        assert StreamOffset.parse(json.loads(json.dumps(offset.to_json()))) == offset
 
 
 def test_equal_offsets_have_equal_json() -> None:
@@ -66,8 +66,8 @@ def test_only_a_group_set_by_an_option_is_stored() -> None:
 
 def test_an_offset_without_new_records_keeps_the_commit_of_its_start() -> None:
     first, later = (
-        replace(AT, commit=KnownCommit(number=each, at=datetime(2026, 1, each, tzinfo=UTC)))
-        for each in (1, 2)
+        replace(AT, commit=KnownCommit(number=number, at=datetime(2026, 1, number, tzinfo=UTC)))
+        for number in (1, 2)
     )
     for start in (AT.as_query_start(), first):
         assert later.as_end_after(start).to_json() == start.to_json()

@@ -129,7 +129,7 @@ def test_a_running_query_survives_a_stalled_broker(
     with serving(app) as url, Gateway(url) as gateway:
         sluiceway.spark.register(spark, gateway=url)
         source, sink = (
-            gateway.channel(f"{name}-{each}", SCHEMA, partitions=2) for each in ("in", "out")
+            gateway.channel(f"{name}-{suffix}", SCHEMA, partitions=2) for suffix in ("in", "out")
         )
         fill(source, range(5))
         query = start(stream(spark, source), sink)
@@ -226,7 +226,7 @@ def test_a_batch_limit_is_applied_or_an_error_of_load_before_spark_4_2(
         return
     query = drain(stream(spark, source, maxOffsetsPerTrigger=4), sink)
 
-    assert [each["numInputRows"] for each in query.recentProgress][:3] == [4, 4, 2]
+    assert [progress["numInputRows"] for progress in query.recentProgress][:3] == [4, 4, 2]
     assert ids_in(sink) == {0: [*range(10)]}
 
 
@@ -238,10 +238,10 @@ def test_metadata_columns_have_headers_and_offsets(
     drain(stream(spark, source), sink)
     options = {"includeHeaders": "true", "includeMetadata": "true"}
 
-    found = spark.read.format("channel").options(**options).load(sink.name)
-    rows = found.orderBy("_metadata.offset").collect()
+    frame = spark.read.format("channel").options(**options).load(sink.name)
+    rows = frame.orderBy("_metadata.offset").collect()
 
-    assert found.columns == ["id", "s", "headers", "_metadata"]
+    assert frame.columns == ["id", "s", "headers", "_metadata"]
     assert [row.id for row in rows] == [0, 1, 2]
     assert [row.headers for row in rows] == [None] * 3
     assert [(row["_metadata"].partition, row["_metadata"].offset) for row in rows] == [

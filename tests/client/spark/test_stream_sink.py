@@ -62,7 +62,7 @@ def test_keys_go_to_the_same_partitions_as_with_a_python_writer(channel: Channel
     run(range(30), key="id")
     placed = ids_in(channel)
     with channel.writer(key="id") as writer:
-        writer.write([{"id": each, "s": ""} for each in range(30)])
+        writer.write([{"id": row_id, "s": ""} for row_id in range(30)])
 
     assert ids_in(channel) == {p: ids + ids for p, ids in placed.items()}
 

@@ -54,7 +54,7 @@ def response(status: str = "ok") -> Any:
 
 def reported(script: Script) -> list[Any]:
     return [
-        [(each["task"], each["state"], each["counters"]["records"]) for each in body["tasks"]]
+        [(entry["task"], entry["state"], entry["counters"]["records"]) for entry in body["tasks"]]
         for body in script.bodies
     ]
 
@@ -143,7 +143,7 @@ def test_tasks_are_not_reported_to_a_gateway_that_does_not_know_them(
     with reporting(task):
         reports[0].session.send(reports[1])
     assert len(script.requests) == 1
-    (line,) = [each for each in caplog.records if each.name.startswith("sluiceway.spark")]
+    (line,) = [record for record in caplog.records if record.name.startswith("sluiceway.spark")]
     assert "not reported to the gateway" in line.getMessage()
 
 

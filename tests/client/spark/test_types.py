@@ -113,9 +113,9 @@ def test_types_unknown_to_spark_are_converted() -> None:
     times = {"type": "array", "items": TIME}
     uuid = {"type": "map", "values": {"type": "string", "logicalType": "uuid"}}
 
-    given = struct_of(of_avro(FIXED, MILLIS, local, times, uuid, ENUM).arrow)
+    struct_type = struct_of(of_avro(FIXED, MILLIS, local, times, uuid, ENUM).arrow)
 
-    assert [field.dataType for field in given.fields] == [
+    assert [field.dataType for field in struct_type.fields] == [
         spark.BinaryType(),
         spark.TimestampType(),
         spark.TimestampNTZType(),

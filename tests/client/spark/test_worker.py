@@ -49,7 +49,7 @@ def test_the_longest_unused_of_many_clients_is_closed(pool: ClientPool[Client]) 
         with pool.borrow(key, Client) as client:
             clients.append(client)
     assert clients[-1] is clients[20]
-    assert [each.closed for each in clients[:40]] == [True] * 8 + [False] * 32
+    assert [pooled.closed for pooled in clients[:40]] == [True] * 8 + [False] * 32
     with pool.borrow("new", Client):
         pass
     assert clients[8].closed

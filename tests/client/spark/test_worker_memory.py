@@ -27,11 +27,11 @@ def test_workers_write_and_read_a_long_partition_in_bounded_memory(
     with watched_workers() as memory:
         frame.write.format("channel").mode("append").save(name)
         read = spark.read.format("channel").load(name)
-        found = read.select(
+        rows = read.select(
             sql.count("*").alias("rows"), sql.sum(sql.length("text")).alias("text")
         ).collect()
 
-    assert found == [Row(rows=ROWS, text=ROWS * TEXT_BYTES)]
+    assert rows == [Row(rows=ROWS, text=ROWS * TEXT_BYTES)]
     assert memory.workers
     # The whole worker, including earlier tasks.
     assert memory.peak_mb < MOST_MB
