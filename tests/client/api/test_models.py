@@ -156,13 +156,13 @@ def test_a_connection_can_be_pickled_and_shows_no_credentials() -> None:
 def test_a_connection_names_all_schemas_that_messages_may_have() -> None:
     response = changed(changed(CONNECTION, "schema", LATER), "schemas", [EARLIER, LATER])
     connection = parse(Connection, JsonNode(response))
-    assert [(each.id, each.version) for each in connection.schemas] == [(4, 1), (9, 2)]
+    assert [(schema.id, schema.version) for schema in connection.schemas] == [(4, 1), (9, 2)]
     assert (connection.schema_id, connection.schema_definition) == (9, LATER["definition"])
 
 
 def test_a_connection_of_an_older_gateway_has_its_one_schema() -> None:
     connection = parse(Connection, JsonNode(changed(CONNECTION, "schema", LATER)))
-    assert [(each.id, each.version) for each in connection.schemas] == [(9, 2)]
+    assert [(schema.id, schema.version) for schema in connection.schemas] == [(9, 2)]
     assert connection.schemas[0].definition == LATER["definition"]
 
 

@@ -74,7 +74,7 @@ def test_all_attempts_of_a_request_have_its_id(script: Script) -> None:
     control.channel("flights")
     ids = [headers["X-Request-Id"] for _, _, headers in script.requests]
     assert ids[0] == ids[1] != ids[2]
-    assert {len(each) for each in ids} == {32}
+    assert {len(request_id) for request_id in ids} == {32}
 
 
 def test_requests_of_a_forked_child_have_their_own_ids(script: Script) -> None:
@@ -95,10 +95,12 @@ def test_threads_that_share_request_ids_get_unique_ones() -> None:
     ids = request_ids()
     with ThreadPoolExecutor(8) as pool:
         made = [
-            each for part in pool.map(lambda _: list(islice(ids, 2000)), range(8)) for each in part
+            request_id
+            for part in pool.map(lambda _: list(islice(ids, 2000)), range(8))
+            for request_id in part
         ]
     assert len(set(made)) == 16_000
-    assert all(re.fullmatch("(?!0{32})[0-9a-f]{32}", each) for each in made)
+    assert all(re.fullmatch("(?!0{32})[0-9a-f]{32}", request_id) for request_id in made)
     assert next(request_ids())[:16] != made[0][:16]
 
 

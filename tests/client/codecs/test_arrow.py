@@ -209,8 +209,8 @@ def test_schema_and_dictionary_messages_are_rejected():
     batch = pa.record_batch({"x": pa.array(["a"]).dictionary_encode()})
     schema, dictionary, indices = stream_messages(batch)
     head = Envelope(schema_id=7, records=1).pack()
-    for found, expected in ((schema, "a schema"), (dictionary, "a dictionary")):
-        assert expected in reason(head + found.serialize().to_pybytes(), ids_codec())
+    for ipc_message, expected in ((schema, "a schema"), (dictionary, "a dictionary")):
+        assert expected in reason(head + ipc_message.serialize().to_pybytes(), ids_codec())
     assert "the schema has 1 in 3" in reason(
         head + indices.serialize().to_pybytes(), ids_codec("string")
     )

@@ -272,8 +272,8 @@ def test_one_odd_message_is_found_among_many_of_a_thousand_characters(odd):
 
     decoded = codec_.decode(values)
 
-    assert [each.index for each in decoded.corrupt] == [odd]
-    assert [row for each in decoded.batches for row in to_records(each)] == (
+    assert [corrupt.index for corrupt in decoded.corrupt] == [odd]
+    assert [row for decoded_batch in decoded.batches for row in to_records(decoded_batch)] == (
         rows[:odd] + rows[odd + 1 :]
     )
 

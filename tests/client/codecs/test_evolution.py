@@ -226,7 +226,9 @@ def witnesses(type_: Type) -> list[object]:
             # Of branches without a name, fastavro takes none with a named branch within.
             return [None, *((branch_name(item), value) for value in witnesses(item))]
         case Union(branches=branches):
-            return [(branch_name(each), value) for each in branches for value in witnesses(each)]
+            return [
+                (branch_name(branch), value) for branch in branches for value in witnesses(branch)
+            ]
         case Array(items=items):
             return [witnesses(items)]
         case Map(values=items):

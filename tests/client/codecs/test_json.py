@@ -411,7 +411,7 @@ def test_records_of_other_schemas_of_the_channel_are_never_skippable():
     # Texts that no schema can read need no request, and other messages one a second.
     junk = [b"x", None, b"{}"]
     for now_s[0], requests in ((0.9, 1), (1.0, 2), (1.9, 2)):
-        assert all(each.skippable for each in decoder.decode(junk).corrupt)
+        assert all(corrupt.skippable for corrupt in decoder.decode(junk).corrupt)
         assert len(looked_up) == requests
     now_s[0] = 9
     decoder.decode(junk[:2])

@@ -17,8 +17,8 @@ def test_a_value_of_a_union_is_read_as_its_own_branch_or_the_first_that_can_read
     reader = schema({"name": "a", "type": ["null", "bytes", "double", "long", place, wide]})
     rows = [1, "a", None, b"b", ("Point", {"x": 3}), ("Place", {"x": 4})]
     batch = one_batch([{"a": value} for value in rows], writer)
-    found = resolve(batch, writer, reader)
-    branches = [row["a"] for row in to_records(found, with_branches=True)]
+    resolved = resolve(batch, writer, reader)
+    branches = [row["a"] for row in to_records(resolved, with_branches=True)]
     assert same(
         [list(branch) if branch else branch for branch in branches],
         [

@@ -20,7 +20,9 @@ VALUES = st.lists(st.none() | st.binary(max_size=20))
 
 
 def schema(*types: object, name: str = "value") -> Schema:
-    fields = [{"name": f"{name}{number or ''}", "type": each} for number, each in enumerate(types)]
+    fields = [
+        {"name": f"{name}{number or ''}", "type": type_} for number, type_ in enumerate(types)
+    ]
     return Schema.parse({"type": "record", "name": "Mine", "fields": fields})
 
 
@@ -49,7 +51,7 @@ def test_a_tombstone_is_corrupt_unless_the_schema_is_nullable():
     decoded = codec("bytes", PRESENT, 7).decode([b"a", None, b""])
     assert [record["value"] for record in records(decoded)] == [b"a", b""]
     assert decoded.counts == [1, 0, 1]
-    assert [(each.index, each.skippable) for each in decoded.corrupt] == [(1, True)]
+    assert [(corrupt.index, corrupt.skippable) for corrupt in decoded.corrupt] == [(1, True)]
 
 
 def test_a_value_beyond_the_limit_is_reported():
@@ -81,10 +83,10 @@ def test_messages_of_all_schema_versions_are_decoded(kept, target, expected):
 
 
 def test_a_value_in_another_format_is_a_plain_value():
-    each = (b"\0\0\0\0\x63\x02", b"SLWA\x01")
+    messages = (b"\0\0\0\0\x63\x02", b"SLWA\x01")
     decoding = Decoder("bytes", NULLABLE, {7: NULLABLE}, look_up=lambda _: pytest.fail("asked"))
     for _ in range(2):
-        assert [record["value"] for record in records(decoding.decode(each))] == list(each)
+        assert [record["value"] for record in records(decoding.decode(messages))] == list(messages)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ OFTEN = {"statistics.interval.ms": 20}
 
 
 def test_topics_become_channels_and_offsets_those_of_the_group() -> None:
-    known = {"hi_offset": 90, "committed_offset": -1001, "consumer_lag": -1}
+    partition_statistics = {"hi_offset": 90, "committed_offset": -1001, "consumer_lag": -1}
     text = json.dumps(
         {
             "type": "consumer",
@@ -29,7 +29,7 @@ def test_topics_become_channels_and_offsets_those_of_the_group() -> None:
             "topics": {
                 "flights-1a2b": {
                     "topic": "flights-1a2b",
-                    "partitions": {str(p): dict(known) for p in (0, 1, 2, -1)},
+                    "partitions": {str(p): dict(partition_statistics) for p in (0, 1, 2, -1)},
                 },
                 "other": {"topic": "other", "partitions": {}},
             },

@@ -26,7 +26,7 @@ CHUNKS = [(1, [7, 9]), (0, [3])]
 def fetch(
     ids: list[int], counts: list[int] | None, positions: dict[int, Position] | None = None
 ) -> CompletedFetch:
-    batches = to_batches([{"id": each} for each in ids], SCHEMA)
+    batches = to_batches([{"id": reading_id} for reading_id in ids], SCHEMA)
     decoded = Decoded(batches=batches, counts=counts, corrupt=[])
     instances = Instances(Reading, SCHEMA, "readings")
     return CompletedFetch(CHUNKS, decoded, positions or {}, skip=False, instances=instances)
@@ -47,11 +47,11 @@ def test_an_invalid_record_is_named_after_those_before_it(
     ids: list[int], counts: list[int] | None, place: tuple[int, int, int], following: Position
 ) -> None:
     completed = fetch(ids, counts)
-    valid = min(ids.index(each) for each in ids if each < 0)
+    valid = min(ids.index(reading_id) for reading_id in ids if reading_id < 0)
     records: list[Any] = []
     if valid:
         records += completed.records()
-    assert records == [Reading(id=each) for each in ids[:valid]]
+    assert records == [Reading(id=reading_id) for reading_id in ids[:valid]]
     for _ in range(2):
         with pytest.raises(ValidationFailed, match="'id' is not valid for Reading") as raised:
             completed.records()

@@ -35,8 +35,8 @@ def test_a_broker_that_cannot_be_reached_is_named(listener: socket.socket) -> No
     port, gone = listener.getsockname()[1], closed_port()
     servers = f"127.0.0.1:{gone},127.0.0.1:{port}"
     assert unreachable_broker(servers, metadata(port), "t") is None
-    found = unreachable_broker(servers, metadata(port, gone), "t")
-    assert found == f"127.0.0.1:{gone} (Connection refused)"
+    broker = unreachable_broker(servers, metadata(port, gone), "t")
+    assert broker == f"127.0.0.1:{gone} (Connection refused)"
 
 
 def test_in_an_outage_of_all_brokers_nothing_is_found(listener: socket.socket) -> None:

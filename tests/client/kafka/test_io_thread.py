@@ -197,14 +197,14 @@ def test_many_waiting_readers_are_served_by_one_consumer(
     readers = [shared(connection, until=None, partitions=[p]) for p in range(8)]
     assert len(clients) == 1
     with ThreadPoolExecutor(8) as threads, ChannelWriter(connection) as writer:
-        waiting = [threads.submit(each.read, 3, None) for each in readers]
+        waiting = [threads.submit(reader.read, 3, None) for reader in readers]
         for round_ in range(3):
             writer.write(readings(8, 8 * round_))
             writer.flush()
         records = [record for result in waiting for record in result.result(30)]
     assert sorted(record["id"] for record in records) == list(range(24))
-    for each in readers:
-        each.close()
+    for reader in readers:
+        reader.close()
 
 
 def test_a_reader_moves_between_threads_while_others_close(topics: Topics, shared: Shared) -> None:

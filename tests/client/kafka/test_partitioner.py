@@ -158,8 +158,8 @@ def test_a_key_field_becomes_what_javas_serializers_make(
 
 
 def test_a_key_function_gives_str_bytes_int_or_none() -> None:
-    given: list[Any] = ["ä", b"\1", -1, None]
-    keys = place(key=lambda record: given[record["id"]]).assign(batch(*"abcd"), 0).keys
+    raw_keys: list[Any] = ["ä", b"\1", -1, None]
+    keys = place(key=lambda record: raw_keys[record["id"]]).assign(batch(*"abcd"), 0).keys
     assert keys == ["ä".encode(), b"\1", b"\xff" * 8, None]
 
 

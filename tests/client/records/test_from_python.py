@@ -56,7 +56,7 @@ def test_decimals_of_too_many_digits_are_refused(type_, value):
 )
 def test_decimals_that_fit_keep_their_value(type_, value):
     (batch,) = to_batches([{"x": Decimal(value)}, {"x": 7}], schema_of(type_))
-    assert [each["x"] for each in to_records(batch)] == [Decimal(value), Decimal(7)]
+    assert [record["x"] for record in to_records(batch)] == [Decimal(value), Decimal(7)]
 
 
 class Colour(enum.IntEnum):

@@ -47,12 +47,12 @@ def test_every_type_has_a_json_form() -> None:
 @given(with_rows())
 def test_json_gives_the_same_records_back(case) -> None:
     schema, rows = case
-    records = [each for batch in to_batches(rows, schema) for each in to_records(batch)]
+    records = [record for batch in to_batches(rows, schema) for record in to_records(batch)]
     text = json.dumps(json_value(records), allow_nan=False)
 
     again = records_from_json(json.loads(text), schema)
 
-    read = [each for batch in to_batches(again, schema) for each in to_records(batch)]
+    read = [record for batch in to_batches(again, schema) for record in to_records(batch)]
     assert same(read, records)
 
 

@@ -52,9 +52,9 @@ def test_accepted_records_convert_as_in_one_write_and_keep_to_their_size(given_r
             (batch,) = to_batches(record, schema)
             (value,) = codec("avro", schema, 7).encode(batch, limit_bytes=2**31).values.to_pylist()
             assert len(value) <= rows.size_bytes + 64
-    found = [row for batch in buffer.drain() for row in to_records(batch)]
+    read_rows = [row for batch in buffer.drain() for row in to_records(batch)]
     expected = [row for batch in to_batches(accepted, schema) for row in to_records(batch)]
-    assert same(found, expected)
+    assert same(read_rows, expected)
     assert buffer.drain() == []
 
 

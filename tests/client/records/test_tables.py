@@ -76,11 +76,11 @@ def values(array, type_):
     ],
 )
 def test_arrow_arrays_of_related_types_are_cast(array, type_, expected):
-    found = values(array, type_)
-    assert (str(found) if isinstance(expected, str) else found) == expected
+    cast_values = values(array, type_)
+    assert (str(cast_values) if isinstance(expected, str) else cast_values) == expected
     whole = pa.concat_arrays([array, array])
-    assert str(values(whole[len(array) :], type_)) == str(found)
-    assert str(values(whole[1:], type_)) == str((found + found)[1:])
+    assert str(values(whole[len(array) :], type_)) == str(cast_values)
+    assert str(values(whole[1:], type_)) == str((cast_values + cast_values)[1:])
 
 
 @pytest.mark.parametrize(

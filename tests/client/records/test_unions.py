@@ -196,9 +196,9 @@ def test_tables_and_dataframes_are_refused_for_a_union(inside):
     schema = schema_of({"type": "array", "items": union} if inside else union)
     path = r"x\[\]" if inside else "x"
     values = [[1]] if inside else [1]
-    for given in (pa.table({"x": values}), pd.DataFrame({"x": values})):
+    for table in (pa.table({"x": values}), pd.DataFrame({"x": values})):
         with pytest.raises(SchemaMismatch, match=f"{path}.* union .* write records"):
-            to_batches(given, schema)
+            to_batches(table, schema)
     batches = to_batches([{"x": values[0]}], schema)
     with pytest.raises(SchemaMismatch, match="write records"):
         to_batches(batches[0], schema)

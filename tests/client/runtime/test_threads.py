@@ -269,7 +269,7 @@ def test_a_signal_wakes_all_that_wait_and_stays_set_until_it_is_cleared() -> Non
     with ThreadPoolExecutor(3) as pool:
         waits = [pool.submit(woken.wait, 60) for _ in range(3)]
         woken.set()
-        assert [each.result(60) for each in waits] == [True] * 3
+        assert [wait.result(60) for wait in waits] == [True] * 3
     woken.set()
     assert woken.is_set()
     assert woken.wait(0)

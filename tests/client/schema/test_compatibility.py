@@ -214,9 +214,9 @@ def test_compatible_schemas_can_be_read(reader: Schema, writer: Schema) -> None:
 def test_each_broken_rule_is_reported_with_its_path_and_a_remedy(
     reader: Schema, writer: Schema, reasons: list[str]
 ) -> None:
-    found = incompatibilities(reader, writer)
-    assert len(found) == len(reasons)
-    for reason, sentence in zip(reasons, found, strict=True):
+    sentences = incompatibilities(reader, writer)
+    assert len(sentences) == len(reasons)
+    for reason, sentence in zip(reasons, sentences, strict=True):
         assert reason in sentence
         assert ": " in sentence
 
@@ -250,11 +250,11 @@ NEW = {**POINT, "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": "
 def test_every_branch_of_a_union_must_be_readable(
     reader: list[object], writer: list[object], reason: str | None
 ) -> None:
-    found = incompatibilities(nullable(*reader), nullable(*writer))
+    sentences = incompatibilities(nullable(*reader), nullable(*writer))
     if reason is None:
-        assert found == ()
+        assert sentences == ()
     else:
-        (sentence,) = found
+        (sentence,) = sentences
         assert reason in sentence
         assert "field 'a" in sentence
         assert ": " in sentence

@@ -96,8 +96,8 @@ def test_supported_types_keep_their_values(row, data):
     for format_ in ("avro", "arrow", "json"):
         codec_ = codec(format_, schema, 7)
         (read,) = codec_.decode(codec_.encode(batch, limit_bytes=2**31).values.to_pylist()).batches
-        ((found,),) = (record.values() for record in to_records(read))
-        assert found is None or type(found).__name__ == python
+        ((decoded_value,),) = (record.values() for record in to_records(read))
+        assert decoded_value is None or type(decoded_value).__name__ == python
 
 
 @pytest.mark.parametrize("kind", t.Kind)
@@ -162,14 +162,14 @@ def literal(source):
 
 @pytest.mark.parametrize(
     ("given_", "converted"),
-    [(each, code(row[1])[0]) for row in table("Converted types") for each in code(row[0])],
+    [(source, code(row[1])[0]) for row in table("Converted types") for source in code(row[0])],
 )
 def test_other_types_are_converted(given_, converted):
     assert str(of_python(given_).arrow.field("x").type) == converted
 
 
 @pytest.mark.parametrize(
-    "given_", [each for row in table("Unsupported types") for each in code(row[0])]
+    "given_", [source for row in table("Unsupported types") for source in code(row[0])]
 )
 def test_unsupported_types_are_rejected(given_):
     with pytest.raises(UnsupportedType, match=r"field 'x'.*; "):
