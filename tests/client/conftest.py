@@ -143,8 +143,8 @@ def consumer(site: Facade) -> Iterator[Callable[..., Consumer]]:
         return made[-1]
 
     yield make
-    for each in made:
-        each.close()
+    for made_consumer in made:
+        made_consumer.close()
 
 
 # Its writers stay attached until it is closed, and so add to each heartbeat.

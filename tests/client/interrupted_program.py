@@ -623,7 +623,7 @@ class Transactions(Work):
     def _at_end(self) -> bool:
         partitions = self.consumer.assignment()
         committed = self.consumer.committed(partitions)
-        ends = [self.consumer.get_watermark_offsets(each)[1] for each in partitions]  # type: ignore[index]
+        ends = [self.consumer.get_watermark_offsets(partition)[1] for partition in partitions]  # type: ignore[index]
         # The program may end before the consumer has its partitions.
         return len(partitions) == len(self.task.filled) and [at.offset for at in committed] == ends
 

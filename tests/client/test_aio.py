@@ -491,7 +491,9 @@ def test_counterparts_are_reported_in_the_loop(run: Run[None]) -> None:
             writer.on_status(present.put_nowait)
             writer.payload = {"step": 1}
             async with channel.reader() as reader:
-                while not any(each.id == reader.endpoint_id for each in await present.get()):
+                while not any(
+                    endpoint.id == reader.endpoint_id for endpoint in await present.get()
+                ):
                     pass
                 assert not reader.finish_requested
 
@@ -502,16 +504,16 @@ def test_channels_and_their_status_are_awaited(run: Run[None], gateway_url: str)
     async def work(channel: aio.Channel) -> None:
         async with aio.Gateway(gateway_url) as gateway:
             assert gateway.url == gateway_url
-            names = [each.name async for each in gateway.channels()]
+            names = [listed.name async for listed in gateway.channels()]
             assert channel.name in names
-            assert channel.name in {each.name for each in await gateway.report()}
+            assert channel.name in {summary.name for summary in await gateway.report()}
             assert await channel.refresh() is channel
             assert channel.partitions == 2
             async for report in channel.watch():
                 assert report.uid == channel.uid
                 break
             async for summaries in gateway.watch():
-                assert channel.name in {each.name for each in summaries}
+                assert channel.name in {summary.name for summary in summaries}
                 break
         with pytest.raises(SluicewayTimeout):
             await channel.wait_for(writers=1, timeout_s=0.1)

@@ -28,7 +28,7 @@ def test_writers_and_readers_continue_after_a_broker_restart(
             assert reader.read(10, timeout=60) == readings(10)
         # A client that requested offsets knows a leader epoch, and later refuses lower ones.
         askers = (writer, own, sharing)
-        assert [each.end_offsets() for each in askers] == [{0: 10}] * 3
+        assert [asker.end_offsets() for asker in askers] == [{0: 10}] * 3
         first.stop()
         with pytest.raises(ProcessLookupError):
             os.kill(first.pid, 0)
@@ -37,7 +37,7 @@ def test_writers_and_readers_continue_after_a_broker_restart(
             writer.write(readings(10, 10))
             writer.send_accumulated()
             writer.producer.flush()
-            assert [each.end_offsets() for each in askers] == [{0: 20}] * 3
+            assert [asker.end_offsets() for asker in askers] == [{0: 20}] * 3
             writer.flush()
             for reader in (own, sharing):
                 assert reader.read(10, timeout=60) == readings(10, 10)

@@ -36,7 +36,7 @@ def test_bytes_are_written_unchanged_and_foreign_messages_are_read(
     with gateway.channel(channel.name).reader(until="now", partitions=[1]) as reader:
         assert list(reader) == [{"value": b"by another"}, {"value": None}]
     with channel.reader(until="now", partitions=[0]) as reader:
-        assert [each for batch in reader.batches() for each in batch["value"].to_pylist()] == [
+        assert [value for batch in reader.batches() for value in batch["value"].to_pylist()] == [
             *VALUES,
             b"a column",
         ]

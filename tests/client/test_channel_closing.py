@@ -58,9 +58,9 @@ def test_an_endless_reader_ends_when_its_channel_closes(channel: Channel) -> Non
     with channel.reader(group="delays", until=None) as reader:
         write(channel, 10)
         channel.close()
-        found, deadline_s = 0, time.monotonic() + 180
-        while not (reader.finish_requested and found == 10):
-            found += len(reader.read(10, timeout=0.1))
+        count, deadline_s = 0, time.monotonic() + 180
+        while not (reader.finish_requested and count == 10):
+            count += len(reader.read(10, timeout=0.1))
             assert time.monotonic() < deadline_s
         reader.commit()
         channel.wait_until_closed(60)

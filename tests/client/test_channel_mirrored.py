@@ -49,7 +49,7 @@ def test_commits_show_in_kafkas_own_group_offsets(
         (row,) = described(kafka.bootstrap_servers, group)
         assert (row["GROUP"], row["TOPIC"]) == (group, channel.status.topic.name)
         reported = ("PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
-        assert [row[each] for each in reported] == ["0", "4", "10", "6"]
+        assert [row[column] for column in reported] == ["0", "4", "10", "6"]
     channel.update(mirrored=False)
     assert not channel.refresh().mirrored
 
@@ -61,9 +61,9 @@ def shown(tool: Consumer, channel: Channel, *, until: int) -> tuple[int, int]:
     while True:
         # A new broker has no topic for groups' offsets before the first commit.
         with contextlib.suppress(KafkaException):
-            (found,) = tool.committed([place], timeout=10)
-            if found.offset == until:
-                return found.offset, tool.get_watermark_offsets(place, timeout=10)[1]
+            (committed,) = tool.committed([place], timeout=10)
+            if committed.offset == until:
+                return committed.offset, tool.get_watermark_offsets(place, timeout=10)[1]
         assert time.monotonic() < deadline_s
 
 

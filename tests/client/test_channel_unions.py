@@ -60,8 +60,8 @@ def test_records_with_unions_are_written_and_read(create: Callable[..., Channel]
     channel = create()
     with channel.writer() as writer:
         assert writer.write(RECORDS) == 3
-        for each in RECORDS:
-            writer.write(each)
+        for record in RECORDS:
+            writer.write(record)
         with pytest.raises(InvalidRecord, match=r"field 'label': .* branches long, string; "):
             writer.write({"id": 4, "shape": Circle(1.0), "label": 0.5})
         with pytest.raises(

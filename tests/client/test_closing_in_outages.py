@@ -71,7 +71,11 @@ SILENT = (GatewayUnavailable, KafkaException)
 
 
 def writer_states(channel: Channel) -> list[tuple[str, str | None]]:
-    return [(each.state, each.cause) for each in channel.endpoints() if each.role == "writer"]
+    return [
+        (endpoint.state, endpoint.cause)
+        for endpoint in channel.endpoints()
+        if endpoint.role == "writer"
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -260,7 +264,7 @@ def test_a_failure_in_an_outage_is_reported_after_it(
     relay.restore()
     until(
         lambda: (
-            [(each.state, each.cause) for each in channel.endpoints()]
+            [(listed.state, listed.cause) for listed in channel.endpoints()]
             == [("error", "RuntimeError")]
         )
     )

@@ -21,10 +21,10 @@ def test_flush_commits_to_every_channel(new_channel: NewChannel) -> None:
     with OutputPort(channels, commit_every_s=600) as port:
         port.write(readings(10))
         port.flush()
-        assert [ids(each) for each in channels] == [list(range(10))] * 2
+        assert [ids(channel) for channel in channels] == [list(range(10))] * 2
         port.write(readings(5, 10))
-        assert [len(ids(each)) for each in channels] == [10, 10]
-    assert [len(ids(each)) for each in channels] == [15, 15]
+        assert [len(ids(channel)) for channel in channels] == [10, 10]
+    assert [len(ids(channel)) for channel in channels] == [15, 15]
 
 
 def test_leaving_by_an_exception_commits_nothing(new_channel: NewChannel) -> None:

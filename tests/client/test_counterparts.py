@@ -83,7 +83,7 @@ def test_heartbeats_do_not_wait_for_a_callback_which_then_gets_the_latest_state(
         reader.handle.heartbeat_now(60)
         assert len(words) == 1
         proceed.set()
-        until(lambda: [each.state for each in words[-1]] == ["closed"] * 2)
+        until(lambda: [endpoint.state for endpoint in words[-1]] == ["closed"] * 2)
     assert len(words) <= 3
 
 
@@ -110,11 +110,11 @@ def test_waiting_ends_when_all_have_attached(channel: Channel) -> None:
         waiting = threads.submit(channel.wait_for, writers=1, readers=1, timeout_s=60)
         with channel.reader(group="delays", until=None), channel.writer() as writer:
             present = waiting.result(60)
-            assert {each.role for each in present} == {"reader", "writer"}
+            assert {endpoint.role for endpoint in present} == {"reader", "writer"}
             waiting = threads.submit(channel.wait_for, writers=1, state="closed", timeout_s=60)
             writer.write(readings(5))
             writer.close()
-            assert {each.state for each in waiting.result(60)} >= {"closed"}
+            assert {endpoint.state for endpoint in waiting.result(60)} >= {"closed"}
 
 
 @pytest.mark.long

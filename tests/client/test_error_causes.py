@@ -221,7 +221,7 @@ def test_the_cause_of_an_incompatible_schema_is_the_message() -> None:
 
 
 def shows(text: str) -> bool:
-    return any(each in text for each in SECRETS)
+    return any(secret in text for secret in SECRETS)
 
 
 # Failures of each kind of endpoint, by a record or by the code around it.

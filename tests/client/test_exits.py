@@ -51,7 +51,11 @@ def write_and_exit(kind: str, url: str, channel: Channel, code: object) -> None:
 
 
 def ends(channel: Channel) -> list[tuple[str, str | None]]:
-    return [(each.state, each.cause) for each in channel.endpoints() if each.role == "writer"]
+    return [
+        (endpoint.state, endpoint.cause)
+        for endpoint in channel.endpoints()
+        if endpoint.role == "writer"
+    ]
 
 
 @pytest.mark.parametrize("kind", ["writer", "port", "confluent", "broker"])

@@ -54,9 +54,9 @@ def test_pickling_an_open_object_says_where_to_open_it(gateway: Gateway, name: s
         channel.reader(group="a") as member,
         channel.reader(until="now") as reader,
     ):
-        for each in (gateway, channel, writer, member, reader):
+        for resource in (gateway, channel, writer, member, reader):
             with pytest.raises(TypeError, match="open them inside of the function"):
-                pickle.dumps(each)
+                pickle.dumps(resource)
 
 
 def test_opening_again_returns_the_same_channel_and_keeps_its_settings(
@@ -148,8 +148,8 @@ def test_a_topic_can_be_kept(gateway: Gateway, name: str) -> None:
 def test_channels_are_listed_by_their_labels(gateway: Gateway, name: str) -> None:
     for suffix, stage in (("a", "test"), ("b", "live"), ("c", "test")):
         gateway.channel(f"{name}-{suffix}", schema=Reading, labels={"run": name, "stage": stage})
-    found = [channel.name for channel in gateway.channels(f"run={name},stage=test")]
-    assert found == [f"{name}-a", f"{name}-c"]
+    names = [channel.name for channel in gateway.channels(f"run={name},stage=test")]
+    assert names == [f"{name}-a", f"{name}-c"]
     assert all(isinstance(channel, Channel) for channel in gateway.channels(f"run={name}"))
     with pytest.raises(InvalidRequest):
         list(gateway.channels("run in ("))

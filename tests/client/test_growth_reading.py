@@ -174,8 +174,8 @@ def test_readers_until_finished_read_added_partitions_before_they_end(
         if grouped == "places":
             options = [{"index": index, "size": 2} for index in range(2)]
         readers = [
-            stack.enter_context(channel.reader(group="all", until="finished", **each))
-            for each in options
+            stack.enter_context(channel.reader(group="all", until="finished", **member_options))
+            for member_options in options
         ]
         with channel.writer() as writer:
             channel.update(partitions=4)
@@ -184,15 +184,15 @@ def test_readers_until_finished_read_added_partitions_before_they_end(
             for value in range(12):
                 writer.write({"v": value})
                 writer.flush()
-        found: list[int] = []
+        read_values: list[int] = []
 
         def all_finished() -> bool:
             for reader in readers:
-                found.extend(record["v"] for record in reader.read(100, timeout=0.1))
+                read_values.extend(record["v"] for record in reader.read(100, timeout=0.1))
             return all(reader.finished for reader in readers)
 
         until(all_finished, WITHIN_S)
-        assert sorted(found) == list(range(12))
+        assert sorted(read_values) == list(range(12))
         assert sorted(p for reader in readers for p in reader.partitions) == [0, 1, 2, 3]
         # The first place closes last.
         for reader in reversed(readers):

@@ -39,7 +39,9 @@ def written(channel: Channel, count: int) -> dict[int, list[int]]:
     for partition in range(channel.refresh().partitions):
         with channel.reader(partitions=[partition], until="now") as reader:
             values[partition] = [record["v"] for record in reader]
-    assert sorted(value for each in values.values() for value in each) == list(range(count))
+    assert sorted(
+        value for partition_values in values.values() for value in partition_values
+    ) == list(range(count))
     return values
 
 
@@ -61,9 +63,9 @@ def test_records_without_a_key_go_to_added_partitions_and_are_in_the_end_offsets
                 writer.write({"v": value})
                 writer.flush()
             assert sorted(writer.end_offsets()) == [0, 1, 2, 3]
-        ends = [each.ends for each in channel.endpoints() if each.role == "writer"]
+        ends = [endpoint.ends for endpoint in channel.endpoints() if endpoint.role == "writer"]
         if delivery == "at_least_once":
-            assert [sorted(each or {}) for each in ends] == [[0, 1, 2, 3]]
+            assert [sorted(offsets or {}) for offsets in ends] == [[0, 1, 2, 3]]
         assert sorted(record["v"] for record in reader) == list(range(24))
     assert all(written(channel, 24).values())
 
@@ -107,7 +109,7 @@ def test_a_batch_that_is_open_while_the_channel_grows_uses_the_partitions_that_i
             learn_of_growth(writer, 4)
             writer.write([{"v": value} for value in range(4, 8)])
         before = written(channel, 8)
-        assert [bool(each) for each in before.values()] == [True, True, False, False]
+        assert [bool(values) for values in before.values()] == [True, True, False, False]
         with writer.batch("after"):
             writer.write([{"v": value} for value in range(8, 16)])
     assert all(written(channel, 16).values())

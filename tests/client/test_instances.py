@@ -51,8 +51,8 @@ def test_a_group_reads_instances_and_goes_on_after_an_invalid_one(
     channel = new_channel(format=each_format)
     write(channel, 20)
     with channel.reader(group="g", dynamic=dynamic, as_=Reading) as reader:
-        found = reader.read(20, timeout=None)
-        assert found == [Reading(**row) for row in readings(10)]  # type: ignore[arg-type]
+        records = reader.read(20, timeout=None)
+        assert records == [Reading(**row) for row in readings(10)]  # type: ignore[arg-type]
         for _ in range(2):
             with pytest.raises(ValidationFailed, match=r"'id' .* ten is out of order") as raised:
                 reader.read(20, timeout=None)
@@ -204,8 +204,8 @@ def test_instances_and_tables_are_awaited(new_channel: NewChannel, gateway_url: 
             async with channel.writer() as writer:
                 await writer.write(readings(20))
             async with channel.reader(as_=Reading, until="now") as reader:
-                found = await reader.read(20, timeout=None)
-                assert [record.id for record in found] == [*range(10)]
+                records = await reader.read(20, timeout=None)
+                assert [record.id for record in records] == [*range(10)]
                 with pytest.raises(ValidationFailed) as raised:
                     await reader.read(1)
                 await reader.seek({raised.value.partition: raised.value.following})

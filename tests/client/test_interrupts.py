@@ -474,4 +474,4 @@ def interrupting(owner: object, name: str) -> Iterator[None]:
 
 
 def admin_clients() -> list[AdminClient]:
-    return [found for found in gc.get_objects() if isinstance(found, AdminClient)]
+    return [client for client in gc.get_objects() if isinstance(client, AdminClient)]

@@ -58,7 +58,7 @@ def take(reader: confluent_kafka.Consumer | Consumer, topic: str, count: int) ->
 def kafka_offsets(channel: Channel, in_kafka: Readers, group: str) -> dict[int, int]:
     reader = in_kafka(group)
     places = [TopicPartition(channel.status.topic.name, p) for p in range(3)]
-    offsets = {found.partition: found.offset for found in reader.committed(places, timeout=30)}
+    offsets = {place.partition: place.offset for place in reader.committed(places, timeout=30)}
     reader.close()
     return {partition: offset for partition, offset in offsets.items() if offset >= 0}
 

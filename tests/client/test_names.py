@@ -31,7 +31,7 @@ def test_a_group_of_any_name_reads_commits_and_is_reset(channel: Channel, group:
         assert len(list(reader)) == 10
         reader.commit()
     assert channel.committed(group) == {0: Position(offset=10)}
-    assert [each.name for each in channel.report().groups] == [group]
+    assert [group_report.name for group_report in channel.report().groups] == [group]
     channel.reset(group, {0: 4}, reason="again", force=True)
     with channel.reader(group=group, dynamic=False) as reader:
         assert len(list(reader)) == 6

@@ -36,7 +36,7 @@ def channels(topics: Topics) -> dict[str, Connection]:
 
 @pytest.fixture(scope="module")
 def readers(channels: dict[str, Connection]) -> Callable[[str], ChannelReader]:
-    opened = {name: ChannelReader(each, until="now") for name, each in channels.items()}
+    opened = {name: ChannelReader(connection, until="now") for name, connection in channels.items()}
     return opened.__getitem__
 
 

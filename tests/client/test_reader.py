@@ -49,20 +49,20 @@ def test_records_and_batches_and_lists_continue_from_one_position(
 ) -> None:
     connection = written(each_format, 200)
     with ChannelReader(connection, until="now") as reader:
-        found = list(islice(reader, 3))
-        assert len(found) == 3
+        records = list(islice(reader, 3))
+        assert len(records) == 3
         taken = reader.read(7, timeout=None)
         assert len(taken) == 7
-        found += taken
+        records += taken
         assert not reader.finished
         batch = next(reader.batches())
         assert isinstance(batch, pa.RecordBatch)
         assert batch.schema == reader.schema.arrow
-        found += batch.to_pylist()
+        records += batch.to_pylist()
         for rest in reader.batches():
-            found += rest.to_pylist()
+            records += rest.to_pylist()
         assert reader.finished
-    assert by_id(found) == readings(200)
+    assert by_id(records) == readings(200)
 
 
 @pytest.mark.sample
@@ -293,6 +293,6 @@ def test_values_outside_pythons_range_are_an_error_but_readable_as_batches(
             with pytest.raises(ValueOutOfRange, match="'at'"):
                 list(reader)
         assert reader.position() == before
-        (found,) = reader.batches()
-        assert found.column("at").cast(pa.int64()).to_pylist() == [2**62]
+        (read_batch,) = reader.batches()
+        assert read_batch.column("at").cast(pa.int64()).to_pylist() == [2**62]
         assert reader.finished

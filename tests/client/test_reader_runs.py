@@ -68,8 +68,8 @@ def test_all_members_of_a_group_wait_for_the_next_run(new_channel: NewChannel) -
             jobs = [threads.submit(read, channel, group="down", dynamic=True) for _ in range(2)]
             channel.wait_for(readers=2, state="opened")
             write(channel, 10, 10 * run)
-            found = [record for job in jobs for record in job.result(60)]
-        assert by_id(found) == readings(10, 10 * run)
+            records = [record for job in jobs for record in job.result(60)]
+        assert by_id(records) == readings(10, 10 * run)
 
 
 @pytest.mark.long

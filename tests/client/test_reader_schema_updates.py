@@ -111,10 +111,10 @@ def test_a_schema_is_updated_while_readers_read(gateway: Gateway, name: str) -> 
         with channel.writer() as writer:
             writer.write({"text": "hello"})
         assert own.read(20, timeout=None) == [{"id": number} for number in range(20)]
-        for each in (reader, own):
+        for old_reader in (reader, own):
             with pytest.raises(SchemaMismatch, match=r"partition 0, offset 20: .* field 'id'"):
-                each.read(1, timeout=None)
-            place = each.position()
+                old_reader.read(1, timeout=None)
+            place = old_reader.position()
             assert place == {0: Position(offset=20)}
     with gateway.channel(name).reader(until="now", start=place) as reader:
         assert list(reader) == [{"text": "hello"}]

@@ -71,10 +71,10 @@ EXPECTED = [
 @pytest.mark.sample
 def test_old_and_new_messages_are_read_with_the_newer_schema(interleaved: Connection) -> None:
     with ChannelReader(using(interleaved, OLD_VERSION, NEW_VERSION), until="now") as reader:
-        found = list(islice(reader, 13))
+        records = list(islice(reader, 13))
         place = reader.position()
-        found += [row for batch in reader.batches() for row in batch.to_pylist()]
-        assert found == EXPECTED
+        records += [row for batch in reader.batches() for row in batch.to_pylist()]
+        assert records == EXPECTED
         reader.seek(place)
         assert reader.read(100, timeout=None) == EXPECTED[13:]
 

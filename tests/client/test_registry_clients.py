@@ -35,8 +35,8 @@ def messages(channel: Channel, count: int) -> list[bytes]:
     consumer = Consumer({**connection.kafka, "group.id": "none"})
     try:
         consumer.assign([TopicPartition(connection.topic_name, 0, 0)])
-        found = consumer.consume(count, timeout=60)
-        return [message.value() for message in found]
+        consumed = consumer.consume(count, timeout=60)
+        return [message.value() for message in consumed]
     finally:
         consumer.close()
 
@@ -87,5 +87,5 @@ def test_spark_decodes_messages_with_from_avro(
         **spark_environment(tmp_path),
     )
     # Spark leaves null fields out of JSON.
-    found = [{"station": None} | json.loads(line) for line in job.stdout.splitlines()]
-    assert found == records
+    rows = [{"station": None} | json.loads(line) for line in job.stdout.splitlines()]
+    assert rows == records

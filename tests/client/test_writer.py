@@ -68,12 +68,12 @@ def test_avro_round_robin_is_per_record_across_writes(topics: Topics) -> None:
         for first in range(0, 70, 7):
             writer.write(readings(7, first))
     with ChannelReader(connection, until="now") as reader:
-        found = {p: [] for p in range(3)}
-        for partition in found:
+        ids_by_partition = {p: [] for p in range(3)}
+        for partition in ids_by_partition:
             with ChannelReader(connection, until="now", partitions=[partition]) as one:
-                found[partition] = [record["id"] for record in one]
+                ids_by_partition[partition] = [record["id"] for record in one]
         assert sum(1 for _ in reader) == 70
-    for ids in found.values():
+    for ids in ids_by_partition.values():
         assert {b - a for a, b in pairwise(ids)} == {3}
 
 
