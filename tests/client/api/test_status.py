@@ -150,7 +150,7 @@ def problem(code: str, **facts: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("found", "sentence"),
+    ("document", "sentence"),
     [
         (
             problem("writer_failed", role="writer", group="load", index=0, reason="KeyError:\n'a'"),
@@ -188,8 +188,8 @@ def problem(code: str, **facts: Any) -> dict[str, Any]:
         (problem("later"), "later"),
     ],
 )
-def test_a_problem_is_a_sentence(script: Script, found: dict[str, Any], sentence: str) -> None:
-    script.response(200, {"items": [line(problems=[found])], "next_cursor": None})
+def test_a_problem_is_a_sentence(script: Script, document: dict[str, Any], sentence: str) -> None:
+    script.response(200, {"items": [line(problems=[document])], "next_cursor": None})
     (summary,) = script.control().statuses()
     assert [str(entry) for entry in summary.problems] == [sentence]
 

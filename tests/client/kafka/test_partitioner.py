@@ -199,18 +199,18 @@ def test_invalid_partitioning_options_are_refused(wishes: dict[str, Any], messag
         place(**wishes)
 
 
-@pytest.mark.parametrize("given", [4, -1, 1.0, "1", None, True])
-def test_an_invalid_partition_names_the_record(given: Any) -> None:
+@pytest.mark.parametrize("partition", [4, -1, 1.0, "1", None, True])
+def test_an_invalid_partition_names_the_record(partition: Any) -> None:
     with pytest.raises(OptionError, match=r"for record 12; it must return a partition from 0 to 3"):
-        place(partitioner=lambda record, _: given if record["id"] == 2 else 0).assign(
+        place(partitioner=lambda record, _: partition if record["id"] == 2 else 0).assign(
             batch(*"abc"), 10
         )
 
 
-@pytest.mark.parametrize("given", [1.5, 2**63, ["a"], True])
-def test_an_invalid_key_names_the_record(given: Any) -> None:
+@pytest.mark.parametrize("key", [1.5, 2**63, ["a"], True])
+def test_an_invalid_key_names_the_record(key: Any) -> None:
     with pytest.raises(OptionError, match="for record 1;"):
-        place(key=lambda record: given if record["id"] == 1 else None).assign(batch("a", "b"), 0)
+        place(key=lambda record: key if record["id"] == 1 else None).assign(batch("a", "b"), 0)
 
 
 def test_the_random_start_ignores_the_jobs_seed() -> None:

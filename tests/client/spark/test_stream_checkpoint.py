@@ -110,7 +110,7 @@ def test_the_checkpoint_of_the_same_topic_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("changes", "said"),
     [
         ({"channel_uid": "b" * 32}, "'flights' was deleted and recreated since the checkpoint"),
         (
@@ -121,9 +121,9 @@ def test_the_checkpoint_of_the_same_topic_is_accepted() -> None:
     ],
 )
 def test_the_checkpoint_of_another_topic_is_an_error_with_advice(
-    found: dict[str, str], said: str
+    changes: dict[str, str], said: str
 ) -> None:
     with pytest.raises(CheckpointMismatch, match=said) as caught:
-        AT.require_topic_of(replace(CONNECTION, **found))  # type: ignore[arg-type]
+        AT.require_topic_of(replace(CONNECTION, **changes))  # type: ignore[arg-type]
 
     assert "a new checkpointLocation to start over" in str(caught.value)

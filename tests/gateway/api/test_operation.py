@@ -226,7 +226,7 @@ def test_a_request_id_of_the_client_is_in_answer_problem_and_log(
 
 @pytest.mark.sample
 @pytest.mark.parametrize(
-    "given",
+    "request_ids",
     [
         ["a b"],
         ["x" * 129],
@@ -237,8 +237,8 @@ def test_a_request_id_of_the_client_is_in_answer_problem_and_log(
         ["one", "two"],
     ],
 )
-def test_another_request_id_is_replaced(rig: Rig, given: list[str]) -> None:
-    headers = [(b"X-Request-Id", request_id.encode("latin-1")) for request_id in given]
+def test_another_request_id_is_replaced(rig: Rig, request_ids: list[str]) -> None:
+    headers = [(b"X-Request-Id", request_id.encode("latin-1")) for request_id in request_ids]
     response = rig.http.get("/livez", headers=headers)
     assert re.fullmatch("[0-9a-f]{32}", response.headers["x-request-id"])
 
@@ -253,7 +253,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 @pytest.mark.sample
 @pytest.mark.parametrize(
-    ("given", "trace"),
+    ("header", "trace"),
     [
         (f"00-{TRACE}-00f067aa0ba902b7-01", TRACE),
         (f"01-{TRACE}-00f067aa0ba902b7-01-more", TRACE),
@@ -265,9 +265,9 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
     ],
 )
 def test_a_traceparent_gives_the_log_its_trace_id(
-    rig: Rig, lines: io.StringIO, given: str, trace: str | None
+    rig: Rig, lines: io.StringIO, header: str, trace: str | None
 ) -> None:
-    rig.http.get("/v1/channels", headers={"traceparent": given})
+    rig.http.get("/v1/channels", headers={"traceparent": header})
     (logged,) = requests_logged(lines, "/v1/channels")
     assert logged.get("trace_id") == trace
 

@@ -125,7 +125,7 @@ RETYPED = {**SCHEMA, "fields": [{"name": "a", "type": "string"}]}
 
 
 @pytest.mark.parametrize(
-    ("compatibility", "given", "said"),
+    ("compatibility", "changed", "said"),
     [
         ("backward", NEEDY, ["records of version 1 cannot be read with it"]),
         ("forward", EMPTIER, ["its records cannot be read with version 1"]),
@@ -135,12 +135,12 @@ RETYPED = {**SCHEMA, "fields": [{"name": "a", "type": "string"}]}
     ],
 )
 def test_each_broken_rule_is_reported_and_nothing_is_stored(
-    shared_rig: Rig, compatibility: str, given: dict[str, Any], said: list[str]
+    shared_rig: Rig, compatibility: str, changed: dict[str, Any], said: list[str]
 ) -> None:
     shared_rig.put(compatibility="none")
     shared_rig.http.put(PATH, json={"spec": {"compatibility": compatibility}})
     before = versions(shared_rig)
-    response = update(shared_rig, schema=given)
+    response = update(shared_rig, schema=changed)
     assert (response.status_code, code(response)) == (409, "schema_incompatible")
     errors = response.json()["errors"]
     assert [error["pointer"] for error in errors] == ["/spec/schema"] * len(said)
@@ -152,13 +152,13 @@ def test_each_broken_rule_is_reported_and_nothing_is_stored(
 
 @pytest.mark.sample
 @pytest.mark.parametrize(
-    ("compatibility", "given"), [("none", RETYPED), ("forward", NEEDY), ("backward", EMPTIER)]
+    ("compatibility", "changed"), [("none", RETYPED), ("forward", NEEDY), ("backward", EMPTIER)]
 )
 def test_compatible_schemas_are_accepted(
-    rig: Rig, compatibility: str, given: dict[str, Any]
+    rig: Rig, compatibility: str, changed: dict[str, Any]
 ) -> None:
     rig.put(compatibility=compatibility)
-    assert update(rig, schema=given).status_code == 200
+    assert update(rig, schema=changed).status_code == 200
 
 
 def test_compatibility_is_checked_against_every_version(rig: Rig) -> None:
