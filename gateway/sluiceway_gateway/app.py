@@ -220,7 +220,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         ledgers=ledgers,
         ledger_reads=LedgerReads(database),
         message_reads=message_reads,
-        message_searches=MessageSearches(database, kafka, message_reads),
+        message_searches=MessageSearches(database, kafka, message_reads, clock=clock),
         message_writes=MessageWrites(database, kafka, channels, ledgers, clock=clock),
         message_threads=BoundedThreads("for messages", running=4, waiting=16),
         # They take long, so none waits for others; those that follow do not keep others out.

@@ -8,11 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal
 
 from sluiceway_gateway.channels.model import Channel
 from sluiceway_gateway.channels.service import find_channel, require_usable
+from sluiceway_gateway.core.clock import Clock, system_clock
 from sluiceway_gateway.core.db.engine import Database
 from sluiceway_gateway.core.errors import ChannelNotFound, SluicewayGatewayError
 from sluiceway_gateway.core.kafka.admin import KafkaAdmin
@@ -128,7 +129,9 @@ class MessageSearches:
         reads: MessageReads,
         *,
         limits: SearchLimits | None = None,
+        clock: Clock = system_clock,
     ) -> None:
+        self.clock = clock
         self.database = database
         self.kafka = kafka
         self.reads = reads
@@ -167,7 +170,7 @@ class _Search:
         self.channel, self._versions = self._read_channel(name)
         self._matcher = Matcher(request.condition, self.channel.spec.format, self._versions)
         limits, begun_s = searches.limits, time.monotonic()
-        self._begun_at = datetime.now(UTC)
+        self._begun_at = searches.clock()
         self._places = request.start.bounds or {}
         self._deadline_s = begun_s + (limits.follow_s if request.follow else limits.time_s)
         self._reported_s = begun_s
