@@ -4,6 +4,7 @@ Planning, tasks and commit run in separate processes. Every task opens the batch
 one. The tasks' commit messages list the written intervals, and the driver commits these.
 """
 
+import atexit
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -412,6 +413,10 @@ def _required_property(name: str) -> str:
 
 
 def _control(gateway_url: str | None) -> Control:
-    """Return this process's control plane, whose connections stay open between tasks."""
+    """Return this process's control plane, whose connections stay open until it ends."""
     key = (this_process(), gateway_url)
-    return _CONTROLS.get(key) or _CONTROLS.setdefault(key, Control(Transport(gateway_url)))
+    if key not in _CONTROLS:
+        control = Control(Transport(gateway_url))
+        if _CONTROLS.setdefault(key, control) is control:
+            atexit.register(control.close)
+    return _CONTROLS[key]
