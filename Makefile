@@ -13,6 +13,8 @@ N ?= 10000
 CHAOS_MINUTES ?= 15
 .PHONY: help demo up test test-all test-cost test-units test-pythons model chaos test-spark test-floors lint format bench lock clean
 .DELETE_ON_ERROR:
+# Files that only pattern rules name, such as environments, stay.
+.SECONDARY:
 
 help: ## list the targets
 	@sed -n 's/^\([a-zA-Z%-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -42,6 +44,8 @@ test-all: test test-pythons ## run the tests, then long ones, those of units on 
 # Of the supported versions, those that are installed. The package of pykafka needs Python 3.11.
 PYTHONS := $(foreach version,3.12 3.13 3.14,$(shell python$(version) -c 'print("$(version)")' 2>/dev/null))
 test-pythons: $(PYTHONS:%=test-python-%) ## run the tests of units on the installed versions of Python above 3.11: PYTHONS=3.13
+	@for version in $(filter-out $(PYTHONS),3.12 3.13 3.14); do \
+		echo "Python $$version is not installed, and so not tested"; done
 
 test-python-%: .venv-python-%/.ready
 	@.venv-python-$*/bin/python -m pytest --numprocesses 2 --dist loadfile $(UNITS) \
