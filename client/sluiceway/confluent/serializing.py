@@ -19,6 +19,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from sluiceway.confluent.consumer import Consumer
 from sluiceway.confluent.local_queue import OnDelivery
 from sluiceway.confluent.producer import Producer
+from sluiceway.spi import MaskedProperties
 
 __all__ = ["DeserializingConsumer", "SerializingProducer"]
 
@@ -35,7 +36,7 @@ class _Serdes:
 
     def __init__(self, config: Mapping[str, Any], kind: str) -> None:
         """Take `key.{kind}`, `value.{kind}` and their builders. Raises ValueError."""
-        self.rest = dict(config)
+        self.rest = MaskedProperties(config)
         self._own: list[Any] = []
         builders = {}
         serdes: dict[str, Serde | None] = {}
@@ -47,14 +48,15 @@ class _Serdes:
                 raise ValueError(
                     f"Cannot configure both {name} and {name}.builder; use one or the other"
                 )
-        properties = dict(self.rest)
+        properties = MaskedProperties(self.rest)
         try:
             for part, builder in builders.items():
                 if builder is not None:
                     # It returns the properties that are not its own.
                     serdes[part], left = builder.build(dict(properties), part == "key")
                     self._own.append(serdes[part])
-                    self.rest = {name: v for name, v in self.rest.items() if name in left}
+                    for name in self.rest.keys() - left:
+                        del self.rest[name]
         except BaseException:
             self.close()
             raise

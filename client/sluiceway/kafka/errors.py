@@ -16,6 +16,7 @@ from sluiceway.errors import (
     TopicGone,
     clear_tracebacks,
 )
+from sluiceway.kafka.config import MaskedProperties
 from sluiceway.runtime.threads import call as call_apart
 
 __all__ = [
@@ -104,7 +105,7 @@ def create_client(client: Callable[..., C], config: Mapping[str, Any]) -> C:
     if isinstance(client, type) and not client.__weakrefoffset__:
         client = _weakly_referenced(client)
 
-    properties = dict(config)
+    properties = MaskedProperties(config)
     logger = properties.pop("logger", LOGGER)
     named = {} if logger is None else {"logger": logger}
 
