@@ -120,6 +120,37 @@ def schemas(leaves=LEAVES, depth=2, *, with_unions=False) -> st.SearchStrategy[S
     return records(leaves, depth, with_unions=with_unions).map(lambda record: Schema(named(record)))
 
 
+def protobuf_schemas(leaves=LEAVES, depth=2) -> st.SearchStrategy[Schema]:
+    """Schemas of the types that Protobuf has, without numbers."""
+    return records(leaves, depth).map(lambda record: Schema(named(_protobuf_form(record))))
+
+
+def _protobuf_form(type_):
+    match type_:
+        case t.Nullable(item=item):
+            inner = _protobuf_form(item)
+            return inner if isinstance(inner, t.Array | t.Map) else replace(type_, item=inner)
+        case t.Array(items=items):
+            return t.Array(items=_protobuf_item(items))
+        case t.Map(values=values):
+            return t.Map(values=_protobuf_item(values))
+        case t.Record(fields=fields):
+            return replace(
+                type_, fields=tuple(replace(f, type=_protobuf_form(f.type)) for f in fields)
+            )
+        case t.Scalar(kind=kind) if kind.name.startswith("LOCAL"):
+            return t.Scalar(kind=t.Kind[kind.name.removeprefix("LOCAL_")])
+    return type_
+
+
+def _protobuf_item(type_):
+    match _protobuf_form(type_):
+        case t.Nullable(item=item) | t.Array(items=item) | t.Map(values=item):
+            return item
+        case item:
+            return item
+
+
 def _ticking(instants, unit_us):
     """Draw instants that are multiples of a unit."""
     return instants.map(

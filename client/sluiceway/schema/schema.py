@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 
 from sluiceway.errors import InvalidSchema
@@ -49,10 +50,10 @@ class Schema:
 
     @staticmethod
     def of(source: object) -> Schema:
-        """Return the schema of a record class, an Arrow schema, a StructType, or Avro JSON.
+        """Return the schema of a class, an Arrow schema, a StructType, or Avro JSON.
 
-        A record class is a dataclass, a pydantic model, a msgspec.Struct, an attrs class, a
-        NamedTuple or a TypedDict.
+        A class is a dataclass, a pydantic model, a msgspec.Struct, an attrs class, a NamedTuple, a
+        TypedDict, or a class that protoc generated.
 
         Raises InvalidSchema or UnsupportedType with the path of the field.
         """
@@ -65,6 +66,10 @@ class Schema:
             return Schema(from_class(cls))
         if is_struct_type(source):
             return Schema(from_struct_type(source))
+        if hasattr(descriptor := getattr(source, "DESCRIPTOR", None), "fields_by_number"):
+            from sluiceway.schema.proto_files import from_descriptor
+
+            return from_descriptor(descriptor)
 
         import pyarrow as pa
 
@@ -84,6 +89,23 @@ class Schema:
             f"{name} is not a schema: give {RECORD_CLASSES}, an Arrow schema, a StructType, or an "
             "Avro record schema as a dict or JSON text"
         )
+
+    @staticmethod
+    def from_proto(
+        path: str | PathLike[str],
+        message: str | None = None,
+        *,
+        includes: Sequence[str | PathLike[str]] = (),
+    ) -> Schema:
+        """Return the schema of a message of a `.proto` file: its only one, or that of a full name.
+
+        Imports are looked for in the file's folder and in `includes`. Raises OptionError without
+        grpcio-tools, UnsupportedType with the path of the field, and InvalidSchema for a file that
+        protoc refuses, after it has printed why.
+        """
+        from sluiceway.schema.proto_files import from_proto
+
+        return from_proto(path, message, includes=includes)
 
     @property
     def name(self) -> str:

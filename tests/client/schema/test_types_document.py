@@ -139,6 +139,23 @@ def test_the_page_has_the_json_form_of_each_type():
     assert names == set(t.Kind)
 
 
+@pytest.mark.parametrize("row", table("Protobuf"), ids=lambda row: row[0])
+def test_fields_of_protobuf_messages_have_their_type(row, tmp_path):
+    (declared,), (avro,), (default,), (attribute,) = map(code, row)
+    imports = [
+        f'import "google/{name}.proto";'
+        for name in ("protobuf/timestamp", "type/date", "type/timeofday")
+    ]
+    path = tmp_path / "m.proto"
+    path.write_text(f'syntax = "proto3"; {" ".join(imports)} message M {{ {declared} }}')
+    assert Schema.from_proto(path).definition["fields"][0] == {
+        "name": "x",
+        "type": json.loads(avro),
+        "default": json.loads(default),
+        "protobuf": json.loads(attribute),
+    }
+
+
 def walked(cell):
     (avro,) = code(cell)
     return t.walk(of_avro(avro).record)
