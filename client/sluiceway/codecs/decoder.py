@@ -37,11 +37,11 @@ from sluiceway.schema.types import Nullable, written_name
 def codec(
     format: str, schema: Schema, schema_id: int, columns: Collection[str] | None = None
 ) -> Codec:
-    """Return the codec of a format: "avro", "arrow", "json" or "bytes".
+    """Return the codec of a format: "avro", "arrow", "json", "protobuf" or "bytes".
 
-    Of `arrow` and `json` messages, only `columns` are decoded (None: all). Records of `avro` can
-    only be decoded whole. Raises OptionError for other formats, and UnsupportedType for a union of
-    several types in `json`.
+    Of `arrow`, `json` and `protobuf` messages, only `columns` are decoded (None: all). Records of
+    `avro` can only be decoded whole. Raises OptionError for other formats, UnsupportedType for a
+    union of several types in `json`, and the errors of `ProtobufCodec`.
     """
     if format == "avro":
         return AvroCodec(schema, schema_id)
@@ -53,7 +53,13 @@ def codec(
         from sluiceway.codecs.json_codec import JsonCodec
 
         return JsonCodec(schema, columns)
-    raise OptionError(f"the format is {format!r}; it must be 'avro', 'arrow', 'json' or 'bytes'")
+    if format == "protobuf":
+        from sluiceway.codecs.protobuf import ProtobufCodec
+
+        return ProtobufCodec(schema, schema_id, columns)
+    raise OptionError(
+        f"the format is {format!r}; it must be 'avro', 'arrow', 'json', 'protobuf' or 'bytes'"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,7 +394,7 @@ def _schema_id_of(
         # Messages have no id; the channel's schemas differ only in allowing tombstones.
         widest = max(schemas, key=lambda id_: (_nullable(schemas[id_]), id_), default=None)
         return lambda _value: widest
-    return avro_schema_id if format == "avro" else arrow_schema_id
+    return arrow_schema_id if format == "arrow" else avro_schema_id
 
 
 def _nullable(schema: Schema) -> bool:

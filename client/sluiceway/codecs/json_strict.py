@@ -57,7 +57,7 @@ class _Constant(str):
     __slots__ = ()
 
 
-class _Cells:
+class Cells:
     """The number of Arrow cells that the items of a message may still fill."""
 
     __slots__ = ("left",)
@@ -66,6 +66,7 @@ class _Cells:
         self.left = left
 
     def take(self, count: int, path: str) -> None:
+        """Fill `count` cells with items of the field at `path`. Raises MalformedMessage."""
         self.left -= count
         if self.left < 0:
             raise MalformedMessage(
@@ -73,7 +74,7 @@ class _Cells:
             )
 
 
-_Reader: TypeAlias = Callable[[Any, _Cells], Any]
+_Reader: TypeAlias = Callable[[Any, Cells], Any]
 """Reads a parsed value. Objects are tuples of pairs, as names may be repeated; arrays are lists."""
 
 
@@ -102,7 +103,7 @@ class StrictJsonReader:
             raise MalformedMessage("it is nested too deeply") from error
         if not isinstance(parsed, tuple):
             raise MalformedMessage(f"it is {_shown(parsed)}, not a JSON object")
-        cells = _Cells(self._cells + len(value) * BUDGET_PER_BYTE // CELL_BYTES)
+        cells = Cells(self._cells + len(value) * BUDGET_PER_BYTE // CELL_BYTES)
         record: dict[str, Any] = self._read(parsed, cells)
         return record
 
@@ -156,7 +157,7 @@ def _record(record: t.Record, path: str) -> _Reader:
         spellings = (field.name, *field.aliases)
         fields.append((field.name, spellings, where, _reader(field.type, where), default_of(field)))
 
-    def read(value: Any, cells: _Cells) -> dict[str, Any]:
+    def read(value: Any, cells: Cells) -> dict[str, Any]:
         if type(value) is not tuple:
             raise _unexpected(value, path, "an object")
         there: dict[str, Any] = {}
@@ -190,7 +191,7 @@ def default_of(field: t.Field) -> pa.Array | None:
 def _array(items: t.Type, path: str) -> _Reader:
     read_item, item_cells = _reader(items, f"{path}[]"), width(items)
 
-    def read(value: Any, cells: _Cells) -> list[Any]:
+    def read(value: Any, cells: Cells) -> list[Any]:
         if not isinstance(value, list):
             raise _unexpected(value, path, "an array")
         cells.take(len(value) * item_cells, path)
@@ -203,7 +204,7 @@ def _map(values: t.Type, path: str) -> _Reader:
     read_value, entry_cells = _reader(values, f"{path}{{}}"), 2 + width(values)
     read_key = _leaf(t.Scalar(kind=t.Kind.STRING), f"{path}{{}}")
 
-    def read(value: Any, cells: _Cells) -> list[tuple[str, Any]]:
+    def read(value: Any, cells: Cells) -> list[tuple[str, Any]]:
         if type(value) is not tuple:
             raise _unexpected(value, path, "an object")
         cells.take(len(value) * entry_cells, path)

@@ -63,7 +63,7 @@ _PREFIX_BYTES: Final = 5
 
 
 def avro_schema_id(value: bytes | None) -> int | None:
-    """Return the schema id of an `avro` message, or None if it does not begin with one."""
+    """Return the schema id of an `avro` or `protobuf` message; None if it begins with none."""
     if value is None or len(value) < _PREFIX_BYTES or value[0]:
         return None
     return int.from_bytes(value[1:_PREFIX_BYTES], "big")

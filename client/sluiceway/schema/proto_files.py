@@ -30,9 +30,17 @@ from sluiceway.schema.protobuf import (
 )
 from sluiceway.schema.schema import Schema
 
-__all__ = ["WELL_KNOWN", "Member", "ProtoFile", "from_descriptor", "from_proto", "proto_file"]
+__all__ = [
+    "SCALARS",
+    "WELL_KNOWN",
+    "Member",
+    "ProtoFile",
+    "from_descriptor",
+    "from_proto",
+    "proto_file",
+]
 
-_SCALARS: Final = (
+SCALARS: Final = (
     *("", "double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string"),
     *("group", "message", "bytes", "uint32", "enum", "sfixed32", "sfixed64", "sint32", "sint64"),
 )
@@ -66,7 +74,7 @@ def from_proto(
     file = Path(path)
     if not file.is_file():
         raise InvalidSchema(f"there is no file {str(file)!r}")
-    pool = _compiled(file, [file.parent, *map(Path, includes)])
+    pool = compiled(file, [file.parent, *map(Path, includes)])
     declared = pool.FindFileByName(file.name).message_types_by_name.values()
     if message is None:
         if len(declared) != 1:
@@ -81,8 +89,8 @@ def from_proto(
         ) from None
 
 
-def _compiled(file: Path, folders: Sequence[Path]) -> Any:
-    """Return the descriptor pool of a file and of its imports."""
+def compiled(file: Path, folders: Sequence[Path]) -> Any:
+    """Return the descriptor pool of a file and of its imports, looked for in `folders`."""
     protoc = _package("grpc_tools.protoc", "grpcio-tools")
     own = Path(protoc.__file__).parent / "_proto"
     with tempfile.TemporaryDirectory() as folder:
@@ -174,14 +182,14 @@ class _Reader:
         if field.has_default_value:
             raise UnsupportedType(
                 path=path,
-                type_name=f"{_SCALARS[field.type]} with a default",
+                type_name=f"{SCALARS[field.type]} with a default",
                 hint="leave the default out, as readers with other defaults read other values",
             )
         entry = _map_entry(field, path)
         value_field = field if entry is None else entry.fields_by_name["value"]
         within = "{}" if entry is not None else "[]" if field.is_repeated else ""
         value = self._value(value_field, f"{path}{within}", depth + 1)
-        scalar = _SCALARS[value_field.type]
+        scalar = SCALARS[value_field.type]
         if scalar not in ("message", "enum") and scalar not in _default_types(value, path):
             attribute["type"] = scalar
         type_: t.Type = value
@@ -202,7 +210,7 @@ class _Reader:
         )
 
     def _value(self, field: Any, path: str, depth: int) -> t.Leaf | t.Record:
-        scalar = _SCALARS[field.type]
+        scalar = SCALARS[field.type]
         match scalar:
             case "group":
                 raise UnsupportedType(path=path, type_name="group", hint="make it a message")
@@ -231,10 +239,10 @@ class _Reader:
 
 def _map_entry(field: Any, path: str) -> Any:
     """Return the message of a map's entries; None for other fields."""
-    message = field.message_type if _SCALARS[field.type] == "message" else None
+    message = field.message_type if SCALARS[field.type] == "message" else None
     if message is None or not message.GetOptions().map_entry:
         return None
-    key = _SCALARS[message.fields_by_name["key"].type]
+    key = SCALARS[message.fields_by_name["key"].type]
     if key != "string":
         raise UnsupportedType(
             path=path, type_name=f"map with {key} keys", hint="map keys must be strings"

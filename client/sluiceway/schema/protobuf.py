@@ -96,6 +96,8 @@ def proto_field(field: t.Field, path: str) -> ProtoField:
     oneof = attribute.get("oneof")
     if oneof is not None and not (isinstance(field.type, t.Nullable) and _is_name(oneof)):
         raise t.invalid_schema(path, "a member of a oneof must be nullable, and the oneof a name")
+    if "number" not in attribute:
+        raise t.invalid_schema(path, 'it has no number, such as "protobuf": {"number": 1}')
     return ProtoField(number=attribute["number"], type=type_, label=label, oneof=oneof, value=value)
 
 

@@ -1,0 +1,312 @@
+"""The format `protobuf`: written and read as `google.protobuf` does, strict with any bytes."""
+
+import struct
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from generated import PREFIX, protobuf_schemas, same, schema, values
+from sluiceway.codecs import Decoder
+from sluiceway.codecs.protobuf import ProtobufCodec
+from sluiceway.errors import InvalidRecord, InvalidSchema, RecordTooLarge, UnsupportedType
+from sluiceway.records import to_batches, to_records
+from sluiceway.schema import Schema
+from sluiceway.schema.proto_files import compiled, proto_file
+from sluiceway.schema.protobuf import numbered
+
+NO_LIMIT = 2**31
+HEAD = PREFIX + b"\0"
+
+
+def encoded(schema_, rows, **options):
+    codec = ProtobufCodec(schema_, 7)
+    limit = options.get("limit_bytes", NO_LIMIT)
+    batches = to_batches(rows, schema_)
+    return [v for b in batches for v in codec.encode(b, limit_bytes=limit).values.to_pylist()]
+
+
+def decoded(schema_, messages, columns=None):
+    codec = ProtobufCodec(schema_, 7, columns)
+    result = codec.decode(messages)
+    for batch in result.batches:
+        batch.validate(full=True)
+        assert batch.schema.equals(codec.decoded_schema.arrow, check_metadata=True)
+    rows = [row for batch in result.batches for row in to_records(batch)]
+    return rows, {corrupt.index: corrupt.reason for corrupt in result.corrupt}
+
+
+def generated_class(schema_):
+    """The class of the message in the schema's `.proto` file, compiled by protoc."""
+    file = proto_file(schema_)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "generated.proto"
+        path.write_text(file.text)
+        pool: DescriptorPool = compiled(path, [path.parent])
+    name = f"{file.package}.{next(iter(file.messages))}".lstrip(".")
+    return GetMessageClass(pool.FindMessageTypeByName(name))
+
+
+@st.composite
+def with_rows(draw):
+    schema_ = draw(protobuf_schemas())
+    return numbered(schema_), draw(st.lists(values(schema_.record), min_size=1, max_size=4))
+
+
+@given(with_rows())
+def test_what_is_written_is_read(given_):
+    schema_, rows = given_
+    messages = encoded(schema_, rows)
+    read, corrupt = decoded(schema_, messages)
+    assert corrupt == {}
+    assert same(read, rows)
+    (first, *_) = schema_.record.fields
+    some, _ = decoded(schema_, messages, [first.name])
+    assert same(some, [{first.name: row[first.name]} for row in rows])
+
+
+@settings(max_examples=20)
+@given(with_rows())
+def test_generated_classes_read_what_is_written_and_write_what_is_read(given_):
+    schema_, rows = given_
+    generated = generated_class(schema_)
+    messages = []
+    for message in encoded(schema_, rows):
+        assert message.startswith(HEAD)
+        parsed = generated.FromString(message[len(HEAD) :])
+        size_bytes = parsed.ByteSize()
+        parsed.DiscardUnknownFields()
+        assert parsed.ByteSize() == size_bytes
+        messages.append(HEAD + parsed.SerializeToString())
+    read, corrupt = decoded(schema_, messages)
+    assert corrupt == {}
+    assert same(read, rows)
+
+
+def field(name, type_, **protobuf):
+    return {"name": name, "type": type_} | ({"protobuf": protobuf} if protobuf else {})
+
+
+def one(type_, **protobuf):
+    """The schema of one field, `x`."""
+    return numbered(schema(field("x", type_, **protobuf)))
+
+
+UNSIGNED = {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 0}
+MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}
+AT = {"type": "long", "logicalType": "timestamp-micros"}
+DAY = {"type": "int", "logicalType": "date"}
+CLOCK = {"type": "long", "logicalType": "time-micros"}
+ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B"], "protobuf": {"A": 0, "B": 5}}
+POINT = {"type": "record", "name": "P", "fields": [{"name": "a", "type": "long"}]}
+
+
+@pytest.mark.parametrize(
+    ("type_", "protobuf", "value", "body"),
+    [
+        ("boolean", {}, True, "08 01"),
+        ("long", {}, -1, "08 ff ff ff ff ff ff ff ff ff 01"),
+        ("long", {}, 0, ""),
+        ("long", {"type": "sint64"}, -1, "08 01"),
+        ("long", {"type": "sfixed64"}, -2, "09 fe ff ff ff ff ff ff ff"),
+        ("long", {"type": "uint32"}, 2**32 - 1, "08 ff ff ff ff 0f"),
+        ("long", {"number": 20}, 1, "a0 01 01"),
+        (UNSIGNED, {"type": "uint64"}, Decimal(2**64 - 1), "08 ff ff ff ff ff ff ff ff ff 01"),
+        (UNSIGNED, {"type": "fixed64"}, Decimal(1), "09 01 00 00 00 00 00 00 00"),
+        (["null", "long"], {}, 0, "08 00"),
+        (["null", "long"], {}, None, ""),
+        (["null", "string"], {"oneof": "one"}, "", "0a 00"),
+        (ENUM, {}, "B", "08 05"),
+        ({"type": "array", "items": "long"}, {}, [1, 2], "0a 02 01 02"),
+        ({"type": "array", "items": "string"}, {}, ["a", ""], "0a 01 61 0a 00"),
+        ({"type": "map", "values": "long"}, {}, {"k": 1}, "0a 05 0a 01 6b 10 01"),
+        (POINT, {}, {"a": 0}, "0a 00"),
+        (MONEY, {}, Decimal("-1.00"), "0a 07 0a 01 9c 10 05 18 02"),
+        (AT, {}, datetime(1969, 12, 31, 23, 59, 59, 1, tzinfo=UTC),
+         "0a 0e 08 ff ff ff ff ff ff ff ff ff 01 10 e8 07"),
+        (AT, {}, datetime(1970, 1, 1, tzinfo=UTC), "0a 00"),
+        (DAY, {}, date(2026, 1, 31), "0a 07 08 ea 0f 10 01 18 1f"),
+        (CLOCK, {}, time(23, 59, 58, 1), "0a 09 08 17 10 3b 18 3a 20 e8 07"),
+    ],
+)  # fmt: skip
+def test_values_have_the_form_of_protobuf(type_, protobuf, value, body):
+    schema_ = one(type_, **protobuf)
+    message = HEAD + bytes.fromhex(body)
+    assert encoded(schema_, [{"x": value}]) == [message]
+    assert decoded(schema_, [message]) == ([{"x": value}], {})
+
+
+@pytest.mark.parametrize(
+    ("type_", "protobuf", "body", "value"),
+    [
+        # Lists of numbers may be packed or not, in any parts.
+        ({"type": "array", "items": "long"}, {}, "08 01 0a 01 02 08 03", [1, 2, 3]),
+        # Of a field that is there twice the last one counts; messages are merged.
+        ("long", {}, "08 01 08 02", 2),
+        ({"type": "map", "values": "long"}, {}, "0a 05 0a 01 6b 10 01 0a 03 0a 01 6b", {"k": 0}),
+        # Unknown fields are ignored.
+        ("long", {}, "08 01 12 01 61 1d 00 00 00 00", 1),
+        # A decimal with other digits, if these are zeros.
+        (MONEY, {}, "0a 02 0a 00 0a 06 0a 02 03 e8 18 03", Decimal("1.00")),
+        (MONEY, {}, "0a 03 0a 01 07", Decimal("7.00")),
+        ({**ENUM, "default": "A"}, {}, "08 09", "A"),
+    ],
+)
+def test_other_forms_are_read(type_, protobuf, body, value):
+    assert decoded(one(type_, **protobuf), [HEAD + bytes.fromhex(body)]) == ([{"x": value}], {})
+
+
+@pytest.mark.parametrize(
+    ("type_", "body", "reason"),
+    [
+        ("long", "0a 01 61", "'x' has another form than int64"),
+        ("string", "08 01", "'x' has another form than string"),
+        ("string", "0a 01 ff", "not a Protobuf message"),
+        ("long", "08", "not a Protobuf message"),
+        ("long", "08 ff ff ff ff ff ff ff ff ff ff 01", "not a Protobuf message"),
+        (ENUM, "08 01", "'x' is 1, which is none of the enum's numbers 0, 5"),
+        (POINT, "", "'x' is missing, and cannot be null"),
+        (POINT, "0a 02 0a 00", "'x.a' has another form than int64"),
+        ({"type": "map", "values": "long"}, "0a 05 0a 01 6b 12 00", "'x{}' has another form"),
+        (MONEY, "0a 02 10 05", "not a number of at most 5 digits"),
+        (MONEY, "0a 04 0a 02 03 e9 0a 02 18 03", "not a number of at most 5 digits"),
+        (MONEY, "0a 06 0a 03 01 86 a0 18 02", "not a Protobuf message"),
+        (MONEY, "0a 07 0a 03 01 86 a0 18 02", "not a number of at most 5 digits"),
+        (MONEY, "0a 0e 0a 01 01 18 81 80 80 80 f8 ff ff ff ff 01", "not a number of at most"),
+        (AT, "0a 02 10 01", "'x' is not a timestamp-micros"),
+        (AT, "0a 0b 10 80 80 80 80 f8 ff ff ff ff 01", "'x' is not a timestamp-micros"),
+        (AT, "0a 07 08 80 80 80 80 80 20", "'x' is outside of the range"),
+        (AT, "0a 02 0a 00", "'x.seconds' has another form than int64"),
+        (DAY, "0a 05 08 ea 0f 10 01", "'x' is not a date"),
+        (CLOCK, "0a 02 08 18", "'x' is not a time-micros"),
+        ({"type": "string", "logicalType": "uuid"}, "", "'x' is not the text of a UUID"),
+        ({"type": "fixed", "name": "f", "size": 2}, "0a 01 61", "'x' is not 2 bytes"),
+    ],
+)
+def test_malformed_messages_have_a_reason(type_, body, reason):
+    rows, corrupt = decoded(one(type_), [HEAD + bytes.fromhex(body)])
+    assert rows == []
+    assert reason in corrupt[0]
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (b"", "does not begin with the byte 0"),
+        (PREFIX, "does not begin with the byte 0"),
+        (b"\1" + PREFIX[1:] + b"\0", "does not begin with the byte 0"),
+        (b"\0\0\0\0\x08\0", "has the schema id 8, not 7"),
+        (PREFIX + b"\2\2", r"is the message [1] of its file, not the channel's, [4, 0]"),
+        (PREFIX + b"\2", "cut off"),
+        (PREFIX + b"\1", "has -1 numbers"),
+        (PREFIX + b"\xfe\xff\xff\xff\x0f" + b"\0" * 9, "has 2147483647 numbers"),
+        (PREFIX + b"\x80" * 9, "cut off, or too long"),
+    ],
+)
+def test_another_message_of_the_file_is_not_read(head, reason):
+    definition = one("long").definition | {"protobuf": {"indexes": [4, 0]}}
+    schema_ = Schema.parse(definition)
+    rows, corrupt = decoded(schema_, [head])
+    assert rows == []
+    assert reason in corrupt[0]
+    for own in (b"\0", b"\2\0", b"\4\10\0"):
+        assert decoded(schema_, [PREFIX + own + b"\10\5"]) == ([{"x": 5}], {})
+
+
+def test_malformed_messages_are_found_by_index_among_good_ones():
+    schema_ = one("long")
+    good = HEAD + b"\10\5"
+    rows, corrupt = decoded(schema_, [good, None, good, HEAD + b"\10", good])
+    assert rows == [{"x": 5}] * 3
+    assert list(corrupt) == [1, 3]
+    assert "tombstone" in corrupt[1]
+
+
+@given(with_rows(), st.data())
+def test_any_bytes_are_records_or_corrupt(given_, data):
+    schema_, rows = given_
+    body = bytearray(encoded(schema_, rows)[0][len(HEAD) :])
+    edits = data.draw(st.lists(st.tuples(st.integers(0, 40), st.binary(max_size=3)), max_size=4))
+    for place, piece in edits:
+        body[place : place + len(piece)] = piece
+    read, corrupt = decoded(schema_, [HEAD + bytes(body), HEAD + data.draw(st.binary())])
+    assert len(read) + len(corrupt) == 2
+    # What is read is a record that is written.
+    assert same(decoded(schema_, encoded(schema_, read)), (read, {}))
+
+
+def test_items_of_few_bytes_take_a_bounded_part_of_memory():
+    fixed = [{"type": "fixed", "name": f"f{n}", "size": 1024} for n in range(40)]
+    wide = [{"name": f["name"], "type": ["null", f]} for f in fixed]
+    item = {"type": "record", "name": "W", "fields": wide}
+    schema_ = one({"type": "array", "items": item})
+    rows, corrupt = decoded(schema_, [HEAD + b"\n\0" * 10, HEAD + b"\n\0" * 10_000])
+    assert [len(row["x"]) for row in rows] == [10]
+    assert "would take more than 1024 times its size" in corrupt[1]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "reason"),
+    [
+        ("uint32", -1, "not a number of the type uint32"),
+        ("fixed32", 2**32, "not a number of the type fixed32"),
+    ],
+)
+def test_numbers_outside_of_an_unsigned_type_are_refused(type_, value, reason):
+    with pytest.raises(InvalidRecord, match=f"record 1, field 'x'.*{reason}"):
+        encoded(one("long", type=type_), [{"x": 0}, {"x": value}])
+    with pytest.raises(InvalidRecord, match=r"record 0, field 'x'.*uint64"):
+        encoded(one(UNSIGNED, type="uint64"), [{"x": Decimal(2**64)}])
+
+
+def test_two_members_of_a_oneof_are_refused():
+    schema_ = numbered(
+        schema(*(field(name, ["null", "long"], oneof="choice") for name in ("a", "b", "c")))
+    )
+    assert encoded(schema_, [{"a": None, "b": 0, "c": None}]) == [HEAD + b"\x10\0"]
+    with pytest.raises(InvalidRecord, match=r"field 'c'.*beside 'b'.* oneof 'choice'"):
+        encoded(schema_, [{"a": None, "b": 1, "c": 2}])
+    # Of several in a message, the last one counts, as in Protobuf.
+    assert decoded(schema_, [HEAD + b"\x10\1\x18\2"])[0] == [{"a": None, "b": None, "c": 2}]
+
+
+def test_a_record_that_is_too_long_is_named():
+    with pytest.raises(RecordTooLarge, match="record 1 takes 108 bytes"):
+        encoded(one("string"), [{"x": "a"}, {"x": "a" * 100}], limit_bytes=50)
+
+
+def test_schemas_without_numbers_and_of_other_types_are_refused():
+    with pytest.raises(InvalidSchema, match="field 'x': it has no number"):
+        ProtobufCodec(schema(field("x", "long")), 7)
+    with pytest.raises(UnsupportedType):
+        ProtobufCodec(schema(field("x", ["long", "string"], number=1)), 7)
+
+
+def test_messages_of_earlier_versions_are_read_by_numbers_and_defaults(tmp_path):
+    def version(body):
+        path = tmp_path / "m.proto"
+        path.write_text(f'syntax = "proto3"; message M {{ {body} }}')
+        return Schema.from_proto(path)
+
+    first = numbered(version("int32 a = 1; string gone = 2; E e = 3; enum E { ON = 0; }"))
+    body = "int64 renamed = 1; E e = 3; enum E { ON = 0; OFF = 1; } repeated string new = 4;"
+    second = numbered(version(body), [first])
+    decoder = Decoder("protobuf", second, {7: first, 8: second})
+    old = encoded(first, [{"a": 5, "gone": "x", "e": "ON"}])
+    new = [PREFIX[:-1] + b"\x08\0" + b"\x08\x06\x18\x01\x22\x01n"]
+    result = decoder.decode([*old, *new, *old])
+    assert result.corrupt == []
+    rows = [row for batch in result.batches for row in to_records(batch)]
+    earlier = {"renamed": 5, "e": "ON", "new": []}
+    assert rows == [earlier, {"renamed": 6, "e": "OFF", "new": ["n"]}, earlier]
+
+
+def test_the_prefix_is_that_of_schema_registries():
+    (message,) = encoded(one("long"), [{"x": 1}])
+    assert struct.unpack(">bIb2s", message) == (0, 7, 0, b"\10\1")
