@@ -91,17 +91,17 @@ _OBJECT: Final = re.compile(rb"[ \t\r\n]*\{")
 class WireFormatValidator:
     """Validator for values that the caller encoded.
 
-    A value of an `avro` channel must begin with the byte 0 and one of the channel's schema ids, a
-    value of an `arrow` channel with an envelope that has such an id, and a value of a `json`
-    channel with a JSON object, which registry clients' prefix may precede. A `bytes` channel
+    A value of an `avro` or `protobuf` channel must begin with the byte 0 and one of the channel's
+    schema ids, a value of an `arrow` channel with an envelope that has such an id, and a value of a
+    `json` channel with a JSON object, which registry clients' prefix may precede. A `bytes` channel
     accepts any value. A compacted channel accepts null, which deletes a key. The rest of the value
-    is not checked. `refresh` requests the connection
-    again, once for each unknown id.
+    is not checked. `refresh` requests the connection again, once for each unknown id.
     """
 
     def __init__(self, connection: Connection, *, refresh: Callable[[], Connection]) -> None:
         self._channel = connection.channel_name
         self._format = connection.format
+        self._schema_id = arrow_schema_id if self._format == "arrow" else avro_schema_id
         self._refresh = refresh
         self._prefixes: set[bytes] = set()
         self._unknown_ids: set[int] = set()
@@ -119,7 +119,7 @@ class WireFormatValidator:
             return False
         if value[:_PREFIX_BYTES] in self._prefixes:
             return False
-        id_ = avro_schema_id(value) if self._format == "avro" else arrow_schema_id(value)
+        id_ = self._schema_id(value)
         return id_ is not None and not self._is_remembered(id_)
 
     def error(self, value: bytes | None) -> str | None:
@@ -136,12 +136,12 @@ class WireFormatValidator:
             return self._json_error(value)
         if self._format == "bytes" or value[:_PREFIX_BYTES] in self._prefixes:
             return None
-        id_ = avro_schema_id(value) if self._format == "avro" else arrow_schema_id(value)
+        id_ = self._schema_id(value)
         if id_ is not None and self._is_known(id_):
             return None
         ids = ", ".join(str(int.from_bytes(prefix[1:], "big")) for prefix in sorted(self._prefixes))
         actual = "no schema id" if id_ is None else f"the unknown schema id {id_}"
-        head = "the byte 0" if self._format == "avro" else "an envelope"
+        head = "an envelope" if self._format == "arrow" else "the byte 0"
         return (
             f"a message of the channel {self._channel!r} of format {self._format} must begin with "
             f"{head} and one of the schema ids {ids}; this one has {actual}. Write records with "

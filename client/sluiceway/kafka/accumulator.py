@@ -82,6 +82,9 @@ def certain_row_bytes(connection: Connection, schema: Schema) -> int:
         overhead_bytes += _COLUMN_BYTES * sum(1 for _ in walk(schema.record))
     # Half of the rest, because a key is also a field of the row.
     row_bytes = (connection.max_message_bytes - overhead_bytes) // 2
+    if connection.format == "protobuf":
+        # A value has 16 bytes besides the content of a text; a timestamp with its tags has 23.
+        return row_bytes // 2
     return row_bytes // _json_expansion(schema) if connection.format == "json" else row_bytes
 
 

@@ -26,7 +26,7 @@ __all__ = ["EndOffsets", "Fetcher"]
 
 LOGGER = logging.getLogger("sluiceway.kafka.fetcher")
 
-_MAX_MESSAGES = {"avro": 8192, "arrow": 32, "json": 8192, "bytes": 8192}
+_MAX_MESSAGES = {"arrow": 32, **dict.fromkeys(("avro", "json", "protobuf", "bytes"), 8192)}
 """The most messages decoded together; an `arrow` message holds many records."""
 _MAX_LOGGED: Final = 10
 """The most skipped messages of a fetch that are logged with their offsets."""

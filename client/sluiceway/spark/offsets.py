@@ -182,7 +182,7 @@ def resolve_bound(
 
 
 DEFAULT_MAX_MESSAGES = {
-    **dict.fromkeys(("avro", "json", "bytes"), 1_000_000),
+    **dict.fromkeys(("avro", "json", "protobuf", "bytes"), 1_000_000),
     "arrow": 1_000,
 }
 """Default limit of messages per task, by format.

@@ -13,10 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from generated import PREFIX, protobuf_schemas, same, schema, values
+from sluiceway.api.models import Connection
 from sluiceway.codecs import Decoder
 from sluiceway.codecs.protobuf import ProtobufCodec
 from sluiceway.errors import InvalidRecord, InvalidSchema, RecordTooLarge, UnsupportedType
+from sluiceway.kafka.accumulator import certain_row_bytes
 from sluiceway.records import to_batches, to_records
+from sluiceway.records.row_buffer import RowBuffer
 from sluiceway.schema import Schema
 from sluiceway.schema.proto_files import compiled, proto_file
 from sluiceway.schema.protobuf import numbered
@@ -274,6 +277,29 @@ def test_two_members_of_a_oneof_are_refused():
         encoded(schema_, [{"a": None, "b": 1, "c": 2}])
     # Of several in a message, the last one counts, as in Protobuf.
     assert decoded(schema_, [HEAD + b"\x10\1\x18\2"])[0] == [{"a": None, "b": None, "c": 2}]
+
+
+def test_a_row_that_certainly_fits_is_short_in_protobuf():
+    schema_ = one({"type": "array", "items": AT}, number=2**29 - 1)
+    longest = datetime(1900, 1, 1, microsecond=999_999, tzinfo=UTC)
+    rows = [{"x": [longest] * count} for count in range(200)]
+    connection = Connection(
+        channel_name="c",
+        channel_uid="0" * 32,
+        generation=1,
+        format="protobuf",
+        schema_id=7,
+        schema_definition=schema_.definition,
+        topic_name="t",
+        topic_id="i",
+        partitions=1,
+        max_message_bytes=4000,
+        kafka={},
+    )
+    buffer = RowBuffer(schema_, max_row_bytes=certain_row_bytes(connection, schema_))
+    fitting = [row for row in rows if buffer.check(row) is not None]
+    assert 20 < len(fitting) < 200
+    assert len(encoded(schema_, fitting)[-1]) <= 4000 // 2
 
 
 def test_a_record_that_is_too_long_is_named():

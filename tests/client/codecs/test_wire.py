@@ -142,3 +142,13 @@ CHANNEL = Connection(
     kafka={},
 )
 JSON = WireFormatValidator(CHANNEL, refresh=no_refresh)
+
+
+def test_values_of_protobuf_channels_begin_with_a_schema_id():
+    connection = replace(CHANNEL, format="protobuf")
+    validator = WireFormatValidator(connection, refresh=lambda: connection)
+    assert validator.error(b"\0\0\0\0\7\0") is None
+    assert "the byte 0 and one of the schema ids 7; this one has no schema id" in validator.error(
+        b"\x0a\0"
+    )
+    assert "the unknown schema id 8" in validator.error(b"\0\0\0\0\x08\0")
