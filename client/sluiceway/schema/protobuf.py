@@ -427,11 +427,13 @@ def _changed_forms(path: str, new: t.Record, old: t.Record) -> Iterator[str]:
     for field_, earlier in _matching(new, old):
         where = t.join_path(path, field_.name)
         one, other = proto_field(field_, where), proto_field(earlier, where)
-        if one.number == other.number and one.wire_form != other.wire_form:
+        # Versions that differ in their attributes only have one schema id.
+        changed = one.value == other.value and one.type != other.type
+        if one.number == other.number and (changed or one.wire_form != other.wire_form):
             yield (
                 f"{t.field_at(where)}: the number {one.number} is {_shown(one)} here and "
-                f"{_shown(other)} there, which Protobuf reads in another form: use a new name, "
-                "which gets a new number"
+                f"{_shown(other)} there, so readers of one could misread the other: keep its type, "
+                "or use a new name, which gets a new number"
             )
 
 

@@ -267,6 +267,11 @@ E = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
         ),
         (
             [field("a", number=1)],
+            [{"name": "a", "type": "long", "protobuf": {"number": 1, "type": "uint32"}}],
+            "is uint32 here and int64 there",
+        ),
+        (
+            [field("a", number=1)],
             [field("a", {"type": "array", "items": "long"}, 1)],
             "is repeated int64 here and int64 there",
         ),
