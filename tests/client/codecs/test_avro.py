@@ -338,5 +338,5 @@ def test_instants_outside_of_pythons_years_round_trip():
 
 
 def test_an_unknown_format_is_rejected():
-    with pytest.raises(OptionError, match="'avro', 'arrow', 'json' or 'bytes'"):
+    with pytest.raises(OptionError, match="'avro', 'arrow', 'json', 'protobuf' or 'bytes'"):
         codec("xml", schema_of("int"), 7)
