@@ -231,20 +231,29 @@ class _History:
 
     numbers: dict[str, int] = field(default_factory=dict)
     names: dict[int, list[str]] = field(default_factory=dict)
+    attributes: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    """Those of the fields in the newest version that has the number."""
 
-    def add(self, name: str, number: int) -> None:
-        self.numbers.setdefault(name, number)
-        names = self.names.setdefault(number, [])
-        if name not in names:
-            names.append(name)
+    def add(self, named: t.Record | t.Enum) -> None:
+        for name, number in _numbers(named).items():
+            self.numbers.setdefault(name, number)
+            names = self.names.setdefault(number, [])
+            if name not in names:
+                names.append(name)
+        if isinstance(named, t.Record):
+            for field_ in named.fields:
+                attribute = _attribute(field_, field_.name)
+                self.attributes[attribute["number"]] = attribute
 
 
 def numbered(schema: Schema, kept: Sequence[Schema] = ()) -> Schema:
     """Return `schema` with numbers for all fields and symbols.
 
     Numbers that `schema` has are kept. Other fields get the number under which one of the `kept`
-    versions, all numbered, has their name or an alias, else the next that no version has used. A
-    field of a number that had another name before gets this name as an alias.
+    versions, all numbered and the oldest first, has their name or an alias, else the next that no
+    version has used. A field of a number that had another name before gets this name as an alias.
+    A field without the attribute also has the type and the oneof of the newest version that has its
+    number, as far as its Avro type allows, and a schema without it the place of its message.
 
     Raises UnsupportedType for a type that Protobuf does not have, and InvalidSchema for numbers
     that are invalid or repeated. `number_changes` checks what this does not: that numbers stay.
@@ -252,10 +261,12 @@ def numbered(schema: Schema, kept: Sequence[Schema] = ()) -> Schema:
     histories: dict[str, _History] = {}
     for version in kept:
         for new, old in _pairs(schema.record, version.record):
-            history = histories.setdefault(new.name, _History())
-            for name, number in _numbers(old).items():
-                history.add(name, number)
-    return Schema(_Numbering(histories).record(schema.record, ""))
+            histories.setdefault(new.name, _History()).add(old)
+    record = _Numbering(histories).record(schema.record, "")
+    place = (kept[-1].record.attributes or {}).get(ATTRIBUTE) if kept else None
+    if place is not None:
+        record = replace(record, attributes={ATTRIBUTE: place, **(record.attributes or {})})
+    return Schema(record)
 
 
 class _Numbering:
@@ -298,7 +309,11 @@ class _Numbering:
                 field_,
                 type=self._type(field_.type, where),
                 aliases=(*field_.aliases, *earlier),
-                attributes=_with(field_.attributes, _attribute(field_, where), number=number),
+                attributes=_with(
+                    field_.attributes,
+                    _attribute(field_, where) or _inherited(field_, history, number, where),
+                    number=number,
+                ),
             )
             if proto_field(numbered, where).oneof in names:
                 raise t.invalid_schema(where, "its oneof has the name of a field: rename the oneof")
@@ -340,6 +355,17 @@ class _Numbering:
             )
         ordered = {symbol: numbers[symbol] for symbol in enum.symbols}
         return replace(enum, attributes=_with(enum.attributes, ordered))
+
+
+def _inherited(field_: t.Field, history: _History, number: int, path: str) -> Mapping[str, Any]:
+    """Return the type and the oneof of a number in earlier versions, where they fit a field."""
+    earlier = history.attributes.get(number, {})
+    _, value = _shape(field_.type, path)
+    fits = {
+        "type": earlier.get("type") in _types(value, path),
+        "oneof": isinstance(field_.type, t.Nullable),
+    }
+    return {name: earlier[name] for name in fits if fits[name] and name in earlier}
 
 
 def _with(

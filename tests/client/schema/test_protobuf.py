@@ -235,6 +235,29 @@ def test_a_renamed_number_gets_the_former_name_as_an_alias():
     assert numbers(third) == {"y": 1}
 
 
+def test_a_schema_without_attributes_keeps_those_of_earlier_versions(tmp_path):
+    first = numbered(Schema.from_proto(write(tmp_path, ORDER), "shop.Order"))
+    fields = [
+        {"name": f.name, "type": f_["type"], "default": f_["default"]}
+        for f, f_ in zip(first.record.fields, first.definition["fields"], strict=True)
+    ]
+    plain = Schema.parse({**first.definition, "fields": [*fields, field("new")]}).canonical
+    second = numbered(Schema.parse(plain), [first])
+    assert second.definition["protobuf"] == {"indexes": [1]}
+    shown = {f["name"]: f["protobuf"] for f in second.definition["fields"]}
+    assert shown.pop("new") == {"number": 31}
+    assert shown == {f["name"]: f["protobuf"] for f in first.definition["fields"]}
+    assert not number_changes(second, first)
+    # A type that the Avro type does not allow is not kept, which `number_changes` names.
+    (_, delta) = (f["name"] for f in fields[:2])
+    other = numbered(
+        Schema.parse({**first.definition, "fields": [field(delta, "string")]}), [first]
+    )
+    assert other.definition["fields"][0]["protobuf"] == {"number": 2}
+    (change,) = number_changes(other, first)
+    assert "'delta': the number 2 is string here and sint32 there" in change
+
+
 def test_nested_records_and_enums_keep_their_numbers():
     def version(fields, symbols):
         enum = {"type": "enum", "name": "E", "symbols": symbols}
