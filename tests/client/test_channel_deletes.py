@@ -44,7 +44,7 @@ def of_key(items: list[Any], number: int) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("format_", ["avro", "arrow", "json"])
+@pytest.mark.parametrize("format_", ["avro", "arrow", "json", "protobuf"])
 def test_deletes_keep_their_place_among_the_records_of_a_key(new: NewChannel, format_: str) -> None:
     channel = new(format=format_)
     expected = [station(1), Deleted(key=1), station(1, "b"), station(1, "c"), Deleted(key=1)]

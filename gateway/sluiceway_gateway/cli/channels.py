@@ -13,6 +13,7 @@ import click
 from sluiceway import Gateway, Heartbeat, Retention
 from sluiceway.api.ledger import CommitPage, LedgerEvent, OpenBatch, Repair
 from sluiceway.errors import SluicewayTimeout
+from sluiceway.schema import Schema
 from sluiceway_gateway.cli import entry
 from sluiceway_gateway.cli.actions import abort, reset, resize
 from sluiceway_gateway.cli.entry import (
@@ -40,9 +41,14 @@ from sluiceway_gateway.core.clock import system_clock
 #: Interval at which `close --wait` reports progress.
 _REPORT_EVERY_S = 10.0
 _COMPATIBILITY = click.Choice(["none", "backward", "forward", "full"])
-_FORMAT = click.Choice(["avro", "arrow", "json", "bytes"])
+_FORMAT = click.Choice(["avro", "arrow", "json", "protobuf", "bytes"])
 _SCHEMA = click.option(
-    "--schema", type=click.File(encoding="utf-8"), help="Avro schema as JSON; - reads stdin."
+    "--schema",
+    type=click.File(encoding="utf-8"),
+    help="Avro schema as JSON, or a .proto file; - reads Avro from stdin.",
+)
+_MESSAGE = click.option(
+    "--message", help="Full name of the records' message in a .proto file that has several."
 )
 _JSON_LINES = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per line."
@@ -124,6 +130,7 @@ for _command in (search, dismiss, reset, resize, abort, repair, transfer):
 @channels.command()
 @click.argument("name")
 @_SCHEMA
+@_MESSAGE
 @click.option("--topic", help="Adopt this existing topic; it is never changed or deleted.")
 @click.option(
     "--compatibility",
@@ -172,6 +179,7 @@ for _command in (search, dismiss, reset, resize, abort, repair, transfer):
 def create(
     name: str,
     schema: IO[str] | None,
+    message: str | None,
     topic: str | None,
     format_: str | None,
     retention_ms: int | None,
@@ -199,7 +207,7 @@ def create(
     ):
         channel = gateway.channel(
             name,
-            _text_of(schema),
+            _schema_of(schema, message),
             topic=topic,
             format=format_,
             retention=_retention(retention_ms, retention_bytes, Retention()),
@@ -216,6 +224,7 @@ def create(
 @channels.command()
 @click.argument("name")
 @_SCHEMA
+@_MESSAGE
 @click.option("--compatibility", type=_COMPATIBILITY, help="Allowed changes of the schema.")
 @click.option("--partitions", type=int, help="Number of partitions; can only grow.")
 @click.option(
@@ -249,6 +258,7 @@ def create(
 def update(
     name: str,
     schema: IO[str] | None,
+    message: str | None,
     patience: float | None,
     interval: float | None,
     retention_ms: int | None,
@@ -262,7 +272,7 @@ def update(
     with open_channel(name, url) as channel:
         with _channel_warnings() as renames, waiting_for(gateway_at(url)):
             channel.update(
-                schema=_text_of(schema),
+                schema=_schema_of(schema, message),
                 heartbeat=_heartbeat(patience, interval, channel.heartbeat),
                 retention=_retention(retention_ms, retention_bytes, channel.retention),
                 config=_pairs(config, "--config"),
@@ -440,9 +450,13 @@ def _retention(ms: int | None, size: int | None, present: Retention) -> Retentio
     )
 
 
-def _text_of(schema: IO[str] | None) -> str | None:
+def _schema_of(file: IO[str] | None, message: str | None) -> str | Schema | None:
+    if file is not None and file.name.endswith(".proto"):
+        return Schema.from_proto(file.name, message)
+    if message is not None:
+        raise click.UsageError("--message needs a .proto file as --schema, which has messages.")
     try:
-        return None if schema is None else schema.read()
+        return None if file is None else file.read()
     except UnicodeDecodeError as error:
         raise click.UsageError(f"--schema: not UTF-8 at byte {error.start + 1}.") from None
 

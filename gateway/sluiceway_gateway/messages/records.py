@@ -96,7 +96,7 @@ class MessageDecoder:
 
     def _schema_id(self, value: bytes | None) -> int | None:
         match self._format:
-            case Format.AVRO:
+            case Format.AVRO | Format.PROTOBUF:
                 return avro_schema_id(value)
             case Format.ARROW:
                 return arrow_schema_id(value)

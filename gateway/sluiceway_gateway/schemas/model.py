@@ -16,6 +16,8 @@ class Format(StrEnum):
     ARROW = "arrow"
     JSON = "json"
     """A message is one JSON object without a schema id."""
+    PROTOBUF = "protobuf"
+    """A message is one Protobuf message, after its schema's id and its place in the file."""
     BYTES = "bytes"
     """A message is one value, unchanged."""
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from sluiceway.errors import SchemaError
 from sluiceway.schema import Schema
@@ -13,6 +13,7 @@ from sluiceway.schema.compatibility import (
     incompatibilities,
     reasons_by_version,
 )
+from sluiceway.schema.protobuf import number_changes, numbered
 from sluiceway.schema.schema import bytes_schema, holds_messages
 from sluiceway.schema.types import find_union
 from sluiceway_gateway.core.db.engine import WriteTransaction
@@ -40,10 +41,14 @@ def parse_schema(definition: Mapping[str, Any]) -> Schema:
     try:
         return Schema.parse(definition)
     except SchemaError as error:
-        raise InvalidSchema(
-            f"The schema cannot be used: {error}",
-            (Violation(pointer=_pointer(definition, error.path), message=str(error)),),
-        ) from error
+        raise _invalid(definition, error) from error
+
+
+def _invalid(definition: Mapping[str, Any], error: SchemaError) -> InvalidSchema:
+    return InvalidSchema(
+        f"The schema cannot be used: {error}",
+        (Violation(pointer=_pointer(definition, error.path), message=str(error)),),
+    )
 
 
 def _pointer(definition: Mapping[str, Any], path: str) -> str:
@@ -120,10 +125,12 @@ def version_of(
     """Return the kept version with this schema, or a new one; the caller stores what is not kept.
 
     The annotations of `schema` replace those of a kept version. Without any, these are kept: a job
-    whose schema comes from a dataframe does not remove an alias. Raises SchemaIncompatible and
-    TooManySchemas.
+    whose schema comes from a dataframe does not remove an alias. Versions of `protobuf` are
+    numbered. Raises SchemaIncompatible, TooManySchemas, and InvalidSchema for one without numbers.
     """
     same = next((version for version in kept if version.fingerprint == schema.fingerprint), None)
+    if format_ is Format.PROTOBUF and (same is None or schema.annotated):
+        schema = _numbered(schema, kept)
     if same is None:
         _require_room(schema, kept)
     elif schema.annotated:
@@ -132,8 +139,8 @@ def version_of(
         schema = _parsed(same.definition)
     others = [version for version in kept if version.fingerprint != schema.fingerprint]
     _require_compatible(schema, others, rule)
-    if format_ is Format.JSON:
-        _require_same_texts(schema, others)
+    if format_ in _CONFUSIONS:
+        _require_distinct(schema, kept, format_)
     if same is not None:
         return same
     return SchemaVersion(
@@ -145,6 +152,13 @@ def version_of(
         definition=schema.text,
         created_at=now,
     )
+
+
+def _numbered(schema: Schema, kept: Sequence[SchemaVersion]) -> Schema:
+    try:
+        return numbered(schema, [_parsed(version.definition) for version in kept])
+    except SchemaError as error:
+        raise _invalid(schema.definition, error) from error
 
 
 def _require_room(schema: Schema, kept: Sequence[SchemaVersion]) -> None:
@@ -178,16 +192,32 @@ def _require_compatible(
     )
 
 
-def _require_same_texts(schema: Schema, others: Sequence[SchemaVersion]) -> None:
+_CONFUSIONS: Final = {
+    Format.JSON: (
+        base64_changes,
+        "The schema makes text of bytes, or bytes of text, and messages of the format json do not "
+        "tell which they have.",
+    ),
+    Format.PROTOBUF: (
+        number_changes,
+        "The schema gives another meaning to numbers of earlier versions, and messages of the "
+        "format protobuf name their fields by these.",
+    ),
+}
+"""What a format's messages do not tell, whatever the compatibility, and the reason."""
+
+
+def _require_distinct(schema: Schema, kept: Sequence[SchemaVersion], format_: Format) -> None:
+    changes_of, reason = _CONFUSIONS[format_]
+    # Also with the version that it replaces, which may have had other numbers.
     changes = [
-        f"with version {version.version}: {reason}"
-        for version in others
-        for reason in base64_changes(schema, _parsed(version.definition))
+        f"with version {version.version}: {change}"
+        for version in kept
+        for change in changes_of(schema, _parsed(version.definition))
     ]
     if changes:
         raise SchemaIncompatible(
-            "The schema makes text of bytes, or bytes of text, and messages of the format json do "
-            "not tell which they have.",
+            reason,
             tuple(
                 Violation(pointer=_POINTER, message=change) for change in changes[:_MAX_VIOLATIONS]
             ),

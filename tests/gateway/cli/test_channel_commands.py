@@ -77,6 +77,36 @@ def test_a_channel_is_created_listed_shown_and_deleted(
     command("channels", "show", name).failed(f"no channel {name!r}")
 
 
+def test_a_proto_file_is_a_schema(
+    command: Command, gateway_url: str, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / "shop.proto"
+    order = "message Order { int64 id = 1; optional string note = 4; }"
+    path.write_text(f'syntax = "proto3"; package shop; message Other {{ int32 a = 1; }} {order}')
+    create = ("channels", "create", name, "--format", "protobuf", "--schema", str(path))
+    refused = command(*create)
+    assert refused.status == 1
+    assert "give the message of shop.proto that records are: shop.Other, shop.Order" in refused.err
+    command(*create, "--message", "shop.Order").succeeded()
+    path.write_text(path.read_text().replace("note = 4;", "note = 4; repeated bool flags = 9;"))
+    command(
+        "channels", "update", name, "--schema", str(path), "--message", "shop.Order"
+    ).succeeded()
+    with Gateway(gateway_url) as gateway:
+        channel = gateway.channel(name)
+        numbers = {f["name"]: f["protobuf"]["number"] for f in channel.schema.definition["fields"]}
+        assert numbers == {"id": 1, "note": 4, "flags": 9}
+        with channel.writer() as writer:
+            writer.write({"id": 1, "note": None, "flags": [True]})
+        with channel.reader(until="now") as reader:
+            assert list(reader) == [{"id": 1, "note": None, "flags": [True]}]
+
+
+def test_a_message_is_that_of_a_proto_file(command: Command, schema_file: str, name: str) -> None:
+    run = command("channels", "create", name, "--schema", schema_file, "--message", "shop.Order")
+    assert (run.status, "--message needs a .proto file" in run.err) == (2, True)
+
+
 def test_a_channel_is_updated_closed_removed_and_its_topic_adopted(
     command: Command, schema_file: str, tmp_path: Path, name: str
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from sluiceway.codecs import codec
 from sluiceway.schema import Schema
+from sluiceway.schema.protobuf import numbered
 from sluiceway_gateway.core.errors import InvalidRequest
 from sluiceway_gateway.core.kafka.model import ReadMessage
 from sluiceway_gateway.messages.matching import MAX_TEXT, Matcher
@@ -43,7 +44,8 @@ VERSION = SchemaVersion(
     id=7,
     version=1,
     fingerprint="",
-    definition=json.dumps(SCHEMA),
+    # Numbers are for Protobuf; other formats ignore them.
+    definition=numbered(Schema.parse(SCHEMA)).text,
     created_at=datetime(2026, 1, 1, tzinfo=UTC),
 )
 LANDINGS: list[Mapping[str, Any]] = [
@@ -84,7 +86,7 @@ def matches(format_: Format, messages: Sequence[ReadMessage], **condition: str) 
     return [match.offset for match in matcher.matching(messages)]
 
 
-@pytest.mark.parametrize("format_", [Format.AVRO, Format.ARROW, Format.JSON])
+@pytest.mark.parametrize("format_", [Format.AVRO, Format.ARROW, Format.JSON, Format.PROTOBUF])
 @pytest.mark.parametrize(
     ("condition", "offsets"),
     [

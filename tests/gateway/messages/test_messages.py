@@ -105,7 +105,7 @@ def refused(http: httpx.Client, channel: Channel, status: int, name: str, **para
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("format_", ["avro", "arrow", "json"])
+@pytest.mark.parametrize("format_", ["avro", "arrow", "json", "protobuf"])
 def test_messages_show_their_records_by_their_schema(
     http: httpx.Client, gateway: Gateway, format_: str
 ) -> None:
@@ -559,7 +559,7 @@ class TestExactlyOnce:
             assert sorted(record["id"] for record in reader) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("format_", ["avro", "arrow", "json"])
+@pytest.mark.parametrize("format_", ["avro", "arrow", "json", "protobuf"])
 def test_records_are_written_as_their_readers_expect(
     http: httpx.Client, gateway: Gateway, format_: str
 ) -> None:

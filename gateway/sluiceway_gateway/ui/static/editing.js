@@ -22,7 +22,7 @@ export function askToCreate() {
     confirm: "Create the channel",
     fields: [
       { id: "name", label: "Name", required: true },
-      { id: "format", label: "Format of messages", options: { avro: "avro", arrow: "arrow", json: "json", bytes: "bytes" } },
+      { id: "format", label: "Format of messages", options: { avro: "avro", arrow: "arrow", json: "json", protobuf: "protobuf", bytes: "bytes" } },
       { id: "delivery", label: "Delivery", options: { at_least_once: "at least once", exactly_once: "exactly once" } },
       { id: "partitions", label: "Partitions", type: "number", required: true, min: 1, value: "1" },
       { id: "labels", label: "Labels (optional), such as team=ops, stage=test" },
