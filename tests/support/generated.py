@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 
 from sluiceway.codecs.avro import AvroCodec
 from sluiceway.codecs.resolution import Resolution
+from sluiceway.errors import InvalidSchema
 from sluiceway.records import to_batches
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
+from sluiceway.schema.proto_files import proto_file
+from sluiceway.schema.protobuf import numbered
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
 Leaves = st.SearchStrategy[t.Leaf]
@@ -121,8 +124,17 @@ def schemas(leaves=LEAVES, depth=2, *, with_unions=False) -> st.SearchStrategy[S
 
 
 def protobuf_schemas(leaves=LEAVES, depth=2) -> st.SearchStrategy[Schema]:
-    """Schemas of the types that Protobuf has, without numbers."""
-    return records(leaves, depth).map(lambda record: Schema(named(_protobuf_form(record))))
+    """Schemas of the types and names that Protobuf has, without numbers."""
+    drawn = records(leaves, depth).map(lambda record: Schema(named(_protobuf_form(record))))
+    return drawn.filter(_has_protobuf_names)
+
+
+def _has_protobuf_names(schema: Schema) -> bool:
+    try:
+        proto_file(numbered(schema))
+    except InvalidSchema:
+        return False
+    return True
 
 
 def _protobuf_form(type_):

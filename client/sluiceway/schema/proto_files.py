@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from os import PathLike
@@ -35,6 +35,7 @@ __all__ = [
     "WELL_KNOWN",
     "Member",
     "ProtoFile",
+    "entry_name",
     "from_descriptor",
     "from_proto",
     "proto_file",
@@ -298,7 +299,6 @@ class Member:
     """A scalar type, or the full name of a message or an enum after a dot."""
     label: str
     oneof: str | None = None
-    json_name: str | None = None
     is_enum: bool = False
 
     @property
@@ -355,8 +355,7 @@ def _declared(member: Member) -> str:
     keyword = {"repeated": "repeated ", "optional": "optional "}.get(member.label, "")
     if member.oneof is not None or (member.is_message and member.label == "optional"):
         keyword = ""
-    option = f' [json_name = "{member.json_name}"]' if member.json_name else ""
-    return f"{keyword}{type_} {member.name} = {member.number}{option};"
+    return f"{keyword}{type_} {member.name} = {member.number};"
 
 
 def _well_known(name: str, path: str, *members: tuple[str, str]) -> ProtoFile:
@@ -400,7 +399,8 @@ def proto_file(schema: Schema) -> ProtoFile:
     """Return the `.proto` file of a numbered `schema`, the message of its records first.
 
     This message has the full name of the record. Others have the last part of theirs, with a
-    number where that is taken, as have enums. Raises the errors of `proto_field`.
+    number where that is taken, as have enums. Raises InvalidSchema for names that Protobuf takes
+    for one, and the errors of `proto_field`.
     """
     return _Writer(schema.record).file()
 
@@ -418,7 +418,7 @@ class _Writer:
         self._imports: set[str] = set()
 
     def file(self) -> ProtoFile:
-        self._message(self._record)
+        self._message(self._record, "")
         return ProtoFile(
             path=f"{self._record.name.replace('.', '/')}.proto",
             package=self._package,
@@ -427,48 +427,50 @@ class _Writer:
             enums=self._enums,
         )
 
-    def _message(self, record: t.Record) -> str:
+    def _message(self, record: t.Record, path: str) -> str:
         if record.name not in self._names:
             name = self._names[record.name] = self._free(record.name)
+            _require_own_names(record, path)
             self._messages[name] = ()  # its place is before the messages within
-            named = [json_name(field.name) for field in record.fields]
             self._messages[name] = tuple(
-                self._member(field, clash=named.count(json_name(field.name)) > 1)
-                for field in record.fields
+                self._member(field, t.join_path(path, field.name)) for field in record.fields
             )
         return self._full(self._names[record.name])
 
-    def _member(self, field: t.Field, *, clash: bool) -> Member:
-        proto = proto_field(field, field.name)
+    def _member(self, field: t.Field, path: str) -> Member:
+        proto = proto_field(field, path)
         return Member(
             name=field.name,
             number=proto.number,
-            type=self._type(proto),
+            type=self._type(proto, path),
             label=proto.label,
             oneof=proto.oneof,
-            json_name=field.name if clash else None,
             is_enum=proto.type == "enum",
         )
 
-    def _type(self, proto: ProtoField) -> str:
+    def _type(self, proto: ProtoField, path: str) -> str:
         match proto.value:
             case t.Record() as record:
-                return self._message(record)
+                return self._message(record, path)
             case t.Enum() as enum:
-                return self._enum(enum)
+                return self._enum(enum, path)
         if proto.type not in WELL_KNOWN:
             return proto.type
         self._imports.add(WELL_KNOWN[proto.type].path)
         return f".{proto.type}"
 
-    def _enum(self, enum: t.Enum) -> str:
+    def _enum(self, enum: t.Enum, path: str) -> str:
         if enum.name not in self._names:
-            numbers = symbol_numbers(enum, "")
+            numbers = symbol_numbers(enum, path)
             # The first must be zero, and the names of values belong to the scope around the enum.
             values = dict(sorted(numbers.items(), key=lambda pair: pair[1] != 0))
             name = self._free(enum.name)
+            _require_own_symbols(values, name, path)
             if self._taken & values.keys():
-                self._names[enum.name] = f"{name}.Values"
+                own = "Values"
+                while own in values:
+                    own += "_"
+                self._names[enum.name] = f"{name}.{own}"
             else:
                 self._names[enum.name] = name
                 self._taken |= values.keys()
@@ -488,7 +490,68 @@ class _Writer:
         return f".{self._package}.{name}" if self._package else f".{name}"
 
 
-def json_name(name: str) -> str:
+def _require_own_names(record: t.Record, path: str) -> None:
+    """Raise InvalidSchema for names in a message that Protobuf takes for one."""
+    oneofs = {proto_field(field, field.name).oneof for field in record.fields}
+    names = {oneof: f"the oneof {oneof!r}" for oneof in oneofs if oneof is not None}
+    in_json = dict(names)
+    names |= {field.name: f"the field {field.name!r}" for field in record.fields}
+    for field in record.fields:
+        name = _json_name(field.name)
+        if name in in_json:
+            raise t.invalid_schema(
+                t.join_path(path, field.name),
+                f"Protobuf does not tell it from {in_json[name]}, as both are {name!r} in JSON: "
+                "rename one of them",
+            )
+        in_json[name] = names[field.name]
+        if not isinstance(field.type, t.Map):
+            continue
+        entry = entry_name(field.name)
+        if entry in names or not t.NAME.fullmatch(entry):
+            why = names.get(entry, "not a name")
+            raise t.invalid_schema(
+                t.join_path(path, field.name),
+                f"Protobuf names the entries of this map {entry}, which is {why}: rename it",
+            )
+        names[entry] = f"the name of the entries of {field.name!r}"
+
+
+def _require_own_symbols(symbols: Iterable[str], enum: str, path: str) -> None:
+    """Raise InvalidSchema for two symbols that are one in languages with names like `PaidLate`."""
+    own: dict[str, str] = {}
+    for symbol in symbols:
+        first = own.setdefault(_plain(symbol, enum), symbol)
+        if first != symbol:
+            raise t.invalid_schema(
+                path,
+                f"Protobuf does not tell the symbols {first!r} and {symbol!r} of the enum {enum} "
+                "apart: rename one of them",
+            )
+
+
+def _plain(symbol: str, enum: str) -> str:
+    """Return a symbol as protoc compares it: without the enum's name, and in one case."""
+    prefix = enum.replace("_", "").lower()
+    rest, matched = symbol, 0
+    while rest and matched < len(prefix):
+        if rest[0] != "_":
+            if rest[0].lower() != prefix[matched]:
+                break
+            matched += 1
+        rest = rest[1:]
+    rest = rest.lstrip("_")
+    if matched < len(prefix) or not rest:
+        rest = symbol
+    return "".join(word[:1].upper() + word[1:].lower() for word in rest.split("_"))
+
+
+def entry_name(field: str) -> str:
+    """Return the name of the message that protoc makes of a map's entries."""
+    return "".join(word[:1].upper() + word[1:] for word in field.split("_")) + "Entry"
+
+
+def _json_name(name: str) -> str:
     """Return the name that Protobuf gives a field in JSON."""
     first, *words = name.split("_")
     return first + "".join(word[:1].upper() + word[1:] for word in words)

@@ -380,11 +380,55 @@ def test_types_that_protobuf_does_not_have_are_refused_by_name(type_, path):
     assert raised.value.path == path
 
 
-def numbered_or_none(schema):
-    try:
-        return numbered(schema)
-    except UnsupportedType:
-        return None
+def enum(*symbols, name="E"):
+    return {"type": "enum", "name": name, "symbols": symbols}
+
+
+MAP = {"type": "map", "values": "long"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "reason"),
+    [
+        ([field("a_b"), field("aB")], "aB", "from the field 'a_b', as both are 'aB' in JSON"),
+        ([field("_"), field("__")], "__", "both are '' in JSON"),
+        ([field("a_b", MAP), field("ABEntry")], "a_b", "ABEntry, which is the field 'ABEntry'"),
+        (
+            [field("x", MAP), field("X", MAP)],
+            "X",
+            "XEntry, which is the name of the entries of 'x'",
+        ),
+        ([field("_1", MAP)], "_1", "1Entry, which is not a name"),
+        ([field("e", enum("on", "ON"))], "e", "the symbols 'on' and 'ON' of the enum E"),
+        ([field("e", enum("E_ON", "On"))], "e", "the symbols 'E_ON' and 'On'"),
+        (
+            [{"name": "_a", "type": ["null", "long"], "protobuf": {"oneof": "A"}}],
+            "_a",
+            "from the oneof 'A', as both are 'A' in JSON",
+        ),
+        (
+            [field("r", {"type": "record", "name": "R", "fields": [field("a"), field("a_")]})],
+            "r.a_",
+            "from the field 'a'",
+        ),
+    ],
+)
+def test_names_that_protobuf_takes_for_one_have_no_file(fields, path, reason):
+    schema = numbered(avro(*fields))
+    with pytest.raises(InvalidSchema) as raised:
+        proto_file(schema)
+    assert raised.value.path == path
+    assert reason in str(raised.value)
+
+
+def test_symbols_have_a_scope_of_their_own_where_they_would_clash(tmp_path):
+    fields = [field("a", enum("A", "B")), field("b", enum("B", "Values", name="C"))]
+    file = proto_file(numbered(avro(*fields)))
+    assert [*file.enums] == ["E", "C.Values_"]
+    assert Schema.from_proto(write(tmp_path, file.text), "M").record.fields[1].type.symbols == (
+        "B",
+        "Values",
+    )
 
 
 #: No decimals, whose digits a file does not tell.
