@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from sqlalchemy import ColumnElement, exists, func, select, true
+from sqlalchemy import ColumnElement, case, exists, func, select, true
 
 from sluiceway_gateway.channels.model import Phase
 from sluiceway_gateway.channels.store import in_phases
@@ -13,11 +13,17 @@ from sluiceway_gateway.schemas.model import Format
 from sluiceway_gateway.schemas.tables import channel_schemas, kept_schemas, schemas
 
 
-def find(tx: ReadTransaction, schema_id: int, *, prefixes: Collection[str] | None) -> str | None:
+def find(
+    tx: ReadTransaction,
+    schema_id: int,
+    *,
+    prefixes: Collection[str] | None,
+    format_: Format | None = None,
+) -> str | None:
     """Return a schema's definition if a channel whose name starts with one of `prefixes` has it.
 
-    The annotations are those of the channel that got the schema last. With `prefixes` None, any
-    schema is returned.
+    The annotations are those of the channel that got the schema last, of those with the `format_`
+    if there are any. With `prefixes` None, any schema is returned.
     """
     statement = select(schemas.c.definition).where(schemas.c.id == schema_id, _visible(prefixes))
     definition: str | None = tx.execute(statement).scalar_one_or_none()
@@ -31,7 +37,11 @@ def find(tx: ReadTransaction, schema_id: int, *, prefixes: Collection[str] | Non
             channel_schemas.c.annotated.is_not(None),
             true() if prefixes is None else starts_with(channels.c.name, prefixes),
         )
-        .order_by(channel_schemas.c.created_at.desc(), channels.c.name)
+        .order_by(
+            case((channels.c.format == format_, 0), else_=1),
+            channel_schemas.c.created_at.desc(),
+            channels.c.name,
+        )
         .limit(1)
     )
     annotated: str | None = tx.execute(latest).scalar_one_or_none()

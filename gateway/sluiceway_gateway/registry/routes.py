@@ -53,6 +53,8 @@ _INT32_MAX = 2**31 - 1
 SchemaId = Annotated[int, Path(ge=1, le=_INT32_MAX)]
 SubjectOfId = Annotated[str, Query(alias="subject", max_length=300)]
 """The subject as which a client reads the schema of an id, which several may have."""
+TextFormat = Annotated[str, Query(alias="format", max_length=300)]
+"""The form of a schema's text; only `serialized` is another than the usual one."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,8 @@ class SchemaText(BaseModel):
         type_ = self.schemaType or SchemaType.AVRO
         if type_ not in tuple(SchemaType):
             raise RegistryError(
-                f"The schema is of the type {type_[:100]!r}; channels have Avro or JSON schemas.",
+                f"The schema is of the type {type_[:100]!r}; channels have Avro, JSON or Protobuf "
+                "schemas.",
                 INVALID_SCHEMA,
             )
         if self.references:
@@ -178,19 +181,25 @@ def get_schema_by_id(
     client: Anybody,
     registry: RegistryDep,
     subject: SubjectOfId = "",
+    text_format: TextFormat = "",
     fetch_max_id: Annotated[bool, Query(alias="fetchMaxId")] = False,
 ) -> Response:
     """Return the schema with this id, as messages carry it."""
-    schema: dict[str, Any] = dict(registry.schema(schema_id, client, subject).fields())
+    schema: dict[str, Any] = dict(registry.schema(schema_id, client, subject, text_format).fields())
     return _json(schema | ({"maxId": registry.max_id(client)} if fetch_max_id else {}))
 
 
 @router.get("/schemas/ids/{schema_id}/schema")
 def get_definition_by_id(
-    schema_id: SchemaId, client: Anybody, registry: RegistryDep, subject: SubjectOfId = ""
+    schema_id: SchemaId,
+    client: Anybody,
+    registry: RegistryDep,
+    subject: SubjectOfId = "",
+    text_format: TextFormat = "",
 ) -> Response:
     """Return the schema alone."""
-    return Response(registry.schema(schema_id, client, subject).text, media_type=MEDIA_TYPE)
+    schema = registry.schema(schema_id, client, subject, text_format)
+    return Response(schema.text, media_type=MEDIA_TYPE)
 
 
 @router.get("/schemas/ids/{schema_id}/subjects")
@@ -232,15 +241,27 @@ def list_versions(subject: str, client: Anybody, registry: RegistryDep, part: Pa
 
 
 @router.get("/subjects/{subject}/versions/{version}")
-def get_version(subject: str, version: str, client: Anybody, registry: RegistryDep) -> Response:
+def get_version(
+    subject: str,
+    version: str,
+    client: Anybody,
+    registry: RegistryDep,
+    text_format: TextFormat = "",
+) -> Response:
     """Return a version; `latest` is the version that writers use."""
-    return _json(registry.version(subject, version, client).fields())
+    return _json(registry.version(subject, version, client, text_format).fields())
 
 
 @router.get("/subjects/{subject}/versions/{version}/schema")
-def get_definition(subject: str, version: str, client: Anybody, registry: RegistryDep) -> Response:
+def get_definition(
+    subject: str,
+    version: str,
+    client: Anybody,
+    registry: RegistryDep,
+    text_format: TextFormat = "",
+) -> Response:
     """Return the schema of a version alone."""
-    subject_version = registry.version(subject, version, client)
+    subject_version = registry.version(subject, version, client, text_format)
     return Response(subject_version.schema.text, media_type=MEDIA_TYPE)
 
 
@@ -252,9 +273,15 @@ def list_references(subject: str, version: str, client: Anybody, registry: Regis
 
 
 @router.post("/subjects/{subject}")
-def lookup_schema(subject: str, client: Anybody, registry: RegistryDep, schema: Schema) -> Response:
+def lookup_schema(
+    subject: str,
+    client: Anybody,
+    registry: RegistryDep,
+    schema: Schema,
+    text_format: TextFormat = "",
+) -> Response:
     """Return the version that has this schema."""
-    return _json(registry.lookup(subject, schema, client).fields())
+    return _json(registry.lookup(subject, schema, client, text_format).fields())
 
 
 @router.post("/subjects/{subject}/versions")

@@ -1,7 +1,8 @@
-"""Subjects of the registry: channels of the formats avro and json, by their names and topics.
+"""Subjects of the registry: channels of three formats, by their names and topics.
 
-A message of an `avro` channel begins with the id of its schema, as registry clients expect, and one
-of a `json` channel may; its schema is shown as JSON Schema. Other channels have no subject.
+A message of an `avro` or `protobuf` channel begins with the id of its schema, as registry clients
+expect, and one of a `json` channel may. The schema of a `json` channel is shown as JSON Schema, and
+that of a `protobuf` channel as a `.proto` file. Other channels have no subject.
 """
 
 import json
@@ -14,6 +15,7 @@ from typing import Any, Final, Self
 from sluiceway.errors import SchemaError
 from sluiceway.schema import Schema
 from sluiceway.schema.json_schema import json_schema
+from sluiceway.schema.proto_files import proto_file
 from sluiceway_gateway.channels import schema_store
 from sluiceway_gateway.core.auth.model import Action, Principal
 from sluiceway_gateway.core.db.engine import Database, ReadTransaction
@@ -25,6 +27,8 @@ from sluiceway_gateway.schemas import store as schemas_store
 from sluiceway_gateway.schemas.model import Compatibility, Format, SchemaVersion
 from sluiceway_gateway.schemas.service import differences
 
+SERIALIZED: Final = "serialized"
+"""The format of texts in which a `.proto` file is a descriptor, as clients of Python request it."""
 _SUFFIX: Final = "-value"
 KEY_SUFFIX: Final = "-key"
 """Of subjects of keys, which other registries have."""
@@ -47,6 +51,7 @@ class SchemaType(StrEnum):
 
     AVRO = "AVRO"
     JSON = "JSON"
+    PROTOBUF = "PROTOBUF"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +62,22 @@ class TypedSchema:
     type: SchemaType
 
     @classmethod
-    def of(cls, definition: str, format_: Format) -> Self:
-        """Return the schema of messages of a format, from its Avro JSON."""
-        if format_ is Format.JSON:
-            text = json.dumps(json_schema(Schema.parse(definition)), separators=(",", ":"))
-            return cls(text=text, type=SchemaType.JSON)
+    def of(cls, definition: str, format_: Format, text_format: str = "") -> Self:
+        """Return the schema of messages of a format, from its Avro JSON.
+
+        With the text format `serialized`, a `.proto` file is its descriptor in base64.
+        """
+        match format_:
+            case Format.JSON:
+                text = json.dumps(json_schema(Schema.parse(definition)), separators=(",", ":"))
+                return cls(text=text, type=SchemaType.JSON)
+            case Format.PROTOBUF:
+                file = proto_file(Schema.parse(definition))
+                if text_format != SERIALIZED:
+                    return cls(text=file.text, type=SchemaType.PROTOBUF)
+                from sluiceway_gateway.registry.descriptors import serialized
+
+                return cls(text=serialized(file), type=SchemaType.PROTOBUF)
         return cls(text=definition, type=SchemaType.AVRO)
 
     def fields(self) -> dict[str, str]:
@@ -81,13 +97,15 @@ class SubjectVersion:
     schema: TypedSchema
 
     @classmethod
-    def of(cls, subject: str, version: SchemaVersion, format_: Format) -> Self:
+    def of(
+        cls, subject: str, version: SchemaVersion, format_: Format, text_format: str = ""
+    ) -> Self:
         """Return the subject's version with this schema."""
         return cls(
             subject=subject,
             version=version.version,
             id=version.id,
-            schema=TypedSchema.of(version.definition, format_),
+            schema=TypedSchema.of(version.definition, format_, text_format),
         )
 
     def fields(self) -> dict[str, Any]:
@@ -109,25 +127,31 @@ class Registry:
         names = {name for subject in subjects for name in _names(subject)}
         return sorted(name for name in names if name.startswith(prefix))
 
-    def schema(self, schema_id: int, principal: Principal, subject: str = "") -> TypedSchema:
-        """Return a schema by the id that messages carry, in the language of the `subject`.
+    def schema(
+        self, schema_id: int, principal: Principal, subject: str = "", text_format: str = ""
+    ) -> TypedSchema:
+        """Return a schema by the id that messages carry, as the `subject` has it.
 
-        Without one, or for an unknown one, it is Avro unless only channels of the format json have
-        the schema. Raises RegistryError.
+        Without one, or for one that does not have it, it is Avro unless all subjects that have it
+        are of one other format. Raises RegistryError.
         """
+        visible = _visible(principal)
         with self._database.read() as tx:
-            definition = schema_store.find(tx, schema_id, prefixes=_visible(principal))
             channel = _find_channel(tx, subject, principal)
-            if channel is None:
-                formats = schema_store.formats(tx, schema_id, prefixes=_visible(principal))
-            else:
-                formats = {channel.format}
+            if channel is not None:
+                definition = registry_store.definition(tx, channel, schema_id)
+                if definition is not None:
+                    return TypedSchema.of(definition, channel.format, text_format)
+            formats = schema_store.formats(tx, schema_id, prefixes=visible)
+            formats &= set(registry_store.FORMATS)
+            format_ = formats.pop() if len(formats) == 1 else Format.AVRO
+            definition = schema_store.find(tx, schema_id, prefixes=visible, format_=format_)
         if definition is None:
             raise RegistryError(
                 f"No channel that this token may see has a schema with the id {schema_id}.",
                 SCHEMA_NOT_FOUND,
             )
-        return TypedSchema.of(definition, Format.JSON if formats == {Format.JSON} else Format.AVRO)
+        return TypedSchema.of(definition, format_, text_format)
 
     def max_id(self, principal: Principal) -> int:
         """Return the highest id of the schemas that the principal may see."""
@@ -177,7 +201,9 @@ class Registry:
             versions = schemas_store.versions(tx, _require(tx, subject, principal).channel_uid)
         return [version.version for version in versions]
 
-    def version(self, subject: str, version: str, principal: Principal) -> SubjectVersion:
+    def version(
+        self, subject: str, version: str, principal: Principal, text_format: str = ""
+    ) -> SubjectVersion:
         """Return a version by its number; `latest` or -1 is the version that writers use.
 
         Raises RegistryError.
@@ -186,9 +212,11 @@ class Registry:
             channel = _require(tx, subject, principal)
             versions = schemas_store.versions(tx, channel.channel_uid)
         chosen = _version(subject, version, versions, channel.version)
-        return SubjectVersion.of(subject, chosen, channel.format)
+        return SubjectVersion.of(subject, chosen, channel.format, text_format)
 
-    def lookup(self, subject: str, schema: TypedSchema, principal: Principal) -> SubjectVersion:
+    def lookup(
+        self, subject: str, schema: TypedSchema, principal: Principal, text_format: str = ""
+    ) -> SubjectVersion:
         """Return the version with this schema. Raises RegistryError."""
         with self._database.read() as tx:
             channel = _require(tx, subject, principal)
@@ -199,15 +227,15 @@ class Registry:
                 f"None of the {len(versions)} versions of {subject!r} is this schema.",
                 SCHEMA_NOT_FOUND,
             )
-        return SubjectVersion.of(subject, version, channel.format)
+        return SubjectVersion.of(subject, version, channel.format, text_format)
 
     def incompatibilities(
         self, subject: str, version: str | None, schema: TypedSchema, principal: Principal
     ) -> list[str]:
         """Return the violations of the channel's rule, against one version or all of them.
 
-        JSON Schema says less than a channel's schema, so it must be that of a version. Raises
-        RegistryError.
+        JSON Schema and `.proto` files say less than a channel's schema, so they must be those of a
+        version. Raises RegistryError.
         """
         # In one transaction: a version added meanwhile could be the latest, but not among these.
         with self._database.read() as tx:
@@ -223,9 +251,9 @@ class Registry:
         same = _find(schema, versions, channel)
         if same is None:
             raise RegistryError(
-                f"The schema is not that of a version of {subject!r}, and JSON Schema says too "
-                "little of its types to compare it: check the channel's schema, which is Avro "
-                "JSON, by PUT /v1/channels/NAME?dry_run=true.",
+                f"The schema is not that of a version of {subject!r}, and the type {schema.type} "
+                "says too little to compare it: check the channel's schema, which is Avro JSON, by "
+                "PUT /v1/channels/NAME?dry_run=true.",
                 INVALID_SCHEMA,
             )
         return differences(Schema.parse(same.definition), kept, channel.compatibility)
@@ -266,7 +294,7 @@ def _require(tx: ReadTransaction, subject: str, principal: Principal) -> Subject
         )
     raise RegistryError(
         f"There is no subject {subject[:300]!r} that this token may see. Subjects are "
-        "CHANNEL-value and TOPIC-value, of channels of the formats avro and json.",
+        "CHANNEL-value and TOPIC-value, of channels of the formats avro, json and protobuf.",
         SUBJECT_NOT_FOUND,
     )
 
@@ -299,12 +327,26 @@ def _find(
     if channel.format is Format.AVRO:
         fingerprint = _parsed(schema).fingerprint
         return next((v for v in versions if v.fingerprint == fingerprint), None)
+    if channel.format is Format.PROTOBUF:
+        return _find_file(schema, versions)
     _require_type(schema, SchemaType.JSON)
     try:
         wanted = json.loads(schema.text)
     except ValueError as error:
         raise RegistryError(f"The schema is not JSON: {error}", INVALID_SCHEMA) from error
     return next((v for v in versions if json_schema(Schema.parse(v.definition)) == wanted), None)
+
+
+def _find_file(schema: TypedSchema, versions: Sequence[SchemaVersion]) -> SchemaVersion | None:
+    _require_type(schema, SchemaType.PROTOBUF)
+    from sluiceway_gateway.registry.descriptors import InvalidFile, SentFile
+
+    try:
+        sent = SentFile(schema.text)
+    except InvalidFile as error:
+        raise RegistryError(f"The schema cannot be used: {error}", INVALID_SCHEMA) from error
+    files = ((version, proto_file(Schema.parse(version.definition))) for version in versions)
+    return next((version for version, file in files if sent.is_same(file)), None)
 
 
 def _require_type(schema: TypedSchema, type_: SchemaType) -> None:

@@ -26,6 +26,19 @@ _DEFINITIONS = (
 )
 
 
+FORMATS = (Format.AVRO, Format.JSON, Format.PROTOBUF)
+"""Formats of messages that registry clients decode."""
+
+_DEFINITION = (
+    select(func.coalesce(channel_schemas.c.annotated, schemas.c.definition))
+    .join(schemas, schemas.c.id == channel_schemas.c.schema_id)
+    .where(
+        channel_schemas.c.channel_uid == bindparam("channel_uid"),
+        channel_schemas.c.schema_id == bindparam("schema_id"),
+    )
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Subject:
     """A channel whose messages registry clients decode; `version` is the current one."""
@@ -45,7 +58,7 @@ _SUBJECTS = select(
     channels.c.schema_version.label("version"),
     channels.c.format,
     channels.c.compatibility,
-).where(channels.c.format.in_([Format.AVRO, Format.JSON]))
+).where(channels.c.format.in_(FORMATS))
 
 
 def subjects(
@@ -80,6 +93,13 @@ def subject_versions(
         (Subject(**columns_of(row, Subject)), row.of_schema, row.schema_id)
         for row in tx.execute(statement)
     ]
+
+
+def definition(tx: ReadTransaction, subject: Subject, schema_id: int) -> str | None:
+    """Return the subject's schema with this id; None if it does not have it."""
+    key = {"channel_uid": subject.channel_uid, "schema_id": schema_id}
+    text: str | None = tx.execute(_DEFINITION, key).scalar_one_or_none()
+    return text
 
 
 def definitions(

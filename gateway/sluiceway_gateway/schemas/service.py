@@ -13,6 +13,7 @@ from sluiceway.schema.compatibility import (
     incompatibilities,
     reasons_by_version,
 )
+from sluiceway.schema.proto_files import proto_file
 from sluiceway.schema.protobuf import number_changes, numbered
 from sluiceway.schema.schema import bytes_schema, holds_messages
 from sluiceway.schema.types import find_union
@@ -156,9 +157,11 @@ def version_of(
 
 def _numbered(schema: Schema, kept: Sequence[SchemaVersion]) -> Schema:
     try:
-        return numbered(schema, [_parsed(version.definition) for version in kept])
+        with_numbers = numbered(schema, [_parsed(version.definition) for version in kept])
+        proto_file(with_numbers)  # The registry shows it.
     except SchemaError as error:
         raise _invalid(schema.definition, error) from error
+    return with_numbers
 
 
 def _require_room(schema: Schema, kept: Sequence[SchemaVersion]) -> None:

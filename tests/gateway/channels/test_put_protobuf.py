@@ -1,12 +1,17 @@
-"""Channels of the format `protobuf`: creation, and the numbers of their schemas."""
+"""Channels of the format `protobuf`: the numbers of their schemas, and the registry's view."""
 
+import base64
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka.schema_registry import Schema as RegistrySchema
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from gateways import Rig, code
+from gateways import SCHEMA, Rig, code
 
 PATH = "/v1/channels/mine"
 
@@ -27,7 +32,7 @@ def put(rig: Rig, *fields: dict[str, Any], dry: bool = False, **spec: Any) -> ht
 
 
 def numbers(schema: dict[str, Any]) -> dict[str, int]:
-    return {each["name"]: each["protobuf"]["number"] for each in schema["fields"]}
+    return {member["name"]: member["protobuf"]["number"] for member in schema["fields"]}
 
 
 def numbers_of(response: httpx.Response) -> dict[str, int]:
@@ -37,12 +42,12 @@ def numbers_of(response: httpx.Response) -> dict[str, int]:
 
 def versions(rig: Rig) -> list[dict[str, int]]:
     items = rig.http.get(f"{PATH}/schemas").json()["items"]
-    return [numbers(each["definition"]) for each in items]
+    return [numbers(version["definition"]) for version in items]
 
 
 def refused(response: httpx.Response, status: int, name: str) -> list[str]:
     assert (response.status_code, code(response)) == (status, name), response.text
-    return [each["message"] for each in response.json()["errors"]]
+    return [error["message"] for error in response.json()["errors"]]
 
 
 def test_a_schema_gets_numbers_once(rig: Rig) -> None:
@@ -122,6 +127,7 @@ def test_numbers_with_another_meaning_are_refused_whatever_the_rule(
         ([field("a"), field("b", ["int", "string"])], "/fields/1", "nullable fields of one oneof"),
         ([field("a", ["null", {"type": "array", "items": "long"}])], "/fields/0", "cannot be null"),
         ([field("a", number=19_500)], "/fields/0", "number 19500 is not one that Protobuf allows"),
+        ([field("a_b"), field("aB")], "/fields/1", "does not tell it from the field 'a_b'"),
         ([field("a", number=1), field("b", number=1)], "", "'a' and 'b' both have the number 1"),
     ],
 )
@@ -147,3 +153,90 @@ def test_concurrent_registrations_give_no_number_twice(rig: Rig) -> None:
     names = {number: name for version in versions(rig) for name, number in version.items()}
     assert len(versions(rig)) == 7
     assert sorted(names.values()) == [*"abcdefg"]
+
+
+LINE = {"type": "record", "name": "Line", "fields": [field("a", "int", 4)]}
+TEXT = """syntax = "proto3";
+
+message Mine {
+  int64 id = 2;
+  repeated .Line lines = 7;
+  optional bool gift = 8;
+}
+
+message Line {
+  int32 a = 4;
+}
+"""
+
+
+def descriptor(*, line_number: int = 4) -> str:
+    """The file as a client of Python sends it: a descriptor, with its own layout."""
+    file = FileDescriptorProto(name="theirs.proto", syntax="proto3")
+    file.message_type.add(name="Other")
+    mine = file.message_type.add(name="Mine")
+    mine.nested_type.add(name="Row").field.add(name="a", number=line_number, label=1, type=5)
+    mine.field.add(name="lines", number=7, label=3, type=11, type_name=".Mine.Row")
+    mine.oneof_decl.add(name="_gift")
+    mine.field.add(name="gift", number=8, label=1, type=8, proto3_optional=True, oneof_index=0)
+    mine.field.add(name="id", number=2, label=1, type=3)
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
+def test_the_registry_shows_a_proto_file(rig: Rig) -> None:
+    lines = field("lines", {"type": "array", "items": LINE}, 7)
+    made = put(
+        rig, field("id", number=2), lines, field("gift", ["null", "boolean"]), format="protobuf"
+    )
+    id_ = made.json()["status"]["schema"]["id"]
+    with SchemaRegistryClient({"url": f"{rig.url}/registry"}) as client:
+        latest = client.get_latest_version("mine-value")
+        assert (latest.schema_id, latest.version, latest.schema.schema_type) == (id_, 1, "PROTOBUF")
+        assert latest.schema.schema_str == TEXT
+        for same in (TEXT, f"// Mine\n{TEXT}", descriptor()):
+            schema = RegistrySchema(same, "PROTOBUF")
+            assert client.lookup_schema("mine-value", schema).schema_id == id_
+            assert client.register_schema("mine-value", schema) == id_
+            assert client.test_compatibility("mine-value", schema)
+        for other in (TEXT.replace("a = 4", "a = 5"), descriptor(line_number=5)):
+            schema = RegistrySchema(other, "PROTOBUF")
+            for call in (client.lookup_schema, client.register_schema, client.test_compatibility):
+                with pytest.raises(SchemaRegistryError, match=r"not that of a version|1 versions"):
+                    call("mine-value", schema)
+        with pytest.raises(SchemaRegistryError, match="neither the text of a file nor"):
+            client.lookup_schema("mine-value", RegistrySchema("YWJjZA==", "PROTOBUF"))
+        with pytest.raises(SchemaRegistryError, match="schemas of the type 'PROTOBUF'"):
+            client.lookup_schema("mine-value", RegistrySchema("{}", "JSON"))
+    listed = rig.http.get("/registry/schemas").json()
+    assert {version["schema"] for version in listed} == {TEXT}
+    for path in (f"schemas/ids/{id_}", "subjects/mine-value/versions/1"):
+        shown = rig.http.get(f"/registry/{path}").json()
+        assert (shown["schemaType"], shown["schema"]) == ("PROTOBUF", TEXT)
+        assert rig.http.get(f"/registry/{path}/schema").text == TEXT
+        serialized = rig.http.get(f"/registry/{path}", params={"format": "serialized"}).json()
+        alone = rig.http.get(f"/registry/{path}/schema", params={"format": "serialized"})
+        assert serialized == shown | {"schema": alone.text}
+        file = FileDescriptorProto.FromString(base64.b64decode(alone.text))
+        assert [message.name for message in file.message_type] == ["Mine", "Line"]
+
+
+def test_an_id_of_several_channels_is_shown_as_the_subject_has_it(rig: Rig) -> None:
+    id_ = put(rig, field("a", number=3), format="protobuf").json()["status"]["schema"]["id"]
+    schema = record(field("a"))
+    for name, format_ in (("packed", "arrow"), ("other", "protobuf"), ("plain", "avro")):
+        made = rig.put(name, schema=schema, format=format_)
+        assert made.json()["status"]["schema"]["id"] == id_
+        path = f"/registry/schemas/ids/{id_}"
+        shown = rig.http.get(path).json()
+        if name == "packed":
+            assert "a = 3;" in shown["schema"]
+    assert "schemaType" not in shown
+    for subject, text in (
+        ("mine-value", "a = 3;"),
+        ("other-value", "a = 1;"),
+        ("plain-value", "{"),
+    ):
+        assert text in rig.http.get(path, params={"subject": subject}).json()["schema"]
+    # A subject that does not have it tells nothing.
+    rig.put("flights", schema=SCHEMA, format="json")
+    assert rig.http.get(path, params={"subject": "flights-value"}).json() == shown

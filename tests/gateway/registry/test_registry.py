@@ -350,7 +350,7 @@ def test_probes_of_consoles_are_answered(rig: Rig) -> None:
         "": {},
         "/": {},
         "/contexts": ["."],
-        "/schemas/types": ["AVRO", "JSON"],
+        "/schemas/types": ["AVRO", "JSON", "PROTOBUF"],
         "/mode": {"mode": "READONLY"},
         "/mode/flights-value": {"mode": "READONLY"},
         "/config": {"compatibilityLevel": "BACKWARD_TRANSITIVE"},
