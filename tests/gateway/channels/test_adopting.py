@@ -195,6 +195,27 @@ def test_deleting_the_channel_leaves_the_topic_with_its_schemas(
     ]
 
 
+def test_a_channel_of_the_topic_goes_on_with_the_numbers_of_protobuf(
+    near: Rig, topic: str, reconciler: Reconciler
+) -> None:
+    first = adopt(near, topic, format="protobuf").json()
+    near.http.put("/v1/channels/flights", json={"spec": {"schema": WIDER}})
+    reconciler.run_once()
+    near.http.delete("/v1/channels/flights", params={"uid": first["metadata"]["uid"]})
+    assert reconciler.run_once().removed == 1
+
+    text = {"type": "string", "default": ""}
+    fields = [*SCHEMA["fields"], {"name": "new", **text}]  # type: ignore[misc]
+    number = {"protobuf": {"number": 2}}
+    clash = {**SCHEMA, "fields": [{"name": "a", "type": "long", **number}]}
+    refused = adopt(near, topic, "again", schema=clash, compatibility="none")
+    assert code(refused) == "schema_incompatible"
+    again = adopt(near, topic, "again", schema={**SCHEMA, "fields": fields})
+    assert again.status_code == 201, again.text
+    numbers = {f["name"]: f["protobuf"]["number"] for f in again.json()["spec"]["schema"]["fields"]}
+    assert numbers == {"a": 1, "new": 3}
+
+
 def test_a_foreign_topic_needs_a_schema(near: Rig, topic: str) -> None:
     response = near.http.put("/v1/channels/flights", json={"spec": {"topic": {"name": topic}}})
     assert (response.status_code, code(response)) == (422, "invalid_request")

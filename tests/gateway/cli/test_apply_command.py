@@ -489,6 +489,24 @@ def test_a_field_that_may_be_renamed_is_shown_with_its_alias(
     assert 'add "aliases": ["a"] to it' in run.out
 
 
+def test_a_schema_without_numbers_is_that_of_a_channel_of_protobuf(
+    command: Command, folder: Path, name: str
+) -> None:
+    path = write(folder / "a.yaml", document(name, format="protobuf"))
+    command("apply", "-f", path, "--yes").succeeded()
+    assert "1 unchanged" in command("apply", "-f", path, "--dry-run").out
+    exported = yaml.safe_load(command("export", name).out)
+    fields = exported["spec"]["schema"]["fields"]
+    assert [field["protobuf"]["number"] for field in fields] == [1, 2]
+    write(folder / "a.yaml", exported)
+    assert "1 unchanged" in command("apply", "-f", path, "--dry-run").out
+    fields[0]["protobuf"]["number"] = 3
+    write(folder / "a.yaml", exported)
+    refused = command("apply", "-f", path, "--dry-run")
+    assert refused.status == 1
+    assert "the field 'carrier' has the number 3 here and 1 there" in refused.out + refused.err
+
+
 def test_a_schema_with_its_fields_in_another_order_is_a_change(
     command: Command, folder: Path, name: str
 ) -> None:
