@@ -94,7 +94,7 @@ class Channel:
     generation = ResourceField[int]("The number of changes of spec and labels.")
     created_at = ResourceField[datetime]("When the channel was created.")
     labels = ResourceField[Mapping[str, str]]("The channel's labels.")
-    format = ResourceField[str]("The format of messages: avro, arrow, json or bytes.")
+    format = ResourceField[str]("The format of messages: avro, arrow, json, protobuf or bytes.")
     partitions = ResourceField[int]("The desired partitions; the topic's are in `status`.")
     pinned = ResourceField[bool]("Whether the number of partitions may never change.")
     max_partitions = ResourceField[int | None](
