@@ -91,6 +91,14 @@ CALLS |= {
     "statuses": ({"items": [LINE], "next_cursor": None}, {}),
     "status_page": ({"items": [LINE], "next_cursor": "c"}, {"seen": "x", "wait_s": 1}),
     "cluster": ({"cluster_id": "c", "controller_id": None, "brokers": [BROKER]}, {}),
+    "offsets": (
+        {
+            "topic_id": "t",
+            "partitions": [{"partition": 0, "begin_offset": 0, "offset": 7}],
+            "partitions_unavailable": [],
+        },
+        {"name": "a"},
+    ),
 }
 LACK = {"index": None, "partition": 0, "committed": None, "wanted": 5}
 OF_CHANNEL = {"channel": "a", "uid": ID, "topic_id": "t"}
@@ -101,6 +109,11 @@ ADVANCE = PositionAdvance(
 END = EndpointEnd(uid=ID, epoch=1, state="closed")
 SHARE = {"generation": 2, "taken": True, "has": None, "total": 4, "held": [0]}
 SHARE |= {"partitions": [0, 2], "pending": [2], "positions": ATTACHED["positions"]}
+POSITION = {"partition": 0, "offset": 5, "record": 0}
+IMPORTED = {"partition": 0, "result": "imported", "kafka_offset": 5, "before": None}
+IMPORTED |= {"after": POSITION, "begin_offset": 0, "end_offset": 7}
+IMPORT = {"group": "g", "kafka_group": {"name": "k", "active": False}, "topic": "t", "members": 0}
+IMPORT |= {"refusal": None, "partitions": [IMPORTED]}
 ENDPOINT_CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
     "attach": (ATTACHED, {"channel": "a", **ATTACH}),
     "heartbeat": (BEAT, {"session": ID, "number": 1, "reports": [], "timeout_s": 1}),
@@ -114,6 +127,8 @@ ENDPOINT_CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
         {"passed": False, "known": True, "lacking": 1, "missing": [LACK]},
         {**OF_CHANNEL, "group": "g", "ends": {}, "wait_s": 0},
     ),
+    "plan_import": (IMPORT, {"channel": "a", "group": "g", "kafka_group": "k"}),
+    "import_offsets": (IMPORT, {"channel": "a", "group": "g", "uid": ID, "kafka_group": "k"}),
     "reset": ({"positions": []}, {**PLACES, "index": None, "reason": "r", "force": False}),
     "detach": (ENDPOINT, {"channel": "a", "instance": ID, "end": END, "timeout_s": 1}),
     "sync": (SHARE, {"channel": "a", "instance": ID, "uid": ID, "epoch": 1}),
@@ -163,7 +178,8 @@ def test_every_call_of_the_client_is_covered_here(kind: type, tried: dict[str, A
         for name, _ in inspect.getmembers(kind, inspect.isfunction)
         if not name.startswith("_") and name not in ("close", "clone")
     }
-    assert public == tried.keys()
+    # A search returns lines of JSON as they are.
+    assert public - {"search"} == tried.keys()
 
 
 def test_an_unknown_problem_is_mapped_by_its_status() -> None:

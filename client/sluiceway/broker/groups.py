@@ -1,5 +1,6 @@
 """Consumer groups: lists, members of this process, committed offsets."""
 
+import contextlib
 import functools
 import logging
 import threading
@@ -44,7 +45,7 @@ from sluiceway.broker.protocol import (
     in_text,
     requests_by_topic,
 )
-from sluiceway.errors import Fenced, OptionError, SluicewayError
+from sluiceway.errors import ChannelNotFound, Fenced, OptionError, SluicewayError
 from sluiceway.spi import (
     Control,
     EndpointEnd,
@@ -241,11 +242,11 @@ def group_state() -> GroupState:
 
 def list_groups(handler: RequestHandler) -> ListGroupsResponse:
     """List the groups of all channels that the token may see."""
-    names = [
-        name
-        for channel in list(handler.control.channels())
-        for name in _group_names(handler, channel.name)
-    ]
+    names: list[bytes] = []
+    for channel in list(handler.control.channels()):
+        # It may have been deleted since.
+        with contextlib.suppress(ChannelNotFound):
+            names += _group_names(handler, channel.name)
     return ListGroupsResponse(ByName({name: GroupListing(name) for name in names}))
 
 
@@ -256,12 +257,14 @@ def describe_groups(handler: RequestHandler, group_ids: Iterable[Any]) -> Descri
     members: dict[bytes, dict[bytes, GroupMember]] = {}
     for channel in list(handler.control.channels()):
         assignment = MemberAssignment([(channel.name.encode(), [])])
-        groups.update(_group_names(handler, channel.name))
-        for reader in _live_readers(handler, channel.name):
-            if reader.group:
-                id_ = reader.id.encode()
-                group = members.setdefault(reader.group.encode(), {})
-                group[id_] = GroupMember(id_, b"", b"", None, assignment)
+        # It may have been deleted since.
+        with contextlib.suppress(ChannelNotFound):
+            groups.update(_group_names(handler, channel.name))
+            for reader in _live_readers(handler, channel.name):
+                if reader.group:
+                    id_ = reader.id.encode()
+                    group = members.setdefault(reader.group.encode(), {})
+                    group[id_] = GroupMember(id_, b"", b"", None, assignment)
     described: ByName[DescribeGroupResponse] = ByName()
     for name in names:
         live = members.get(name, {})

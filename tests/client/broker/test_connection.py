@@ -22,7 +22,7 @@ from broker_calls import (
     produce_values,
 )
 from relay import Relay
-from scripted_gateway import Script
+from scripted_gateway import CHANNEL, Script
 from sluiceway import Channel, Gateway
 from sluiceway.broker import Broker, BrokerMetadata, OffsetType, SslConfig
 from sluiceway.broker.exceptions import (
@@ -126,6 +126,16 @@ def test_connected_follows_the_gateways_answers(gateway_url: str) -> None:
         reported = broker.request_metadata([b"nowhere"])
         assert reported.topics["nowhere"].err == UnknownTopicOrPartition.ERROR_CODE
         assert broker.connected
+
+
+def test_a_channel_that_is_deleted_while_groups_are_listed_has_none(script: Script) -> None:
+    script.response(200, {"items": [], "next_cursor": None})
+    broker = Broker(0, "", 0, url=script.url)
+    for _ in range(2):
+        script.response(200, {"items": [CHANNEL], "next_cursor": None})
+        script.problem(404, "channel_not_found")
+    assert broker.list_groups().groups == {}
+    assert broker.describe_groups([b"billing"]).groups[b"billing"].state == b"Dead"
 
 
 def test_a_refusal_is_an_answer(script: Script) -> None:

@@ -482,7 +482,8 @@ def test_an_interrupt_within_a_delivery_report_ends_the_call(
         assert (writer.state, writer.ends) == ("closed", {0: 100})
     else:
         # The interrupt ended the wait for acknowledgements.
-        assert (writer.state, writer.cause) == ("error", "KeyboardInterrupt")
+        cause = "KeyboardInterrupt: the program was interrupted"
+        assert (writer.state, writer.cause) == ("error", cause)
 
 
 def test_an_interrupted_close_raises_the_interrupt_also_if_writers_cannot_be_reported(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from processes import EXAMPLES, run_example, spark_environment
+from processes import EXAMPLES, run_script, spark_environment
 from sluiceway import Gateway
 
 pytestmark = pytest.mark.long
@@ -20,9 +20,15 @@ Run = Callable[..., str]
 
 @pytest.fixture
 def pipeline(tmp_path: Path) -> Path:
-    """A copy of the example, with its storage in the copy."""
+    """A copy of the example, with its storage and its writer in the copy.
+
+    Its channel has another name, as other tests run examples with that of the example.
+    """
     directory = tmp_path / "pipeline"
     shutil.copytree(EXAMPLES / "pipeline", directory)
+    shutil.copy(EXAMPLES / "write_readings.py", directory)
+    for file in directory.glob("*.py"):
+        file.write_text(file.read_text().replace('"readings"', '"pipeline-readings"'))
     spec = directory / "spark-pipeline.yml"
     text = spec.read_text()
     assert "file:///tmp/sluiceway-pipeline" in text
@@ -54,9 +60,9 @@ def run(pipeline: Path, gateway_url: str, tmp_path: Path) -> Run:
 def test_a_channel_is_source_and_exactly_once_sink_of_a_pipeline(
     run: Run, gateway: Gateway, gateway_url: str, pipeline: Path
 ) -> None:
-    run_example("write_readings.py", gateway_url, "100")
+    run_script(pipeline / "write_readings.py", "100", SLUICEWAY_URL=gateway_url)
     run("run")
-    run_example("write_readings.py", gateway_url, "50")
+    run_script(pipeline / "write_readings.py", "50", SLUICEWAY_URL=gateway_url)
     # The default catalog forgets its tables, and Spark refuses their directories then.
     shutil.rmtree(pipeline / "spark-warehouse")
     # Spark's own lookup finds the channel without `register`.
