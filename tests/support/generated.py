@@ -137,6 +137,82 @@ def _has_protobuf_names(schema: Schema) -> bool:
     return True
 
 
+@st.composite
+def with_protobuf_rows(draw):
+    """Draw a schema with any numbers, types of Protobuf and oneofs, and rows of it."""
+    unsigned = st.just(t.Decimal(precision=20, scale=0))
+    schema = draw(protobuf_schemas(st.one_of(LEAVES, LEAVES, unsigned)))
+    record = _with_forms(draw, schema.record)
+    rows = draw(st.lists(values(record), min_size=1, max_size=4))
+    return numbered(Schema(record)), [_representable(row, record) for row in rows]
+
+
+_FORMS = {
+    t.Scalar(kind=t.Kind.INT): ("int32", "sint32", "sfixed32"),
+    t.Scalar(kind=t.Kind.LONG): ("int64", "sint64", "sfixed64", "uint32", "fixed32"),
+    t.Decimal(precision=20, scale=0): ("uint64", "fixed64", "confluent.type.Decimal"),
+}
+
+
+def _with_forms(draw, type_):
+    match type_:
+        case t.Nullable(item=inner) | t.Array(items=inner) | t.Map(values=inner):
+            (name,) = {"item", "items", "values"} & vars(type_).keys()
+            return replace(type_, **{name: _with_forms(draw, inner)})
+        case t.Enum(symbols=symbols):
+            least = draw(st.sampled_from([-(2**31), -1, 0, 1, 2**31 - 9]))
+            numbers = [0, *(number for number in range(least, least + 9) if number)]
+            own = dict(zip(symbols, numbers, strict=False))
+            return replace(type_, attributes={"protobuf": own})
+        case t.Record(fields=fields):
+            first = draw(st.sampled_from([1, 14, 2000, 2**29 - 20]))
+            numbers = draw(st.permutations(range(first, first + len(fields))))
+            made = []
+            for number, field in zip(numbers, fields, strict=True):
+                form = {"number": number}
+                leaf = _item(field.type)
+                if leaf in _FORMS:
+                    form["type"] = draw(st.sampled_from(_FORMS[leaf]))
+                if isinstance(field.type, t.Nullable) and draw(st.booleans()):
+                    form["oneof"] = "one_of_several"
+                inner = _with_forms(draw, field.type)
+                made.append(replace(field, type=inner, attributes={"protobuf": form}))
+            return replace(type_, fields=tuple(made))
+    return type_
+
+
+def _item(type_):
+    match type_:
+        case t.Nullable(item=item) | t.Array(items=item) | t.Map(values=item):
+            return item
+    return type_
+
+
+def _representable(value, type_, form=None):
+    """Return the value without the sign in unsigned types, and with one member of each oneof."""
+    if value is None:
+        return None
+    match type_:
+        case t.Nullable(item=item):
+            return _representable(value, item, form)
+        case t.Array(items=items):
+            return [_representable(item, items, form) for item in value]
+        case t.Map(values=item):
+            return {key: _representable(entry, item, form) for key, entry in value.items()}
+        case t.Record(fields=fields):
+            row, taken = {}, False
+            for field in fields:
+                attribute = field.attributes["protobuf"]
+                item = value[field.name]
+                if "oneof" in attribute:
+                    item, taken = None if taken else item, taken or item is not None
+                row[field.name] = _representable(item, field.type, attribute.get("type"))
+            return row
+    if form in ("uint32", "fixed32"):
+        return value & 0xFFFF_FFFF
+    return Number(int(value) % 2**64) if form in ("uint64", "fixed64") else value
+
+
 def _protobuf_form(type_):
     match type_:
         case t.Nullable(item=item):

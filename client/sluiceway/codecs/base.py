@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluiceway.errors import RecordTooLarge
+from sluiceway.errors import InvalidRecord, RecordTooLarge
+from sluiceway.records.validation import ValueMismatch, first_failing
 from sluiceway.schema import Schema
 
 
@@ -101,3 +102,74 @@ def runs(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
         size_bytes += length
     if values:
         yield start, len(values)
+
+
+class NotRepresentable(ValueError):
+    """A value of the field `path` that the format does not have, for this `reason`."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path = path
+        self.reason = reason
+
+
+_ROWS: Final = 16_384
+"""The rows that are encoded together, which fit into the processor's caches."""
+_LIMIT_BYTES: Final = 2**31 - 1
+
+
+def encoded_in_columns(
+    batch: pa.RecordBatch, encode: Callable[[pa.RecordBatch], pa.Array], limit_bytes: int
+) -> Encoded:
+    """Encode `batch`, one value a record, by a function for the columns of many rows.
+
+    `encode` raises NotRepresentable, and pyarrow.ArrowCapacityError for more than 2 GiB. Raises
+    InvalidRecord and RecordTooLarge.
+    """
+    parts = [
+        part.view(pa.binary())
+        for start in range(0, batch.num_rows, _ROWS)
+        for part in _parts(batch.slice(start, _ROWS), start, encode)
+    ]
+    values = pa.chunked_array(parts, pa.binary())
+    require_short(values, limit_bytes)
+    return Encoded(values=values)
+
+
+def _parts(
+    batch: pa.RecordBatch, start: int, encode: Callable[[pa.RecordBatch], pa.Array]
+) -> Iterator[pa.Array]:
+    """Yield the values of `batch`, whose first row has the index `start`."""
+    try:
+        yield encode(batch)
+    except NotRepresentable as error:
+        raise _invalid_record(batch, start, encode, error) from error
+    except pa.ArrowCapacityError as error:
+        if batch.num_rows == 1:
+            raise RecordTooLarge(
+                index=start, size_bytes=_LIMIT_BYTES, limit_bytes=_LIMIT_BYTES
+            ) from error
+        half = batch.num_rows // 2
+        yield from _parts(batch.slice(0, half), start, encode)
+        yield from _parts(batch.slice(half), start + half, encode)
+
+
+def _invalid_record(
+    batch: pa.RecordBatch,
+    start: int,
+    encode: Callable[[pa.RecordBatch], pa.Array],
+    error: NotRepresentable,
+) -> InvalidRecord:
+    """Return the exception for the first row of `batch` that cannot be encoded."""
+
+    def passes(begin: int, count: int) -> bool:
+        nonlocal error
+        try:
+            encode(batch.slice(begin, count))
+        except NotRepresentable as smaller:
+            error = smaller
+            return False
+        return True
+
+    position = first_failing(batch.num_rows, passes)
+    return ValueMismatch(position, error.path, error.reason).to_invalid_record(start)

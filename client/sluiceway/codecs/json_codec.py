@@ -8,26 +8,21 @@ the same values.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
 from sluiceway.codecs import json_columnar as columnar
-from sluiceway.codecs.base import Decoded, Encoded, require_short
+from sluiceway.codecs.base import Decoded, Encoded, encoded_in_columns
 from sluiceway.codecs.json_columnar import ColumnarJsonReader
 from sluiceway.codecs.json_strict import StrictJsonReader
-from sluiceway.codecs.json_text import YearOutOfRange, objects
+from sluiceway.codecs.json_text import objects
 from sluiceway.codecs.record_messages import RecordMessages
-from sluiceway.errors import RecordTooLarge, UnsupportedType
+from sluiceway.errors import UnsupportedType
 from sluiceway.records.tables import with_schema
-from sluiceway.records.validation import ValueMismatch, first_failing
 from sluiceway.schema import Schema
 from sluiceway.schema import types as t
-
-_ROWS: Final = 16_384
-"""The rows that are encoded together, which fit into the processor's caches."""
-_LIMIT_BYTES: Final = 2**31 - 1
 
 
 class JsonCodec:
@@ -57,34 +52,8 @@ class JsonCodec:
 
         Raises also InvalidRecord for a date or timestamp outside of the years 1 to 9999.
         """
-        texts = [
-            text
-            for start in range(0, batch.num_rows, _ROWS)
-            for text in self._texts(batch.slice(start, _ROWS), start)
-        ]
-        values = pa.chunked_array([text.view(pa.binary()) for text in texts], pa.binary())
-        require_short(values, limit_bytes)
-        return Encoded(values=values)
-
-    def _texts(self, batch: pa.RecordBatch, start: int) -> Iterator[pa.Array]:
-        """Yield the objects of `batch`, whose first row has the index `start`."""
         record = self._schema.record
-        try:
-            yield objects(batch, record)
-        except YearOutOfRange as error:
-            position = first_failing(
-                batch.num_rows, lambda begin, count: _has_years(batch.slice(begin, count), record)
-            )
-            reason = "it is outside of the years 1 to 9999, which JSON's dates (RFC 3339) have"
-            raise ValueMismatch(position, error.path, reason).to_invalid_record(start) from error
-        except pa.ArrowCapacityError as error:
-            if batch.num_rows == 1:
-                raise RecordTooLarge(
-                    index=start, size_bytes=_LIMIT_BYTES, limit_bytes=_LIMIT_BYTES
-                ) from error
-            half = batch.num_rows // 2
-            yield from self._texts(batch.slice(0, half), start)
-            yield from self._texts(batch.slice(half), start + half)
+        return encoded_in_columns(batch, lambda part: objects(part, record), limit_bytes)
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Decode values of one record each."""
@@ -106,11 +75,3 @@ class JsonCodec:
 _NO_UNIONS: Final = (
     "of the formats only avro has it: make it a record with a nullable field for each type"
 )
-
-
-def _has_years(batch: pa.RecordBatch, record: t.Record) -> bool:
-    try:
-        objects(batch, record)
-    except YearOutOfRange:
-        return False
-    return True

@@ -14,25 +14,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluiceway.codecs.physical import array_like
-from sluiceway.records.from_python import scatter
+from sluiceway.codecs.base import NotRepresentable
+from sluiceway.codecs.physical import array_like, convert_valid
 from sluiceway.records.validation import list_contents
 from sluiceway.schema import types as t
 from sluiceway.schema.json_schema import NOT_FINITE
 
 
-class YearOutOfRange(ValueError):
-    """A date or timestamp of the field `path` is outside of the years 1 to 9999."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
-
-
 def objects(batch: pa.RecordBatch, record: t.Record) -> pa.Array:
     """Return the JSON object of each row of a valid `batch`, as text.
 
-    Raises YearOutOfRange, as RFC 3339 has years of four digits only, and pyarrow.ArrowCapacityError
+    Raises NotRepresentable for a date or timestamp outside of the years 1 to 9999, as RFC 3339 has
+    years of four digits only, and pyarrow.ArrowCapacityError
     for more than 2 GiB.
     """
     return _objects(batch.columns, record, "")
@@ -67,9 +60,9 @@ def _texts(array: pa.Array, type_: t.Present, path: str) -> pa.Array:
             texts = _objects(array.flatten(), type_, path)
             return pc.if_else(array.is_valid(), texts, None) if array.null_count else texts
         case t.Array(items=items):
-            return _without_nulls(array, lambda lists: _arrays(lists, items, path))
+            return convert_valid(array, lambda lists: _arrays(lists, items, path))
         case t.Map(values=values):
-            return _without_nulls(array, lambda maps: _maps(maps, values, path))
+            return convert_valid(array, lambda maps: _maps(maps, values, path))
         case t.Union():
             raise AssertionError(type_)
         case t.Scalar(kind=t.Kind.FLOAT | t.Kind.DOUBLE):
@@ -87,13 +80,6 @@ def _texts(array: pa.Array, type_: t.Present, path: str) -> pa.Array:
         case t.Decimal():
             return _decimals(array)
     return array.cast(pa.string())
-
-
-def _without_nulls(array: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    if not array.null_count:
-        return convert(array)
-    places = np.flatnonzero(array.is_valid())
-    return scatter(convert(array.take(pa.array(places))), places.tolist(), len(array))
 
 
 def _arrays(array: pa.Array, items: t.Type, path: str) -> pa.Array:
@@ -170,7 +156,8 @@ def _moments(array: pa.Array, kind: t.Kind, path: str) -> pa.Array:
     if kind.traits.python is not time and len(array):
         ends = pc.min_max(array.view(_INTEGERS[kind.physical.traits.bits])).as_py()
         if ends["min"] is not None and not low <= ends["min"] <= ends["max"] <= high:
-            raise YearOutOfRange(path)
+            reason = "it is outside of the years 1 to 9999, which JSON's dates (RFC 3339) have"
+            raise NotRepresentable(path, reason)
     if not kind.traits.units or kind.traits.python is time:
         return _joined('"', array.cast(pa.string()), '"')
     # Arrow's cast of values with a time zone is 30 times as slow.

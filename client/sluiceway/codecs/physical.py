@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluiceway.records.from_python import scatter
 from sluiceway.records.tables import with_schema
 from sluiceway.schema import types as t
 from sluiceway.schema.arrow import arrow_type, to_arrow
@@ -151,7 +152,7 @@ def _to_physical(array: pa.Array, leaf: t.Leaf) -> pa.Array:
         case t.Decimal(fixed=t.Fixed(size=size)):
             return _decimals_to_fixed(array, size)
         case t.Decimal():
-            return _decimals_to_bytes(array)
+            return decimals_to_bytes(array)
     raise AssertionError(leaf)
 
 
@@ -164,7 +165,7 @@ def _from_physical(array: pa.Array, leaf: t.Leaf) -> pa.Array:
             mask = np.asarray(array.is_null()) if array.null_count else None
             return pa.array([*symbols, _NO_SYMBOL]).take(pa.array(indices, mask=mask))
         case t.Decimal(fixed=None):
-            return _decimals_from_bytes(array, leaf)
+            return decimals_from_bytes(array, leaf)
         case t.Decimal():
             return _decimals_from_fixed(array, leaf)
     raise AssertionError(leaf)
@@ -174,7 +175,7 @@ def _from_physical(array: pa.Array, leaf: t.Leaf) -> pa.Array:
 _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-def _decimals_to_bytes(array: pa.Array) -> pa.Array:
+def decimals_to_bytes(array: pa.Array) -> pa.Array:
     """Encode each decimal in the fewest bytes, at least one."""
     rows = _rows(array)
     width = rows.shape[1]
@@ -199,7 +200,7 @@ def _decimals_to_fixed(array: pa.Array, size: int) -> pa.Array:
     return array_like(pa.binary(size), array, [pa.py_buffer(np.ascontiguousarray(rows))])
 
 
-def _decimals_from_bytes(array: pa.Array, leaf: t.Decimal) -> pa.Array:
+def decimals_from_bytes(array: pa.Array, leaf: t.Decimal) -> pa.Array:
     """Decode binaries; empty and too long ones become a number with too many digits."""
     type_ = arrow_type(leaf)
     width = type_.byte_width
@@ -277,3 +278,11 @@ def array_like(type_: pa.DataType, like: pa.Array, buffers: list[pa.Buffer]) -> 
     """Return an array of these buffers with the validity of `like`."""
     mask = pa.array(like.is_valid()).buffers()[1] if like.null_count else None
     return pa.Array.from_buffers(type_, len(like), [mask, *buffers], like.null_count)
+
+
+def convert_valid(array: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """Convert the values of `array` that are not null."""
+    if not array.null_count:
+        return convert(array)
+    places = np.flatnonzero(array.is_valid())
+    return scatter(convert(array.take(pa.array(places))), places.tolist(), len(array))

@@ -2,58 +2,36 @@
 
 A value is the byte 0, the schema id as four bytes (big-endian), the place of the message in its
 file, and the message. Numbers and types of the fields are those of `sluiceway.schema.protobuf`.
-`google.protobuf` encodes and decodes it with a descriptor made from the schema.
+
+Messages are written, and most of them read, in columns. Those that are not as Protobuf's libraries
+write them are read one by one with `google.protobuf`, so both readers accept the same messages and
+return the same values.
 """
 
 from __future__ import annotations
 
-import importlib
-import re
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import date, datetime, time
-from typing import Any, Final, TypeAlias
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 
-from sluiceway.codecs.avro_strict import (
-    BUDGET_PER_BYTE,
-    CELL_BYTES,
-    FREE_ITEMS,
-    widest,
-    width,
-)
-from sluiceway.codecs.base import Decoded, Encoded, require_short, runs
-from sluiceway.codecs.json_strict import Cells
+from sluiceway.codecs import protobuf_columnar as columnar
+from sluiceway.codecs.base import Decoded, Encoded, encoded_in_columns
 from sluiceway.codecs.physical import avro_form
-from sluiceway.codecs.record_messages import MalformedMessage, RecordMessages
-from sluiceway.errors import OptionError, RecordTooLarge
+from sluiceway.codecs.protobuf_columnar import ColumnarProtobufReader, varint, wire_fields
+from sluiceway.codecs.protobuf_strict import StrictProtobufReader
+from sluiceway.codecs.protobuf_writer import messages
+from sluiceway.codecs.record_messages import RecordMessages
 from sluiceway.records.tables import with_schema
-from sluiceway.records.to_python import to_records
-from sluiceway.records.validation import ValueMismatch
 from sluiceway.schema import Schema
-from sluiceway.schema import types as t
-from sluiceway.schema.defaults import unscaled_size
-from sluiceway.schema.proto_files import SCALARS, WELL_KNOWN
-from sluiceway.schema.protobuf import (
-    ATTRIBUTE,
-    DECIMAL,
-    ProtoField,
-    proto_field,
-    symbol_numbers,
-)
+from sluiceway.schema.protobuf import ATTRIBUTE
 
 __all__ = ["ProtobufCodec"]
 
 _PREFIX: Final = struct.Struct(">BI")
 _FIRST: Final = b"\0"
 """The place of the first message of a file; any other is a list of zigzag varints."""
-_LIMIT_BYTES: Final = 2**31 - 1
-_EPOCH: Final = date(1970, 1, 1).toordinal()
-_NANOSECONDS: Final = 1_000_000_000
-_UNSIGNED_BITS: Final = {"uint32": 32, "fixed32": 32, "uint64": 64, "fixed64": 64}
-_MAX_UNSCALED_BYTES: Final = 64
-"""The longest number of a decimal: 76 digits, and as many zeros behind them."""
 
 
 class ProtobufCodec:
@@ -63,48 +41,43 @@ class ProtobufCodec:
     that Protobuf does not have, or that is not numbered, and OptionError without `google.protobuf`.
     """
 
+    few_messages: Final = 64
+    """The most messages that are decoded one by one, which is faster than in columns."""
+
     def __init__(
         self, schema: Schema, schema_id: int, columns: Collection[str] | None = None
     ) -> None:
         self.decoded_schema = schema if columns is None else schema.select(columns)
-        self._prefix = _PREFIX.pack(0, schema_id) + _FIRST
-        self._written = avro_form(schema.record)
-        self._read = avro_form(self.decoded_schema.record)
-        message_class, self._encode_error = _message_class(schema.record)
-        self._new = message_class
-        self._fill = _record_writer(schema.record, "")
-        self._strict = _StrictReader(
-            schema, schema_id, _record_reader(self.decoded_schema.record, ""), message_class
+        decoded = self.decoded_schema.record
+        self._fields = wire_fields(schema.record)
+        self._read = avro_form(decoded)
+        indexes = _indexes(schema)
+        self._strict = StrictProtobufReader(schema, schema_id, indexes, decoded)
+        prefix = _PREFIX.pack(0, schema_id)
+        self._head = prefix + _FIRST
+        place = b"".join(varint(2 * number) for number in (len(indexes), *indexes))
+        self._columnar = (
+            ColumnarProtobufReader(self._fields, (self._head, prefix + place), decoded)
+            if columnar.supports(schema.record)
+            else None
         )
 
     def encode(self, batch: pa.RecordBatch, *, limit_bytes: int) -> Encoded:
         """Encode `batch`, one value a record.
 
-        Raises also InvalidRecord for a number outside of an unsigned type, and for two members of
-        a oneof.
+        Raises also InvalidRecord for a number outside of an unsigned type, a date or timestamp
+        outside of the years 1 to 9999, and for two members of a oneof.
         """
-        values = []
-        for index, row in enumerate(to_records(self._written.to_physical(batch))):
-            message = self._new()
-            try:
-                self._fill(message, row)
-                values.append(self._prefix + message.SerializeToString())
-            except _NotInProtobuf as error:
-                mismatch = ValueMismatch(index, error.path, error.reason)
-                raise mismatch.to_invalid_record(0) from error
-            except self._encode_error as error:
-                raise RecordTooLarge(
-                    index=index, size_bytes=_LIMIT_BYTES, limit_bytes=_LIMIT_BYTES
-                ) from error
-        parts = [pa.array(values[start:stop], pa.binary()) for start, stop in runs(values)]
-        encoded = pa.chunked_array(parts, pa.binary())
-        require_short(encoded, limit_bytes)
-        return Encoded(values=encoded)
+        fields, head = self._fields, self._head
+        return encoded_in_columns(batch, lambda part: messages(part, fields, head), limit_bytes)
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
         """Decode values of one record each."""
         return RecordMessages(
-            strict=self._strict, to_batch=self._batch_of, together=None, few=0
+            strict=self._strict,
+            to_batch=self._batch_of,
+            together=None if self._columnar is None else self._columnar.decode,
+            few=self.few_messages,
         ).decode(values)
 
     def _batch_of(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
@@ -113,473 +86,8 @@ class ProtobufCodec:
         return self._read.from_physical(stored)
 
 
-def _library(module: str) -> Any:
-    try:
-        return importlib.import_module(f"google.protobuf.{module}")
-    except ImportError as error:
-        raise OptionError(
-            f"the format protobuf needs protobuf, which cannot be imported ({error}): "
-            "pip install 'sluiceway[protobuf]'"
-        ) from error
-
-
-def _message_class(record: t.Record) -> tuple[Any, type[Exception]]:
-    """Return the class of the messages of `record`, and the exception for too long ones."""
-    file = _library("descriptor_pb2").FileDescriptorProto(name="records.proto", syntax="proto3")
-    name = _Descriptors(file).message(record, "")
-    pool = _library("descriptor_pool").DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    made = _library("message_factory").GetMessageClass(pool.FindMessageTypeByName(name))
-    return made, _library("message").EncodeError
-
-
-class _Descriptors:
-    """Descriptors of the messages of a schema, which have names of their own.
-
-    Names are not on the wire, and those of a schema may be those of methods. An enum is its number.
-    A map is a list of its entries, so that none of them is dropped unseen.
-    """
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self._named: dict[str, str] = {}
-
-    def message(self, record: t.Record, path: str) -> str:
-        """Return the name of the message of `record`."""
-        if record.name not in self._named:
-            message = self._message()
-            self._named[record.name] = message.name
-            protos = [
-                (
-                    proto_field(field, t.join_path(path, field.name)),
-                    isinstance(field.type, t.Nullable),
-                )
-                for field in record.fields
-            ]
-            for oneof in dict.fromkeys(proto.oneof for proto, _ in protos if proto.oneof):
-                message.oneof_decl.add(name=f"o_{oneof}")
-            oneofs = [declared.name for declared in message.oneof_decl]
-            for proto, nullable in protos:
-                field = self._field(message, proto, t.join_path(path, f"f{proto.number}"))
-                if proto.oneof is not None:
-                    field.oneof_index = oneofs.index(f"o_{proto.oneof}")
-                elif nullable and not field.type_name:
-                    field.proto3_optional = True
-                    field.oneof_index = len(message.oneof_decl)
-                    message.oneof_decl.add(name=f"p_{field.name}")
-        return self._named[record.name]
-
-    def _message(self) -> Any:
-        return self._file.message_type.add(name=f"M{len(self._file.message_type)}")
-
-    def _field(self, message: Any, proto: ProtoField, path: str) -> Any:
-        repeated = proto.label in ("repeated", "map")
-        field = message.field.add(
-            name=f"f{proto.number}", number=proto.number, label=3 if repeated else 1
-        )
-        if proto.label == "map":
-            entry = self._message()
-            entry.field.add(name="f1", number=1, label=1, type=SCALARS.index("string"))
-            self._set_type(entry.field.add(name="f2", number=2, label=1), proto, path)
-            field.type, field.type_name = SCALARS.index("message"), f".{entry.name}"
-        else:
-            self._set_type(field, proto, path)
-        return field
-
-    def _set_type(self, field: Any, proto: ProtoField, path: str) -> None:
-        if isinstance(proto.value, t.Record):
-            name = self.message(proto.value, path)
-        elif proto.type in WELL_KNOWN:
-            name = self._well_known(proto.type)
-        else:
-            field.type = SCALARS.index("int32" if proto.type == "enum" else proto.type)
-            return
-        field.type, field.type_name = SCALARS.index("message"), f".{name}"
-
-    def _well_known(self, name: str) -> str:
-        if name not in self._named:
-            message = self._message()
-            self._named[name] = message.name
-            (members,) = WELL_KNOWN[name].messages.values()
-            for member in members:
-                message.field.add(
-                    name=member.name,
-                    number=member.number,
-                    label=1,
-                    type=SCALARS.index(member.type),
-                )
-        return self._named[name]
-
-
-# Writing: each function sets a message's field, or fills a message.
-class _NotInProtobuf(Exception):
-    """A value that a field of Protobuf does not have."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-
-_Fill: TypeAlias = Callable[[Any, Any], None]
-
-
-def _record_writer(record: t.Record, path: str) -> _Fill:
-    writers = []
-    oneofs: dict[str, list[str]] = {}
-    for field in record.fields:
-        where = t.join_path(path, field.name)
-        proto = proto_field(field, where)
-        writers.append((field.name, _field_writer(proto, where)))
-        if proto.oneof is not None:
-            oneofs.setdefault(proto.oneof, []).append(field.name)
-
-    def fill(message: Any, row: Mapping[str, Any]) -> None:
-        for oneof, names in oneofs.items():
-            there = [name for name in names if row[name] is not None]
-            if len(there) > 1:
-                raise _NotInProtobuf(
-                    t.join_path(path, there[1]),
-                    f"it is set beside {there[0]!r}, and both are of the oneof {oneof!r}",
-                )
-        message.SetInParent()
-        for name, write in writers:
-            if (value := row[name]) is not None:
-                write(message, value)
-
-    return fill
-
-
-def _field_writer(proto: ProtoField, path: str) -> _Fill:
-    name = f"f{proto.number}"
-    fill = _message_writer(proto, path)
-    convert = _scalar_writer(proto, path) if fill is None else None
-
-    def singular(message: Any, value: Any) -> None:
-        if fill is None:
-            setattr(message, name, value if convert is None else convert(value))
-        else:
-            fill(getattr(message, name), value)
-
-    def repeated(message: Any, value: Any) -> None:
-        items = getattr(message, name)
-        if fill is None:
-            items.extend(value if convert is None else map(convert, value))
-        else:
-            for item in value:
-                fill(items.add(), item)
-
-    def mapped(message: Any, value: Any) -> None:
-        entries = getattr(message, name)
-        for key, item in value.items():
-            entry = entries.add(f1=key)
-            if fill is None:
-                entry.f2 = item if convert is None else convert(item)
-            else:
-                fill(entry.f2, item)
-
-    return {"repeated": repeated, "map": mapped}.get(proto.label, singular)
-
-
-def _scalar_writer(proto: ProtoField, path: str) -> Callable[[Any], Any] | None:
-    """Return the conversion of stored values to those of a scalar; None without one."""
-    if isinstance(proto.value, t.Enum):
-        numbers = symbol_numbers(proto.value, path)
-        return [numbers[symbol] for symbol in proto.value.symbols].__getitem__
-    bits = _UNSIGNED_BITS.get(proto.type)
-    if bits is None:
-        return None
-
-    def unsigned(value: Any) -> int:
-        number = int.from_bytes(value, signed=True) if isinstance(value, bytes) else value
-        if not 0 <= number < 1 << bits:
-            raise _NotInProtobuf(path, f"it is not a number of the type {proto.type}")
-        return int(number)
-
-    return unsigned
-
-
-def _message_writer(proto: ProtoField, path: str) -> _Fill | None:
-    """Return the function that fills a message; None for a scalar."""
-    value = proto.value
-    if isinstance(value, t.Record):
-        return _record_writer(value, path)
-    if isinstance(value, t.Decimal) and proto.type == DECIMAL:
-        precision, scale = value.precision, value.scale
-
-        def decimal(message: Any, stored: bytes) -> None:
-            number = int.from_bytes(stored, signed=True)
-            message.value = number.to_bytes(unscaled_size(number), signed=True)
-            message.precision, message.scale = precision, scale
-
-        return decimal
-    if not isinstance(value, t.Scalar) or proto.type not in WELL_KNOWN:
-        return None
-    python, ticks = value.kind.traits.python, value.kind.ticks
-
-    def day(message: Any, stored: int) -> None:
-        on = date.fromordinal(stored + _EPOCH)
-        message.year, message.month, message.day = on.year, on.month, on.day
-
-    def clock(message: Any, stored: int) -> None:
-        seconds, rest = divmod(stored, ticks)
-        message.SetInParent()
-        message.hours, message.minutes, message.seconds = (
-            seconds // 3600,
-            seconds // 60 % 60,
-            seconds % 60,
-        )
-        message.nanos = rest * (_NANOSECONDS // ticks)
-
-    def instant(message: Any, stored: int) -> None:
-        message.SetInParent()
-        seconds, rest = divmod(stored, ticks)
-        message.seconds, message.nanos = seconds, rest * (_NANOSECONDS // ticks)
-
-    return {date: day, time: clock, datetime: instant}[python]
-
-
-# Reading: each function returns the stored value of a message's field, or of a message.
-_Read: TypeAlias = Callable[[Any, Cells], Any]
-
-
-class _StrictReader:
-    """Decoder for the messages of a schema; the values are those that Avro stores."""
-
-    def __init__(self, schema: Schema, schema_id: int, read: _Read, message_class: Any) -> None:
-        self._id = schema_id
-        attribute = (schema.record.attributes or {}).get(ATTRIBUTE)
-        indexes = attribute.get("indexes") if isinstance(attribute, Mapping) else None
-        self._indexes = [[0], indexes or [0]]
-        self._read = read
-        self._parse = message_class.FromString
-        self._error = _library("message").DecodeError
-        record = schema.record
-        self._cells = width(record) + FREE_ITEMS * widest(record)
-
-    def read(self, value: bytes) -> dict[str, Any]:
-        """Decode a message. Raises MalformedMessage."""
-        if len(value) <= _PREFIX.size or value[0]:
-            raise MalformedMessage("it does not begin with the byte 0, a schema id and a place")
-        _, schema_id = _PREFIX.unpack_from(value)
-        if schema_id != self._id:
-            raise MalformedMessage(f"it has the schema id {schema_id}, not {self._id}")
-        indexes, start = _indexes(value, _PREFIX.size)
-        if indexes not in self._indexes:
-            raise MalformedMessage(
-                f"it is the message {indexes} of its file, not the channel's, {self._indexes[-1]}"
-            )
-        try:
-            message = self._parse(value[start:])
-        except self._error as error:
-            raise MalformedMessage(f"it is not a Protobuf message: {error}") from error
-        cells = Cells(self._cells + len(value) * BUDGET_PER_BYTE // CELL_BYTES)
-        record: dict[str, Any] = self._read(message, cells)
-        return record
-
-
-def _indexes(value: bytes, start: int) -> tuple[list[int], int]:
-    """Return the place of a message in its file, and where the message begins."""
-    count, start = _varint(value, start)
-    if count == 0:
-        return [0], start
-    if not 0 < count <= t.MAX_DEPTH:
-        raise MalformedMessage(f"the place of the message in its file has {count} numbers")
-    indexes = []
-    for _ in range(count):
-        index, start = _varint(value, start)
-        indexes.append(index)
-    return indexes, start
-
-
-def _varint(value: bytes, start: int) -> tuple[int, int]:
-    """Return a zigzag varint of at most 32 bits, and where it ends."""
-    number = 0
-    for shift in range(5):
-        if start + shift >= len(value):
-            break
-        byte = value[start + shift]
-        number |= (byte & 0x7F) << 7 * shift
-        if byte < 0x80:
-            return number >> 1 ^ -(number & 1), start + shift + 1
-    raise MalformedMessage("the place of the message in its file is cut off, or too long")
-
-
-def _record_reader(record: t.Record, path: str) -> _Read:
-    paths: dict[int, tuple[str, str]] = {}
-    readers = []
-    for field in record.fields:
-        where = t.join_path(path, field.name)
-        proto = proto_field(field, where)
-        paths[proto.number] = where, proto.type
-        readers.append((field.name, _field_reader(field, proto, where)))
-    require_read = _unread(paths)
-
-    def read(message: Any, cells: Cells) -> dict[str, Any]:
-        require_read(message)
-        return {name: read_field(message, cells) for name, read_field in readers}
-
-    return read
-
-
-def _unread(fields: Mapping[int, tuple[str, str]]) -> Callable[[Any], None]:
-    """Return a check that a message has no `fields` in another wire form.
-
-    Protobuf takes these for unknown fields, so they would be read as their defaults.
-    """
-    unknown_fields = _library("unknown_fields").UnknownFieldSet
-
-    def require_read(message: Any) -> None:
-        for field in unknown_fields(message):
-            if field.field_number in fields:
-                path, type_ = fields[field.field_number]
-                raise MalformedMessage(
-                    f"field {path!r} has another form than {type_}, which its number has"
-                )
-
-    return require_read
-
-
-def _field_reader(field: t.Field, proto: ProtoField, path: str) -> _Read:
-    name = f"f{proto.number}"
-    within = {"repeated": "[]", "map": "{}"}.get(proto.label, "")
-    convert = _value_reader(proto, f"{path}{within}")
-    is_message = isinstance(proto.value, t.Record) or proto.type in WELL_KNOWN
-    nullable = isinstance(field.type, t.Nullable)
-    item_cells = width(proto.value)
-    require_entry = _unread({1: (f"{path}{{}}", "string"), 2: (f"{path}{{}}", proto.type)})
-
-    def singular(message: Any, cells: Cells) -> Any:
-        if (nullable or is_message) and not message.HasField(name):
-            if nullable:
-                return None
-            raise MalformedMessage(f"field {path!r} is missing, and cannot be null")
-        return convert(getattr(message, name), cells)
-
-    def repeated(message: Any, cells: Cells) -> list[Any]:
-        items = getattr(message, name)
-        cells.take(len(items) * item_cells, path)
-        return [convert(item, cells) for item in items]
-
-    def mapped(message: Any, cells: Cells) -> list[tuple[str, Any]]:
-        entries = getattr(message, name)
-        cells.take(len(entries) * (2 + item_cells), path)
-        pairs: dict[str, Any] = {}
-        for entry in entries:
-            require_entry(entry)
-            # Of entries with one key, the last one counts.
-            pairs[entry.f1] = convert(entry.f2, cells)
-        return list(pairs.items())
-
-    return {"repeated": repeated, "map": mapped}.get(proto.label, singular)
-
-
-def _value_reader(proto: ProtoField, path: str) -> _Read:
-    match proto.value:
-        case t.Record() as record:
-            return _record_reader(record, path)
-        case t.Enum() as enum:
-            return _enum_reader(enum, path)
-        case t.Decimal() as leaf if proto.type == DECIMAL:
-            return _decimal_reader(leaf, path)
-        case t.Decimal():
-            return lambda number, _: number.to_bytes(unscaled_size(number), signed=True)
-        case t.Fixed(size=size) | t.Uuid(fixed=t.Fixed(size=size)):
-            return _checked(lambda value: len(value) == size, f"{size} bytes", path)
-        case t.Uuid():
-            matches = re.compile(t.UUID_TEXT).fullmatch
-            return _checked(lambda value: matches(value) is not None, "the text of a UUID", path)
-        case t.Scalar(kind=kind) if proto.type in WELL_KNOWN:
-            return _moment_reader(kind, proto.type, path)
-    return lambda value, _: value
-
-
-def _checked(fits: Callable[[Any], bool], expected: str, path: str) -> _Read:
-    def read(value: Any, _: Cells) -> Any:
-        if not fits(value):
-            raise MalformedMessage(f"field {path!r} is not {expected}")
-        return value
-
-    return read
-
-
-def _enum_reader(enum: t.Enum, path: str) -> _Read:
-    numbers = symbol_numbers(enum, path)
-    places = {numbers[symbol]: place for place, symbol in enumerate(enum.symbols)}
-    default = None if enum.default is None else enum.symbols.index(enum.default)
-
-    def read(number: int, _: Cells) -> int:
-        place = places.get(number, default)
-        if place is None:
-            raise MalformedMessage(
-                f"field {path!r} is {number}, which is none of the enum's numbers "
-                f"{', '.join(map(str, places))}"
-            )
-        return place
-
-    return read
-
-
-def _decimal_reader(leaf: t.Decimal, path: str) -> _Read:
-    require_read = _unread(_members(DECIMAL, path))
-    end = 10**leaf.precision
-    wrong = (
-        f"field {path!r} is not a number of at most {leaf.precision} digits, {leaf.scale} of them "
-        "after the point"
-    )
-
-    def read(message: Any, _: Cells) -> bytes:
-        require_read(message)
-        data: bytes = message.value
-        shift = leaf.scale - message.scale
-        if not 0 < len(data) <= _MAX_UNSCALED_BYTES or abs(shift) > 2 * t.MAX_DIGITS:
-            raise MalformedMessage(wrong)
-        number = int.from_bytes(data, signed=True)
-        rest = 0
-        if shift >= 0:
-            number *= 10**shift
-        else:
-            number, rest = divmod(number, 10**-shift)
-        if rest or not -end < number < end:
-            raise MalformedMessage(wrong)
-        size = leaf.fixed.size if leaf.fixed else unscaled_size(number)
-        stored: bytes = number.to_bytes(size, signed=True)
-        return stored
-
-    return read
-
-
-def _members(name: str, path: str) -> dict[int, tuple[str, str]]:
-    (members,) = WELL_KNOWN[name].messages.values()
-    return {member.number: (f"{path}.{member.name}", member.type) for member in members}
-
-
-def _moment_reader(kind: t.Kind, name: str, path: str) -> _Read:
-    require_read = _unread(_members(name, path))
-    python, ticks = kind.traits.python, kind.ticks
-    low, high = kind.range
-
-    def stored(message: Any) -> int:
-        if python is date:
-            return date(message.year, message.month, message.day).toordinal() - _EPOCH
-        if python is time:
-            moment = time(message.hours, message.minutes, message.seconds)
-            seconds = (moment.hour * 60 + moment.minute) * 60 + moment.second
-        else:
-            seconds = message.seconds
-        fraction, finer = divmod(message.nanos * ticks, _NANOSECONDS)
-        if finer or not 0 <= message.nanos < _NANOSECONDS:
-            raise ValueError
-        return int(seconds * ticks + fraction)
-
-    def read(message: Any, _: Cells) -> int:
-        require_read(message)
-        try:
-            value = stored(message)
-        except ValueError as error:
-            raise MalformedMessage(f"field {path!r} is not a {kind.value}") from error
-        if not low <= value <= high:
-            raise MalformedMessage(f"field {path!r} is outside of the range of {kind.value}")
-        return value
-
-    return read
+def _indexes(schema: Schema) -> list[int]:
+    """Return the place that the message has in its own file."""
+    attribute = (schema.record.attributes or {}).get(ATTRIBUTE)
+    indexes: list[int] | None = attribute.get("indexes") if isinstance(attribute, dict) else None
+    return indexes or [0]

@@ -207,7 +207,7 @@ def symbol_numbers(enum: t.Enum, path: str) -> dict[str, int]:
     """Return the numbers of the symbols of `enum` that have one. Raises InvalidSchema."""
     numbers = (enum.attributes or {}).get(ATTRIBUTE, {})
     if not isinstance(numbers, Mapping) or not all(
-        type(number) is int and -_LAST_SYMBOL <= number <= _LAST_SYMBOL
+        type(number) is int and -_LAST_SYMBOL - 1 <= number <= _LAST_SYMBOL
         for number in numbers.values()
     ):
         raise t.invalid_schema(path, "the attribute protobuf of an enum must be its numbers")

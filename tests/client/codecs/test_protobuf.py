@@ -6,16 +6,20 @@ from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from generated import PREFIX, protobuf_schemas, same, schema, values
+from generated import PREFIX, same, schema, with_protobuf_rows
 from sluiceway.api.models import Connection
 from sluiceway.codecs import Decoder
+from sluiceway.codecs.physical import avro_form
 from sluiceway.codecs.protobuf import ProtobufCodec
+from sluiceway.codecs.protobuf_columnar import ColumnarProtobufReader, wire_fields
+from sluiceway.codecs.protobuf_strict import message_class
 from sluiceway.errors import InvalidRecord, InvalidSchema, RecordTooLarge, UnsupportedType
 from sluiceway.kafka.accumulator import certain_row_bytes
 from sluiceway.records import to_batches, to_records
@@ -28,6 +32,18 @@ NO_LIMIT = 2**31
 HEAD = PREFIX + b"\0"
 
 
+class Columns(ProtobufCodec):
+    """The codec that decodes also a few messages in columns."""
+
+    few_messages = 0
+
+
+class OneByOne(ProtobufCodec):
+    """The strict reader alone, on `google.protobuf`."""
+
+    few_messages = 2**31
+
+
 def encoded(schema_, rows, **options):
     codec = ProtobufCodec(schema_, 7)
     limit = options.get("limit_bytes", NO_LIMIT)
@@ -35,12 +51,26 @@ def encoded(schema_, rows, **options):
     return [v for b in batches for v in codec.encode(b, limit_bytes=limit).values.to_pylist()]
 
 
+def agreed(schema_, messages, columns=None):
+    """Decode with both readers, which must agree."""
+    results, stored = [], []
+    for codec in (Columns(schema_, 7, columns), OneByOne(schema_, 7, columns)):
+        result = codec.decode(messages)
+        form = avro_form(codec.decoded_schema.record)
+        for batch in result.batches:
+            batch.validate(full=True)
+            assert batch.schema.equals(codec.decoded_schema.arrow, check_metadata=True)
+        results.append(result)
+        stored.append([row for b in result.batches for row in to_records(form.to_physical(b))])
+    columnar, strict = results
+    assert same(*stored)
+    assert (columnar.counts, columnar.corrupt) == (strict.counts, strict.corrupt)
+    return columnar
+
+
 def decoded(schema_, messages, columns=None):
-    codec = ProtobufCodec(schema_, 7, columns)
-    result = codec.decode(messages)
-    for batch in result.batches:
-        batch.validate(full=True)
-        assert batch.schema.equals(codec.decoded_schema.arrow, check_metadata=True)
+    """Decode with both readers; return the records, and reasons by index."""
+    result = agreed(schema_, messages, columns)
     rows = [row for batch in result.batches for row in to_records(batch)]
     return rows, {corrupt.index: corrupt.reason for corrupt in result.corrupt}
 
@@ -56,13 +86,7 @@ def generated_class(schema_):
     return GetMessageClass(pool.FindMessageTypeByName(name))
 
 
-@st.composite
-def with_rows(draw):
-    schema_ = draw(protobuf_schemas())
-    return numbered(schema_), draw(st.lists(values(schema_.record), min_size=1, max_size=4))
-
-
-@given(with_rows())
+@given(with_protobuf_rows())
 def test_what_is_written_is_read(given_):
     schema_, rows = given_
     messages = encoded(schema_, rows)
@@ -74,8 +98,32 @@ def test_what_is_written_is_read(given_):
     assert same(some, [{first.name: row[first.name]} for row in rows])
 
 
+@given(with_protobuf_rows())
+def test_what_is_written_needs_no_strict_reader(given_):
+    schema_, rows = given_
+    record = schema_.record
+    reader = ColumnarProtobufReader(wire_fields(record), (HEAD, PREFIX + b"\2\2"), record)
+    messages = encoded(schema_, rows)
+    elsewhere = [PREFIX + b"\2\2" + message[len(HEAD) :] for message in messages]
+    batch, suspect = reader.decode([*messages, *elsewhere])
+    assert suspect == []
+    assert batch.num_rows == 2 * len(rows)
+
+
+@given(with_protobuf_rows())
+def test_the_bytes_are_those_of_google_protobuf(given_):
+    schema_, rows = given_
+    class_ = message_class(schema_.record)
+    for message in encoded(schema_, rows):
+        parsed = class_.FromString(message[len(HEAD) :])
+        assert HEAD + parsed.SerializeToString() == message
+        size_bytes = parsed.ByteSize()
+        parsed.DiscardUnknownFields()
+        assert parsed.ByteSize() == size_bytes
+
+
 @settings(max_examples=20)
-@given(with_rows())
+@given(with_protobuf_rows())
 def test_generated_classes_read_what_is_written_and_write_what_is_read(given_):
     schema_, rows = given_
     generated = generated_class(schema_)
@@ -231,17 +279,40 @@ def test_malformed_messages_are_found_by_index_among_good_ones():
     assert "tombstone" in corrupt[1]
 
 
-@given(with_rows(), st.data())
-def test_any_bytes_are_records_or_corrupt(given_, data):
-    schema_, rows = given_
-    body = bytearray(encoded(schema_, rows)[0][len(HEAD) :])
-    edits = data.draw(st.lists(st.tuples(st.integers(0, 40), st.binary(max_size=3)), max_size=4))
-    for place, piece in edits:
-        body[place : place + len(piece)] = piece
-    read, corrupt = decoded(schema_, [HEAD + bytes(body), HEAD + data.draw(st.binary())])
-    assert len(read) + len(corrupt) == 2
+HEX = ("80", "ff" * 9 + "01", "ff" * 9 + "02", "80 00", "ff ff ff ff 0f", "00", "08 01", "0a 00")
+PIECES = st.one_of(st.binary(max_size=3), st.sampled_from(HEX).map(bytes.fromhex))
+
+
+@st.composite
+def with_messages(draw):
+    """Draw a numbered schema, messages of it, and messages that others resemble."""
+    schema_, rows = draw(with_protobuf_rows())
+    messages = encoded(schema_, rows)
+
+    def edited(drawn):
+        message, edits = bytearray(drawn[0][len(HEAD) :]), drawn[1]
+        for place, cut, piece in edits:
+            message[place : place + cut] = piece
+        return HEAD + bytes(message)
+
+    edits = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3), PIECES), max_size=3)
+    own = st.sampled_from(messages)
+    merged = st.tuples(own, own).map(lambda pair: pair[0] + pair[1][len(HEAD) :])
+    spoilt = st.tuples(own | merged, edits).map(edited)
+    other = st.one_of(st.binary(max_size=12).map(HEAD.__add__), st.binary(max_size=8), st.none())
+    return schema_, draw(st.lists(st.one_of(own, merged, spoilt, spoilt, other), max_size=30))
+
+
+@given(with_messages())
+def test_any_bytes_are_records_or_corrupt(given_):
+    schema_, messages = given_
+    result = agreed(schema_, messages)
+    count = sum(batch.num_rows for batch in result.batches)
+    assert count + len(result.corrupt) == len(messages)
     # What is read is a record that is written.
-    assert same(decoded(schema_, encoded(schema_, read)), (read, {}))
+    for batch in result.batches:
+        again = ProtobufCodec(schema_, 7).encode(batch, limit_bytes=NO_LIMIT).values
+        assert agreed(schema_, again.to_pylist()).corrupt == []
 
 
 def test_items_of_few_bytes_take_a_bounded_part_of_memory():
@@ -252,6 +323,35 @@ def test_items_of_few_bytes_take_a_bounded_part_of_memory():
     rows, corrupt = decoded(schema_, [HEAD + b"\n\0" * 10, HEAD + b"\n\0" * 10_000])
     assert [len(row["x"]) for row in rows] == [10]
     assert "would take more than 1024 times its size" in corrupt[1]
+
+
+@pytest.mark.parametrize("count", [63, 64, 65, 500])
+@pytest.mark.parametrize("times", [1, 40])
+def test_lists_of_any_length_are_read(count, times):
+    schema_ = one({"type": "array", "items": POINT})
+    row = {"x": [{"a": number} for number in range(count)]}
+    rows = [{"x": []}, row, {"x": [{"a": 0}]}] * times
+    assert decoded(schema_, encoded(schema_, rows)) == (rows, {})
+
+
+def test_slices_and_nulls_in_nested_columns():
+    lists = {
+        "type": "record",
+        "name": "L",
+        "fields": [field("l", {"type": "array", "items": POINT})],
+    }
+    schema_ = numbered(
+        schema(field("x", ["null", lists]), field("y", {"type": "map", "values": AT}))
+    )
+    at = datetime(2026, 1, 31, tzinfo=UTC)
+    rows = [
+        {"x": None, "y": {}},
+        {"x": {"l": []}, "y": {"": at}},
+        {"x": {"l": [{"a": 1}, {"a": 0}]}, "y": {"k": at, "l": at}},
+    ] * 3
+    (batch,) = to_batches(rows, schema_)
+    part = ProtobufCodec(schema_, 7).encode(batch.slice(1, 7), limit_bytes=NO_LIMIT)
+    assert decoded(schema_, part.values.to_pylist()) == (rows[1:8], {})
 
 
 @pytest.mark.parametrize(
@@ -266,6 +366,18 @@ def test_numbers_outside_of_an_unsigned_type_are_refused(type_, value, reason):
         encoded(one("long", type=type_), [{"x": 0}, {"x": value}])
     with pytest.raises(InvalidRecord, match=r"record 0, field 'x'.*uint64"):
         encoded(one(UNSIGNED, type="uint64"), [{"x": Decimal(2**64)}])
+
+
+@pytest.mark.parametrize(("type_", "beyond"), [(DAY, 3_000_000), (AT, 2**60), (AT, -(2**60))])
+def test_values_beyond_the_years_of_dates_are_refused_with_their_record(type_, beyond):
+    days = one({"type": "array", "items": type_})
+    field_ = days.arrow.field(0)
+    stored = pa.array([[1], [2, beyond]], pa.list_(pa.int64()))
+    narrow = pa.int32() if type_ is DAY else pa.int64()
+    column = stored.cast(pa.list_(narrow)).cast(field_.type)
+    batch = pa.record_batch([column], schema=days.arrow)
+    with pytest.raises(InvalidRecord, match=r"record 1, field 'x.*years 1 to 9999"):
+        ProtobufCodec(days, 7).encode(batch, limit_bytes=NO_LIMIT)
 
 
 def test_two_members_of_a_oneof_are_refused():
