@@ -169,7 +169,12 @@ class _Parser:
         attributes = _attributes(source, type_, path)
         if not attributes or isinstance(type_, t.Nullable | t.Union):
             return type_
-        return replace(type_, attributes={**(type_.attributes or {}), **attributes})
+        annotated = replace(type_, attributes={**(type_.attributes or {}), **attributes})
+        defines = isinstance(source, Mapping) and "name" in source
+        if defines and isinstance(annotated, t.Record | t.Leaf) and (name := t.own_name(annotated)):
+            # Where the type is used again, it has the same attributes.
+            self.named[name] = annotated
+        return annotated
 
     def _type(self, source: object, path: str, namespace: str, depth: int) -> t.Type:
         self.limits.count(0, depth, path)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from generated import schemas
 from sluiceway.errors import InvalidSchema, UnsupportedType
 from sluiceway.schema import Schema
+from sluiceway.schema import types as t
 
 
 def record(*fields: object, **more: object) -> dict[str, object]:
@@ -99,6 +100,15 @@ def test_annotations_are_kept_where_they_stand():
     assert not plain.annotated
     assert Schema.parse(annotated.text).text == annotated.text
     assert pickle.loads(pickle.dumps(annotated)).text == annotated.text  # noqa: S301
+
+
+def test_a_type_that_is_used_again_has_the_attributes_of_its_definition():
+    kind = {"type": "enum", "name": "Kind", "symbols": ["A"], "protobuf": {"A": 0}}
+    first, again = {"name": "a", "type": ["null", kind]}, {"name": "b", "type": "Kind"}
+    schema = Schema.parse({"type": "record", "name": "R", "fields": [first, again]})
+    enums = [type_ for type_ in t.walk(schema.record) if isinstance(type_, t.Enum)]
+    assert [enum.attributes for enum in enums] == [{"protobuf": {"A": 0}}] * 2
+    assert schema.definition["fields"] == [first, again]
 
 
 def test_aliases_of_named_types_without_a_namespace_are_in_that_of_the_type():
