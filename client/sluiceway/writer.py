@@ -28,7 +28,7 @@ from sluiceway.errors import (
     OptionError,
     SluicewayError,
 )
-from sluiceway.kafka.accumulator import RecordAccumulator, certain_row_bytes
+from sluiceway.kafka.accumulator import RecordAccumulator, certain_row_bytes, row_check
 from sluiceway.kafka.config import MaskedProperties
 from sluiceway.kafka.messages import Messages
 from sluiceway.kafka.partitioner import Key, Partitioner, partitioning
@@ -157,7 +157,9 @@ class ChannelWriter(ChannelEndpoint):
         # A caller's function runs within the record's own `write`, and may refuse the record.
         self._row_by_row = not callable(key) and partitioner is None
         self._rows = RowBuffer(
-            self.schema, max_row_bytes=certain_row_bytes(connection, self.schema)
+            self.schema,
+            max_row_bytes=certain_row_bytes(connection, self.schema),
+            accepts=row_check(connection, self.schema),
         )
         # The trace of the oldest row's write, to which the requests for waiting rows belong.
         self._oldest_context = copy_context()

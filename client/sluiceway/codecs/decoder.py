@@ -152,6 +152,13 @@ LookUp: TypeAlias = Callable[[Collection[int]], Mapping[int, Schema | SchemaMism
 A SchemaMismatch is the reason why a schema cannot be used.
 """
 
+_NUMBERED: Final = {
+    "type": "record",
+    "name": "Message",
+    "fields": [{"name": "value", "type": "boolean", "protobuf": {"number": 1}}],
+}
+"""Any schema that a message of the format `protobuf` may have."""
+
 _LOOK_UP_INTERVAL_S: Final = 1.0
 """The least time between two requests for newer schemas: a topic may have any number of messages
 that are no records."""
@@ -209,8 +216,10 @@ class Decoder:
         self._clock = clock
         self._unknown_ids: set[int] = set()
         self._by_id: dict[int, _Readable | _Unreadable] = {}
-        # For the reasons of messages without an id, which every other codec rejects.
-        self._fallback = codec(format, target, 0)
+        # For the reasons of messages without an id, which every other codec rejects. A reader's own
+        # schema may have no numbers, and types that Protobuf does not have.
+        any_schema = Schema.parse(_NUMBERED) if format == "protobuf" else target
+        self._fallback = codec(format, any_schema, 0)
         self._schema_id = _schema_id_of(format, self._schemas)
         # The codecs of other schemas, for messages of `json`, and when to look for newer ones.
         self._codecs: dict[int, Codec] = {}

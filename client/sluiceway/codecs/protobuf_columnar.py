@@ -98,6 +98,10 @@ def wire_fields(record: t.Record, path: str = "") -> tuple[WireField, ...]:
         proto = proto_field(field, where)
         within = where + {"repeated": "[]", "map": "{}"}.get(proto.label, "")
         packed = proto.label in ("repeated", "map")
+        if isinstance(enum := proto.value, t.Enum):
+            numbers = symbol_numbers(enum, within)
+            if missing := [symbol for symbol in enum.symbols if symbol not in numbers]:
+                raise t.invalid_schema(within, f"its symbol {missing[0]!r} has no number")
         nested = proto.value if isinstance(proto.value, t.Record) else None
         made.append(
             WireField(

@@ -2,9 +2,9 @@
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +14,10 @@ from sluiceway.codecs import Codec, Encoded, codec
 from sluiceway.errors import InvalidRecord, RecordTooLarge
 from sluiceway.kafka.messages import Messages, Numbers
 from sluiceway.kafka.partitioner import Partitioning
-from sluiceway.schema import Schema
+from sluiceway.schema import Schema, protobuf
 from sluiceway.schema.types import Record, walk
 
-__all__ = ["RecordAccumulator", "certain_row_bytes"]
+__all__ = ["RecordAccumulator", "certain_row_bytes", "row_check"]
 
 _FRAMING_BYTES = 128
 """Kafka's overhead of a single message: the 61-byte batch header and the record header."""
@@ -86,6 +86,11 @@ def certain_row_bytes(connection: Connection, schema: Schema) -> int:
         # A value has 16 bytes besides the content of a text; a timestamp with its tags has 23.
         return row_bytes // 2
     return row_bytes // _json_expansion(schema) if connection.format == "json" else row_bytes
+
+
+def row_check(connection: Connection, schema: Schema) -> Callable[[Sequence[Any]], bool] | None:
+    """Return a check that the format has a record with valid values; None: it has all records."""
+    return protobuf.row_check(schema.record) if connection.format == "protobuf" else None
 
 
 def _json_expansion(schema: Schema) -> int:

@@ -62,8 +62,17 @@ class RowBuffer:
     Thread-safe. Rows are drained in the order in which they were added.
     """
 
-    def __init__(self, schema: Schema, *, max_row_bytes: int) -> None:
-        """Accept rows of at most `max_row_bytes` when encoded."""
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        max_row_bytes: int,
+        accepts: Callable[[Sequence[Any]], bool] | None = None,
+    ) -> None:
+        """Accept rows of at most `max_row_bytes` when encoded, and of values that `accepts` allows.
+
+        `accepts` gets the valid values of the schema's fields; None allows all.
+        """
         record = schema.record
         self._schema = schema
         self._fields = record.fields
@@ -73,6 +82,7 @@ class RowBuffer:
             field.name: default_value(field) for field in record.fields if field.default is not None
         }
         self._max_row_bytes = max_row_bytes
+        self._accepts = accepts
         self._allowed = [_allowed(field.type) for field in record.fields]
         self._known_kinds: set[tuple[type, ...]] = set()
         # Integers and text, the most frequent fields, are checked without a call.
@@ -198,7 +208,7 @@ class RowBuffer:
                 if extra < 0:
                     return False
                 size += extra
-        if size > self._max_row_bytes:
+        if size > self._max_row_bytes or not (self._accepts is None or self._accepts(values)):
             return False
         if self._nested:
             changed = list(values)

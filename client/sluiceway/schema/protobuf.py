@@ -8,10 +8,10 @@ names of a version determine its numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sluiceway.errors import UnsupportedType
 from sluiceway.schema import types as t
@@ -19,7 +19,7 @@ from sluiceway.schema.schema import Schema
 
 __all__ = [
     *("DATE", "DECIMAL", "TIME", "TIMESTAMP", "ProtoField"),
-    *("number_changes", "numbered", "proto_field", "symbol_numbers"),
+    *("number_changes", "numbered", "proto_field", "row_check", "symbol_numbers"),
 ]
 
 ATTRIBUTE: Final = "protobuf"
@@ -201,6 +201,55 @@ def _types(value: t.Leaf | t.Record, path: str) -> tuple[str, ...]:
             return ("enum",)
         case t.Record():
             return ("message",)
+
+
+_UNSIGNED_BITS: Final = {"uint32": 32, "fixed32": 32, "uint64": 64, "fixed64": 64}
+
+
+_Fits: TypeAlias = Callable[[Any], bool]
+
+
+def row_check(record: t.Record) -> _Fits | None:
+    """Return a check that the valid values of a record's fields are a message; None: all are.
+
+    Nested records are dicts. Numbers outside of an unsigned type are valid in Avro, and so are
+    several members of a oneof.
+    """
+    fits = _record_check(record)
+    names = [field_.name for field_ in record.fields]
+    return fits and (lambda values: fits(dict(zip(names, values, strict=True))))
+
+
+def _record_check(record: t.Record) -> _Fits | None:
+    checks: dict[str, _Fits] = {}
+    oneofs: dict[str, list[str]] = {}
+    for field_ in record.fields:
+        proto = proto_field(field_, field_.name)
+        if proto.oneof is not None:
+            oneofs.setdefault(proto.oneof, []).append(field_.name)
+        if (check := _value_check(proto)) is not None:
+            checks[field_.name] = check
+
+    def fits(row: Mapping[str, Any]) -> bool:
+        for names in oneofs.values():
+            if sum(row[name] is not None for name in names) > 1:
+                return False
+        return all(row[name] is None or check(row[name]) for name, check in checks.items())
+
+    return fits if checks or oneofs else None
+
+
+def _value_check(proto: ProtoField) -> _Fits | None:
+    if isinstance(proto.value, t.Record):
+        fits = _record_check(proto.value)
+    else:
+        end = 1 << _UNSIGNED_BITS.get(proto.type, 0)
+        fits = (lambda value: 0 <= value < end) if end > 1 else None
+    if fits is None or proto.label not in ("repeated", "map"):
+        return fits
+    if proto.label == "map":
+        return lambda entries: all(map(fits, entries.values()))
+    return lambda items: all(map(fits, items))
 
 
 def symbol_numbers(enum: t.Enum, path: str) -> dict[str, int]:

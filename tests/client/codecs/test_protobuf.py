@@ -24,7 +24,7 @@ from sluiceway.errors import InvalidRecord, InvalidSchema, RecordTooLarge, Unsup
 from sluiceway.kafka.accumulator import certain_row_bytes
 from sluiceway.records import to_batches, to_records
 from sluiceway.records.row_buffer import RowBuffer
-from sluiceway.schema import Schema
+from sluiceway.schema import Schema, protobuf
 from sluiceway.schema.proto_files import compiled, proto_file
 from sluiceway.schema.protobuf import numbered
 
@@ -380,6 +380,32 @@ def test_values_beyond_the_years_of_dates_are_refused_with_their_record(type_, b
         ProtobufCodec(days, 7).encode(batch, limit_bytes=NO_LIMIT)
 
 
+def test_rows_are_accepted_only_if_they_are_certainly_messages():
+    small, number = field("x", ["null", "long"], type="uint32"), field("y", UNSIGNED, type="uint64")
+    either = [field(name, ["null", "long"], oneof="choice") for name in ("a", "b")]
+    row = {"x": 1, "y": Decimal(0), "a": 1, "b": None}
+
+    def accepts(fields, row):
+        schema_ = numbered(schema(*fields))
+        accepts = protobuf.row_check(schema_.record)
+        return RowBuffer(schema_, max_row_bytes=1000, accepts=accepts).check(row) is not None
+
+    fields = [small, number, *either]
+    for change in ({}, {"x": None, "y": Decimal(2**64 - 1)}, {"a": None}):
+        assert accepts(fields, row | change)
+    for change in ({"x": -1}, {"x": 2**32}, {"y": Decimal(2**64)}, {"y": Decimal(-1)}, {"b": 0}):
+        assert not accepts(fields, row | change)
+    nested = {"type": "record", "name": "N", "fields": [small, *either]}
+    array, map_ = {"type": "array", "items": nested}, {"type": "map", "values": nested}
+    for change, good in (({}, True), ({"x": -1}, False), ({"a": 0}, False)):
+        item = {"x": 1, "a": None, "b": 2} | change
+        for type_, value in ((nested, item), (array, [item]), (map_, {"k": item})):
+            assert accepts([field("z", type_)], {"z": value}) == good
+    lists = field("z", {"type": "array", "items": "long"}, type="uint32")
+    assert [accepts([lists], {"z": items}) for items in ([0, 1], [0, -1])] == [True, False]
+    assert protobuf.row_check(one("long").record) is None
+
+
 def test_two_members_of_a_oneof_are_refused():
     schema_ = numbered(
         schema(*(field(name, ["null", "long"], oneof="choice") for name in ("a", "b", "c")))
@@ -424,6 +450,9 @@ def test_schemas_without_numbers_and_of_other_types_are_refused():
         ProtobufCodec(schema(field("x", "long")), 7)
     with pytest.raises(UnsupportedType):
         ProtobufCodec(schema(field("x", ["long", "string"], number=1)), 7)
+    partly = {**ENUM, "protobuf": {"A": 0}}
+    with pytest.raises(InvalidSchema, match="field 'x': its symbol 'B' has no number"):
+        ProtobufCodec(schema(field("x", partly, number=1)), 7)
 
 
 def test_messages_of_earlier_versions_are_read_by_numbers_and_defaults(tmp_path):
