@@ -1,6 +1,7 @@
 """ChannelWriter and ChannelReader compared with a bare loop of confluent-kafka and a codec.
 
-The codec of the bare loop is fastavro, and orjson for the format `json`.
+The codec of the bare loop is fastavro, orjson for the format `json`, and `google.protobuf` with a
+generated class for `protobuf`.
 
 All sides transfer the same records, in one process each, over one broker that this program starts,
 with the client's Kafka properties. The bare loop is optimized code: a parsed schema, large
@@ -12,7 +13,7 @@ import struct
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,16 @@ import orjson
 from bench.measure import Measured, Ratio, in_own_process, measure, report
 from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 
 from sluiceway.api.models import Connection
 from sluiceway.kafka.config import consumer_config, producer_config
 from sluiceway.reader import ChannelReader
 from sluiceway.records import to_batches
 from sluiceway.schema import Schema
+from sluiceway.schema.protobuf import numbered
 from sluiceway.writer import ChannelWriter
 from sluiceway_gateway.dev.embedded import KafkaServer
 
@@ -59,6 +64,18 @@ RATIOS = {
     "json_dict_read_to_bare": Ratio(side="json_dict_read", to="json_bare_read", goal=None),
     "json_batch_write_to_bare": Ratio(side="json_batch_write", to="json_bare_write", goal=3),
     "json_batch_read_to_bare": Ratio(side="json_batch_read", to="json_bare_read", goal=1.3),
+    "protobuf_dict_write_to_bare": Ratio(
+        side="protobuf_dict_write", to="protobuf_bare_write", goal=None
+    ),
+    "protobuf_dict_read_to_bare": Ratio(
+        side="protobuf_dict_read", to="protobuf_bare_read", goal=None
+    ),
+    "protobuf_batch_write_to_bare": Ratio(
+        side="protobuf_batch_write", to="protobuf_bare_write", goal=5
+    ),
+    "protobuf_batch_read_to_bare": Ratio(
+        side="protobuf_batch_read", to="protobuf_bare_read", goal=5
+    ),
     "flushes_to_bare": Ratio(side="flushes", to="bare_flushes", goal=None),
 }
 
@@ -100,7 +117,7 @@ def new_topic(bootstrap_servers: str, format_: str, *, partitions: int = PARTITI
         generation=1,
         format=format_,
         schema_id=SCHEMA_ID,
-        schema_definition=SCHEMA,
+        schema_definition=numbered(Schema.parse(SCHEMA)).definition,
         topic_name=name,
         topic_id=topic_id(admin, name),
         partitions=partitions,
@@ -117,7 +134,8 @@ def topic_id(admin: AdminClient, name: str) -> str:
 
 def bare_write(bootstrap_servers: str, format_: str) -> Measured:
     connection, records = new_topic(bootstrap_servers, format_), portion()
-    loop = bare_loop if format_ == "avro" else bare_json_loop
+    loops = {"avro": bare_loop, "json": bare_json_loop, "protobuf": bare_protobuf_loop}
+    loop = loops[format_]
     started_s = time.perf_counter()
     loop(connection, records, RECORDS // PORTION)
     return Measured(records=RECORDS, seconds=time.perf_counter() - started_s)
@@ -131,6 +149,48 @@ def bare_json_loop(connection: Connection, records: Sequence[dict[str, Any]], ti
     for _ in range(times):
         for number, record in enumerate(records):
             value = dumps(record)
+            while True:
+                try:
+                    produce(topic, value, partition=number % partitions)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+    assert producer.flush(120) == 0
+
+
+def measurement_class() -> Any:
+    """Return the class that protoc generates for the message of SCHEMA."""
+    types = {"long": "TYPE_INT64", "string": "TYPE_STRING", "double": "TYPE_DOUBLE"}
+    file = FileDescriptorProto(name="measurement.proto", syntax="proto3")
+    message = file.message_type.add(name="Measurement")
+    for number, field in enumerate(SCHEMA["fields"], 1):
+        message.field.add(
+            name=field["name"],
+            number=number,
+            type=types.get(field["type"], "TYPE_INT32"),
+            label="LABEL_OPTIONAL",
+        )
+    described = DescriptorPool().AddSerializedFile(file.SerializeToString())
+    return GetMessageClass(described.message_types_by_name["Measurement"])
+
+
+def bare_protobuf_loop(
+    connection: Connection, records: Sequence[dict[str, Any]], times: int
+) -> None:
+    """Write the records as `bare_loop` does, as messages of Protobuf."""
+    measurement = measurement_class()
+    prefix = struct.pack(">bIb", 0, SCHEMA_ID, 0)
+    producer = Producer(producer_properties(connection.kafka["bootstrap.servers"]))
+    produce, topic, partitions = producer.produce, connection.topic_name, connection.partitions
+    for _ in range(times):
+        for number, record in enumerate(records):
+            message = measurement()
+            message.id = record["id"]
+            message.station = record["station"]
+            message.celsius = record["celsius"]
+            message.pascal = record["pascal"]
+            message.sensor = record["sensor"]
+            value = prefix + message.SerializeToString()
             while True:
                 try:
                     produce(topic, value, partition=number % partitions)
@@ -215,8 +275,7 @@ def flushes(bootstrap_servers: str) -> Measured:
 
 def bare_read(connection: Connection) -> Measured:
     started_s = time.perf_counter()
-    schema = fastavro.parse_schema(SCHEMA)
-    read, loads, is_avro = fastavro.schemaless_reader, orjson.loads, connection.format == "avro"
+    read = bare_reader(connection.format)
     consumer = Consumer(consumer_config(connection.kafka))
     topic = connection.topic_name
     parts = [TopicPartition(topic, p, 0) for p in range(PARTITIONS)]
@@ -227,16 +286,40 @@ def bare_read(connection: Connection) -> Measured:
         for message in consumer.consume(min(left, 10_000), 1.0):
             if message.error() is not None:
                 continue
-            if is_avro:
-                body = io.BytesIO(message.value())
-                body.seek(5)
-                total += read(body, schema)["id"]
-            else:
-                total += loads(message.value())["id"]
+            total += read(message.value())["id"]
             left -= 1
     seconds = time.perf_counter() - started_s
     consumer.close()
     return checked(total, seconds)
+
+
+def bare_reader(format_: str) -> Callable[[bytes], dict[str, Any]]:
+    """Return the function that reads a message's record."""
+    if format_ == "json":
+        return orjson.loads
+    if format_ == "avro":
+        schema = fastavro.parse_schema(SCHEMA)
+        schemaless = fastavro.schemaless_reader
+
+        def read_avro(value: bytes) -> Any:
+            body = io.BytesIO(value)
+            body.seek(5)
+            return schemaless(body, schema)
+
+        return read_avro
+    parse = measurement_class().FromString
+
+    def read_protobuf(value: bytes) -> dict[str, Any]:
+        message = parse(value[6:])
+        return {
+            "id": message.id,
+            "station": message.station,
+            "celsius": message.celsius,
+            "pascal": message.pascal,
+            "sensor": message.sensor,
+        }
+
+    return read_protobuf
 
 
 def client_read(connection: Connection, kind: str) -> Measured:
@@ -287,7 +370,9 @@ def main() -> None:
         KafkaServer.start(Path(directory)) as kafka,
     ):
         servers = kafka.bootstrap_servers
-        avro, arrow, json = (fill(servers, format_) for format_ in ("avro", "arrow", "json"))
+        avro, arrow, json, protobuf = (
+            fill(servers, format_) for format_ in ("avro", "arrow", "json", "protobuf")
+        )
         measured = measure(
             {
                 "bare_write": in_own_process(bare_write, servers, "avro"),
@@ -297,6 +382,11 @@ def main() -> None:
                 "json_bare_write": in_own_process(bare_write, servers, "json"),
                 "json_dict_write": in_own_process(client_write, servers, "json", "dicts"),
                 "json_batch_write": in_own_process(client_write, servers, "json", "batches"),
+                "protobuf_bare_write": in_own_process(bare_write, servers, "protobuf"),
+                "protobuf_dict_write": in_own_process(client_write, servers, "protobuf", "dicts"),
+                "protobuf_batch_write": in_own_process(
+                    client_write, servers, "protobuf", "batches"
+                ),
                 "bare_flushes": in_own_process(bare_flushes, servers),
                 "flushes": in_own_process(flushes, servers),
                 "bare_read": in_own_process(bare_read, avro),
@@ -306,6 +396,9 @@ def main() -> None:
                 "json_bare_read": in_own_process(bare_read, json),
                 "json_dict_read": in_own_process(client_read, json, "dicts"),
                 "json_batch_read": in_own_process(client_read, json, "batches"),
+                "protobuf_bare_read": in_own_process(bare_read, protobuf),
+                "protobuf_dict_read": in_own_process(client_read, protobuf, "dicts"),
+                "protobuf_batch_read": in_own_process(client_read, protobuf, "batches"),
             },
             rounds=ROUNDS,
         )

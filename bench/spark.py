@@ -1,7 +1,7 @@
 """Channels in Spark compared with Spark's Kafka connector.
 
 The connector encodes records by `to_avro` and `from_avro`, or by `to_json` and `from_json` for
-comparison with the format `json`.
+comparison with the format `json`. The format `protobuf` is compared with `to_avro` and `from_avro`.
 
 One Spark session (`local[2]`), one broker. For each shape of records all sides write the same
 generated rows, each turn to a new topic, and then read them into the `noop` sink, which computes
@@ -86,6 +86,7 @@ class Bench:
             f"{self._name}_arrow_write": lambda: self._write("arrow", self._channel_write),
             f"{self._name}_avro_write": lambda: self._write("avro", self._channel_write),
             f"{self._name}_json_write": lambda: self._write("json", self._channel_write),
+            f"{self._name}_protobuf_write": lambda: self._write("protobuf", self._channel_write),
             f"{self._name}_jvm_write": lambda: self._write("jvm", self._jvm_write),
             f"{self._name}_jvm_json_write": lambda: self._write("jvm_json", self._jvm_json_write),
         }
@@ -96,6 +97,7 @@ class Bench:
             f"{self._name}_arrow_read": lambda: self._read("arrow", self._channel_read),
             f"{self._name}_avro_read": lambda: self._read("avro", self._channel_read),
             f"{self._name}_json_read": lambda: self._read("json", self._channel_read),
+            f"{self._name}_protobuf_read": lambda: self._read("protobuf", self._channel_read),
             f"{self._name}_jvm_read": lambda: self._read("jvm", self._jvm_read),
             f"{self._name}_jvm_json_read": lambda: self._read("jvm_json", self._jvm_json_read),
         }
@@ -105,7 +107,7 @@ class Bench:
         if side in self._channels:
             self._gateway.channel(self._channels[side]).delete(force=True)
         name = self._channels[side] = f"bench-{self._name}-{side}-{next(self._numbers)}"
-        kind = side if side in ("arrow", "json") else "avro"
+        kind = side if side in ("arrow", "json", "protobuf") else "avro"
         self._gateway.channel(name, self._shape.schema, format=kind, partitions=PARTITIONS)
         frame = self._spark.range(0, self._rows, 1, PARTITIONS).selectExpr(*self._shape.columns)
         started_s = time.perf_counter()
@@ -199,7 +201,7 @@ def ratios(shapes: Sequence[str]) -> dict[str, Ratio]:
             goal=GOALS.get(shape, {}).get(f"{side}_to_jvm"),
         )
         for shape in shapes
-        for format_ in ("arrow", "avro", "json")
+        for format_ in ("arrow", "avro", "json", "protobuf")
         for side in (f"{format_}_write", f"{format_}_read")
     }
 

@@ -81,7 +81,7 @@ _REASONS: Final = {
         "and the executors' environment",
     ),
 }
-_FORMATS: Final = ("avro", "arrow", "json", "bytes")
+_FORMATS: Final = ("avro", "arrow", "json", "protobuf", "bytes")
 _DELIVERIES: Final = ("at_least_once", "exactly_once")
 _MAX_TIMEOUT_MS: Final = 86_400_000
 _MAX_LONG: Final = 2**63 - 1

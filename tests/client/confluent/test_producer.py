@@ -1,6 +1,7 @@
 """sluiceway.confluent.Producer: delivery, reports, refusals."""
 
 import asyncio
+import base64
 import collections
 import cProfile
 import gc
@@ -18,12 +19,17 @@ from typing import Any
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 
 from confluent_facade import NUMBER, Facade, KafkaError, error_code_of, offsets, poll_messages
 from faults import failing_call, no_threads
 from sluiceway.confluent import Message, Producer, TopicPartition
 from sluiceway.confluent.aio import AIOProducer
 from sluiceway.confluent.local_queue import Deliveries
+from sluiceway.confluent.schema_registry import SchemaRegistryClient
+from sluiceway.confluent.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
+from sluiceway.confluent.serialization import MessageField, SerializationContext
 from sluiceway.errors import SluicewayTimeout
 from topics import Topics
 from waiting import until
@@ -263,6 +269,29 @@ def test_json_channels_accept_json_objects(site: Facade) -> None:
             assert error_code_of(producer.produce, name, wrong) == KafkaError._INVALID_ARG
     with site.gateway.channel(name).reader() as reader:
         assert [record["n"] for record in reader] == [5, 6, 7]
+
+
+def test_protobuf_channels_accept_their_messages(site: Facade, gateway_url: str) -> None:
+    name = site.typed("protobuf")
+    context = SerializationContext(name, MessageField.VALUE)
+    with SchemaRegistryClient({"url": f"{gateway_url}/registry"}) as registry:
+        latest = registry.get_latest_version(f"{name}-value", "serialized").schema.schema_str
+        pool = DescriptorPool()
+        file = pool.AddSerializedFile(base64.b64decode(latest))
+        number = GetMessageClass(file.message_types_by_name["N"])
+        serialize = ProtobufSerializer(number, registry, {"auto.register.schemas": False})
+        with site.producer() as producer:
+            producer.produce(name, serialize(number(n=6), context))
+            producer.flush()
+            for wrong in (b"\x08\6", b"", None, "text"):
+                assert error_code_of(producer.produce, name, wrong) == KafkaError._INVALID_ARG
+        with site.consumer() as consumer:
+            consumer.assign([TopicPartition(name, 0, 0)])
+            values = [message.value() for message in poll_messages(consumer, 2)]
+        deserialize = ProtobufDeserializer(number, {}, registry)
+        assert [deserialize(value, context).n for value in values] == [5, 6]
+    with site.gateway.channel(name).reader() as reader:
+        assert [record["n"] for record in reader] == [5, 6]
 
 
 @pytest.mark.long

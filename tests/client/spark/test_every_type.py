@@ -100,34 +100,54 @@ def again(type_: Any) -> Any:
     return type_["name"] if isinstance(type_, dict) and "name" in type_ else type_
 
 
-SCHEMA = {
-    "type": "record",
-    "name": "Everything",
-    "fields": [
-        {"name": "row", "type": "int"},
-        *(
-            {"name": name, "type": ["null", type_] if number % 2 else [type_, "null"]}
-            for number, (name, (type_, _)) in enumerate(TYPES.items())
-        ),
-        # The same types as non-nullable columns.
-        *(
-            {"name": f"{name}_", "type": again(type_)}
-            for name, (type_, _) in TYPES.items()
-        ),
-    ],
-}  # fmt: skip
+NOT_IN_PROTOBUF = {"local_ms", "local_us", "list", "lists", "table", "deep"}
+PROTOBUF_TYPES: dict[str, tuple[Any, list[Any]]] = {
+    **{name: type_ for name, type_ in TYPES.items() if name not in NOT_IN_PROTOBUF},
+    "deep": (
+        {
+            "type": "record",
+            "name": "d",
+            "fields": [
+                {"name": "colours", "type": {"type": "array", "items": "c"}},
+                {"name": "by_name", "type": {"type": "map", "values": "s"}},
+                {"name": "leaf", "type": ["null", "u"]},
+            ],
+        },
+        [
+            {"colours": [], "by_name": {}, "leaf": None},
+            {
+                "colours": ["GREEN", "RED"],
+                "by_name": {"": Decimal(0), "some": Decimal(-1)},
+                "leaf": uuid.UUID(int=7),
+            },
+        ],
+    ),
+}
 
 
-def records() -> list[dict[str, Any]]:
+def schema_of(types: dict[str, tuple[Any, list[Any]]]) -> dict[str, Any]:
+    nullable = (
+        {"name": name, "type": ["null", type_] if number % 2 else [type_, "null"]}
+        for number, (name, (type_, _)) in enumerate(types.items())
+    )
+    # The same types as non-nullable columns.
+    required = (
+        {"name": f"every_{name}", "type": again(type_)} for name, (type_, _) in types.items()
+    )
+    fields = [{"name": "row", "type": "int"}, *nullable, *required]
+    return {"type": "record", "name": "Everything", "fields": fields}
+
+
+def records(types: dict[str, tuple[Any, list[Any]]]) -> list[dict[str, Any]]:
     """Return extremes, a row of nulls, and each column as the only null and as the only value."""
-    names = list(TYPES)
+    names = list(types)
 
     def record(number: int, absent: set[str]) -> dict[str, Any]:
-        values = {name: samples[number % len(samples)] for name, (_, samples) in TYPES.items()}
+        values = {name: samples[number % len(samples)] for name, (_, samples) in types.items()}
         return (
             {"row": number}
             | {name: None if name in absent else value for name, value in values.items()}
-            | {f"{name}_": value for name, value in values.items()}
+            | {f"every_{name}": value for name, value in values.items()}
         )
 
     absences = [set(), set(), set(), set(names)]
@@ -137,13 +157,14 @@ def records() -> list[dict[str, Any]]:
 
 
 @pytest.mark.sample
-@pytest.mark.parametrize("format_", ["avro", "arrow", "json"])
+@pytest.mark.parametrize("format_", ["avro", "arrow", "json", "protobuf"])
 def test_every_type_survives_a_round_trip_through_spark(
     spark: SparkSession, gateway: Gateway, name: str, format_: str
 ) -> None:
-    written = records()
-    first = gateway.channel(name, schema=SCHEMA, format=format_)
-    copy = gateway.channel(f"{name}-copy", schema=SCHEMA, format=format_)
+    types = PROTOBUF_TYPES if format_ == "protobuf" else TYPES
+    written, schema = records(types), schema_of(types)
+    first = gateway.channel(name, schema=schema, format=format_)
+    copy = gateway.channel(f"{name}-copy", schema=schema, format=format_)
     with first.writer() as writer:
         writer.write(written)
 

@@ -57,6 +57,23 @@ def test_rows_survive_a_round_trip(
     assert rows(back) == rows(all_types)
 
 
+def test_a_protobuf_channel_is_created_from_columns_that_its_format_has(
+    spark: SparkSession, all_types: DataFrame, name: str
+) -> None:
+    options = {"create": "true", "format": "protobuf", "partitions": 3}
+    frame = all_types.drop("wall", "list", "table")
+    frame.repartition(3).write.format("channel").mode("append").options(**options).save(name)
+
+    back = spark.read.format("channel").load(name)
+
+    assert back.schema == frame.schema
+    assert rows(back) == rows(frame)
+    for column in ("wall", "list"):
+        refused = all_types.select("big", column).write.format("channel").mode("append")
+        with pytest.raises(Exception, match=f"field '{column}'.*Protobuf"):
+            refused.options(**options).save(f"{name}-{column}")
+
+
 def test_python_reads_records_written_by_spark(
     all_types: DataFrame, gateway: Gateway, name: str
 ) -> None:
