@@ -4,7 +4,9 @@ import struct
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -13,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from generated import PREFIX, same, schema, with_protobuf_rows
+from generated import PREFIX, one_batch, same, schema, with_protobuf_rows
 from sluiceway.api.models import Connection
 from sluiceway.codecs import Decoder
 from sluiceway.codecs.physical import avro_form
@@ -110,6 +112,31 @@ def test_what_is_written_needs_no_strict_reader(given_):
     assert batch.num_rows == 2 * len(rows)
 
 
+def test_the_first_and_the_last_timestamps_of_64_bits_are_read():
+    nanos = one({"type": "long", "logicalType": "timestamp-nanos"})
+    stored = pa.array([-(2**63), 2**63 - 1]).view(nanos.arrow.field(0).type)
+    batch = pa.record_batch([stored], schema=nanos.arrow)
+    first, last = ProtobufCodec(nanos, 7).encode(batch, limit_bytes=NO_LIMIT).values.to_pylist()
+    assert first[-4:] == bytes.fromhex("80 e4 9f 45")
+    assert last[-5:] == bytes.fromhex("ff af cb 97 03")
+    # A nanosecond less, and one more.
+    less, more = bytes.fromhex("ff e3 9f 45"), bytes.fromhex("80 b0 cb 97 03")
+    beyond = [first[:-4] + less, last[:-5] + more]
+    result = agreed(nanos, [first, last, *beyond])
+    assert result.batches[0].equals(batch)
+    assert [corrupt.index for corrupt in result.corrupt] == [2, 3]
+
+
+@given(with_protobuf_rows(), st.data())
+def test_slices_have_the_messages_of_their_rows(given_, data):
+    schema_, rows = given_
+    begin = data.draw(st.integers(0, len(rows)))
+    end = data.draw(st.integers(begin, len(rows)))
+    batch = one_batch(rows, schema_).slice(begin, end - begin)
+    values = ProtobufCodec(schema_, 7).encode(batch, limit_bytes=NO_LIMIT).values
+    assert values.to_pylist() == encoded(schema_, rows)[begin:end]
+
+
 @given(with_protobuf_rows())
 def test_the_bytes_are_those_of_google_protobuf(given_):
     schema_, rows = given_
@@ -164,6 +191,8 @@ POINT = {"type": "record", "name": "P", "fields": [{"name": "a", "type": "long"}
         ("boolean", {}, True, "08 01"),
         ("long", {}, -1, "08 ff ff ff ff ff ff ff ff ff 01"),
         ("long", {}, 0, ""),
+        ("double", {}, -0.0, "09 00 00 00 00 00 00 00 80"),
+        ("float", {}, -0.0, "0d 00 00 00 80"),
         ("long", {"type": "sint64"}, -1, "08 01"),
         ("long", {"type": "sfixed64"}, -2, "09 fe ff ff ff ff ff ff ff"),
         ("long", {"type": "uint32"}, 2**32 - 1, "08 ff ff ff ff 0f"),
@@ -201,6 +230,12 @@ def test_values_have_the_form_of_protobuf(type_, protobuf, value, body):
         # Of a field that is there twice the last one counts; messages are merged.
         ("long", {}, "08 01 08 02", 2),
         ({"type": "map", "values": "long"}, {}, "0a 05 0a 01 6b 10 01 0a 03 0a 01 6b", {"k": 0}),
+        # Of numbers, the bits of their type count.
+        ("int", {}, "08 ff ff ff ff 1f", -1),
+        ("int", {"type": "sint32"}, "08 ff ff ff ff 1f", -(2**31)),
+        ("long", {"type": "uint32"}, "08 ff ff ff ff 1f", 2**32 - 1),
+        ("long", {}, "08 ff ff ff ff ff ff ff ff ff 7f", -1),
+        ("boolean", {}, "08 82 80 80 80 10", True),
         # Unknown fields are ignored.
         ("long", {}, "08 01 12 01 61 1d 00 00 00 00", 1),
         # A decimal with other digits, if these are zeros.
@@ -220,6 +255,13 @@ def test_other_forms_are_read(type_, protobuf, body, value):
         ("string", "08 01", "'x' has another form than string"),
         ("string", "0a 01 ff", "not a Protobuf message"),
         ("long", "08", "not a Protobuf message"),
+        ({"type": "array", "items": "float"}, "0a 03 00 00 00", "not a Protobuf message"),
+        ({"type": "array", "items": "long"}, "0a 02 01 80", "not a Protobuf message"),
+        (
+            {"type": "array", "items": "long"},
+            "0a 0c 05 80 80 80 80 80 80 80 80 80 80 01",
+            "not a Pro",
+        ),
         ("long", "08 ff ff ff ff ff ff ff ff ff ff 01", "not a Protobuf message"),
         (ENUM, "08 01", "'x' is 1, which is none of the enum's numbers 0, 5"),
         (POINT, "", "'x' is missing, and cannot be null"),
@@ -235,7 +277,11 @@ def test_other_forms_are_read(type_, protobuf, body, value):
         (AT, "0a 07 08 80 80 80 80 80 20", "'x' is outside of the range"),
         (AT, "0a 02 0a 00", "'x.seconds' has another form than int64"),
         (DAY, "0a 05 08 ea 0f 10 01", "'x' is not a date"),
+        (DAY, "0a 07 08 ea 0f 10 0d 18 01", "'x' is not a date"),
+        (DAY, "0a 07 08 ea 0f 10 02 18 1d", "'x' is not a date"),
         (CLOCK, "0a 02 08 18", "'x' is not a time-micros"),
+        (CLOCK, "0a 02 10 3c", "'x' is not a time-micros"),
+        (CLOCK, "0a 02 18 3c", "'x' is not a time-micros"),
         ({"type": "string", "logicalType": "uuid"}, "", "'x' is not the text of a UUID"),
         ({"type": "fixed", "name": "f", "size": 2}, "0a 01 61", "'x' is not 2 bytes"),
     ],
@@ -313,6 +359,69 @@ def test_any_bytes_are_records_or_corrupt(given_):
     for batch in result.batches:
         again = ProtobufCodec(schema_, 7).encode(batch, limit_bytes=NO_LIMIT).values
         assert agreed(schema_, again.to_pylist()).corrupt == []
+
+
+EITHER = {"oneof": "either"}
+KINDS = [
+    field("truth", "boolean"),
+    field("i32", "int"),
+    field("s32", "int", type="sint32"),
+    field("i64", ["null", "long"]),
+    field("s64", "long", type="sint64"),
+    field("u32", "long", type="uint32"),
+    field("u64", UNSIGNED, type="uint64"),
+    field("f32", "float"),
+    field("f64", "double"),
+    field("text", ["null", "string"], **EITHER),
+    field("raw", ["null", "bytes"], **EITHER),
+    field("odd", ["null", {"type": "fixed", "name": "O", "size": 2}]),
+    field("id", ["null", {"type": "string", "logicalType": "uuid"}]),
+    field("symbol", ENUM),
+    field("money", ["null", MONEY]),
+    field("at", ["null", AT]),
+    field("day", ["null", DAY]),
+    field("clock", ["null", CLOCK]),
+    field("point", ["null", POINT], number=200),
+    field("points", {"type": "array", "items": "P"}, number=201),
+    field("numbers", {"type": "array", "items": "long"}),
+    field("singles", {"type": "array", "items": "float"}),
+    field("texts", {"type": "array", "items": "string"}),
+    field("symbols", {"type": "array", "items": "E"}),
+    field("stock", {"type": "map", "values": "long"}),
+    field("places", {"type": "map", "values": "P"}),
+]
+
+
+def damaged(random, messages):
+    """A message with a few bytes that are changed, added, left out, or of another message."""
+    body = bytearray(random.choice(messages)[len(HEAD) :])
+    if random.random() < 0.2:
+        body += random.choice(messages)[len(HEAD) :]
+    for _ in range(random.randrange(3)):
+        place, cut = random.randrange(len(body) + 1), random.randrange(4)
+        other = random.choice(messages)
+        begin = random.randrange(len(HEAD), len(other) + 1)
+        pieces = [random.randbytes(1), bytes.fromhex(random.choice(HEX)), b""]
+        body[place : place + cut] = random.choice([*pieces, other[begin : begin + cut]])
+    return HEAD + bytes(body)
+
+
+def test_both_readers_agree_on_damaged_messages():
+    schema_, random = numbered(schema(*KINDS)), Random(7)  # noqa: S311
+    zero = {f["name"]: None for f in KINDS} | {"text": "", "symbol": "A", "stock": {}, "places": {}}
+    zero |= {name: [] for name in ("points", "numbers", "singles", "texts", "symbols")}
+    zero |= dict.fromkeys(("i32", "s32", "s64", "u32"), 0)
+    zero |= {"truth": False, "u64": Decimal(0), "f32": 0.0, "f64": -0.0}
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    full = zero | {"truth": True, "i32": -1, "s32": -1, "i64": 2**63 - 1, "s64": -(2**63)}
+    full |= {"u32": 2**32 - 1, "u64": Decimal(2**64 - 1), "f32": 0.5, "f64": 1e300, "odd": b"ab"}
+    full |= {"id": UUID(int=2**128 - 1), "symbol": "B", "money": Decimal("-999.99"), "at": noon}
+    full |= {"day": noon.date(), "clock": time(23, 59, 59), "point": {"a": 0}}
+    full |= {"points": [{"a": 1}, {"a": 0}], "numbers": [0, -1, 300], "singles": [0.0, 1.5]}
+    full |= {"texts": ["", "\u00e9"], "symbols": ["A", "B"], "stock": {"": 0, "k": 1}}
+    messages = encoded(schema_, [zero, full | {"places": {"k": {"a": 1}, "l": {"a": 0}}}])
+    result = agreed(schema_, [damaged(random, messages) for _ in range(600)])
+    assert 100 < len(result.corrupt) < 500
 
 
 def test_items_of_few_bytes_take_a_bounded_part_of_memory():
