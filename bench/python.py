@@ -14,11 +14,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import fastavro
 import orjson
+import pyarrow as pa
 from bench.measure import Measured, Ratio, in_own_process, measure, report
 from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -32,6 +34,7 @@ from sluiceway.reader import ChannelReader
 from sluiceway.records import to_batches
 from sluiceway.schema import Schema
 from sluiceway.schema.protobuf import numbered
+from sluiceway.schema.schema import bytes_schema
 from sluiceway.writer import ChannelWriter
 from sluiceway_gateway.dev.embedded import KafkaServer
 
@@ -63,6 +66,7 @@ RATIOS = {
     "json_dict_write_to_bare": Ratio(side="json_dict_write", to="json_bare_write", goal=None),
     "json_dict_read_to_bare": Ratio(side="json_dict_read", to="json_bare_read", goal=None),
     "json_batch_write_to_bare": Ratio(side="json_batch_write", to="json_bare_write", goal=3),
+    "json_encoded_write_to_bare": Ratio(side="json_encoded_write", to="json_bare_write", goal=None),
     "json_batch_read_to_bare": Ratio(side="json_batch_read", to="json_bare_read", goal=1.3),
     "protobuf_dict_write_to_bare": Ratio(
         side="protobuf_dict_write", to="protobuf_bare_write", goal=None
@@ -72,6 +76,9 @@ RATIOS = {
     ),
     "protobuf_batch_write_to_bare": Ratio(
         side="protobuf_batch_write", to="protobuf_bare_write", goal=5
+    ),
+    "protobuf_encoded_write_to_bare": Ratio(
+        side="protobuf_encoded_write", to="protobuf_bare_write", goal=None
     ),
     "protobuf_batch_read_to_bare": Ratio(
         side="protobuf_batch_read", to="protobuf_bare_read", goal=5
@@ -238,6 +245,24 @@ def client_write(bootstrap_servers: str, format_: str, kind: str) -> Measured:
     return Measured(records=RECORDS, seconds=time.perf_counter() - started_s)
 
 
+def encoded_write(bootstrap_servers: str, format_: str) -> Measured:
+    """Write values of a format that are encoded before: what is left to Kafka and its clients."""
+    connection = replace(
+        new_topic(bootstrap_servers, "bytes"), schema_definition=bytes_schema().definition
+    )
+    if format_ == "json":
+        values = list(map(orjson.dumps, portion()))
+    else:
+        measurement, prefix = measurement_class(), struct.pack(">bIb", 0, SCHEMA_ID, 0)
+        values = [prefix + measurement(**record).SerializeToString() for record in portion()]
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
+    started_s = time.perf_counter()
+    with ChannelWriter(connection) as writer:
+        for _ in range(RECORDS // PORTION):
+            writer.write(batch)
+    return Measured(records=RECORDS, seconds=time.perf_counter() - started_s)
+
+
 def record_write(bootstrap_servers: str) -> Measured:
     connection, records = new_topic(bootstrap_servers, "avro"), portion()
     started_s = time.perf_counter()
@@ -382,11 +407,13 @@ def main() -> None:
                 "json_bare_write": in_own_process(bare_write, servers, "json"),
                 "json_dict_write": in_own_process(client_write, servers, "json", "dicts"),
                 "json_batch_write": in_own_process(client_write, servers, "json", "batches"),
+                "json_encoded_write": in_own_process(encoded_write, servers, "json"),
                 "protobuf_bare_write": in_own_process(bare_write, servers, "protobuf"),
                 "protobuf_dict_write": in_own_process(client_write, servers, "protobuf", "dicts"),
                 "protobuf_batch_write": in_own_process(
                     client_write, servers, "protobuf", "batches"
                 ),
+                "protobuf_encoded_write": in_own_process(encoded_write, servers, "protobuf"),
                 "bare_flushes": in_own_process(bare_flushes, servers),
                 "flushes": in_own_process(flushes, servers),
                 "bare_read": in_own_process(bare_read, avro),
