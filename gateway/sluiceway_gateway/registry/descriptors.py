@@ -23,7 +23,8 @@ _PROVIDED: Final = {
 """Modules of the files that come with Protobuf."""
 
 _OPTIONAL, _REPEATED = 1, 3
-_TOKEN: Final = re.compile(r'"(?:\\.|[^"\\])*"|[\w.]+|//[^\n]*|/\*.*?\*/|\S', re.DOTALL)
+# Texts and comments without an end reach to that of the file: the time stays linear.
+_TOKEN: Final = re.compile(r'"(?:\\.|[^"\\])*"?|[\w.]+|//[^\n]*|/\*.*?(?:\*/|\Z)|\S', re.DOTALL)
 
 
 class InvalidFile(ValueError):

@@ -158,6 +158,12 @@ def test_text_is_compared_without_comments_and_white_space(order: ProtoFile) -> 
     assert not SentFile(order.text.replace("int64 x", "int64 z")).is_same(order)
 
 
+@pytest.mark.parametrize("part", ['"\\', "/*", "//", '"'])
+def test_texts_without_an_end_are_read_in_linear_time(order: ProtoFile, part: str) -> None:
+    # Minutes of one core otherwise.
+    assert not SentFile(part * 200_000 + " ").is_same(order)
+
+
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
