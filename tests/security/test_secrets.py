@@ -16,16 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from rich.console import Console
 from rich.traceback import Traceback
 
 from scripted_gateway import scripted
 from secured import PASSWORDS, SecuredGateway, SecuredKafka
-from sluiceway import Gateway
+from sluiceway import Gateway, confluent
 from sluiceway.api.models import Connection
 from sluiceway.channel import Channel
+from sluiceway.confluent.admin import AdminClient as FacadeAdminClient
 from sluiceway.errors import (
     CorruptMessage,
     GatewayUnavailable,
@@ -195,6 +196,34 @@ def test_tracebacks_of_properties_that_librdkafka_refuses_show_no_secret(client:
     properties = MaskedProperties(own)
     with pytest.raises(OptionError, match=r"security\.protocol") as raised:
         create_client(client, properties)
+    assert_no_secrets(raised.value, SECRET)
+
+
+class RefusingBuilder:
+    """A builder of serializers that refuses the configuration."""
+
+    def build(self, conf: dict[str, Any], is_key: bool) -> Any:
+        raise ValueError(f"{len(conf)} properties and {is_key}")
+
+
+@pytest.mark.parametrize(
+    ("client", "config"),
+    [
+        (confluent.Consumer, {"group.id": "group", "socket.timeout.ms": "soon"}),
+        (confluent.Producer, {"linger.ms": "soon"}),
+        (confluent.Producer, {"no.such": 1}),
+        (FacadeAdminClient, {"no.such": 1}),
+        (confluent.SerializingProducer, {"no.such": 1}),
+        (confluent.SerializingProducer, {"value.serializer.builder": RefusingBuilder()}),
+        (confluent.DeserializingConsumer, {"key.deserializer.builder": RefusingBuilder()}),
+    ],
+)
+def test_tracebacks_of_a_facades_configuration_show_no_secret(
+    client: type, config: dict[str, Any]
+) -> None:
+    config = {"bootstrap.servers": "http://127.0.0.1:1", "sasl.password": SECRET, **config}
+    with pytest.raises((KafkaException, ValueError)) as raised:
+        client(config)
     assert_no_secrets(raised.value, SECRET)
 
 

@@ -30,7 +30,7 @@ from confluent_kafka.admin import (
 
 from sluiceway import Channel, Position, Retention
 from sluiceway.confluent.committer import committed_partitions
-from sluiceway.confluent.config import DEFAULT_PARTITIONER, admin_settings
+from sluiceway.confluent.config import DEFAULT_PARTITIONER, admin_settings, configuration_of
 from sluiceway.confluent.errors import INVALID_ARG, kafka_exceptions, refused
 from sluiceway.confluent.fetcher import MessageFetcher
 from sluiceway.confluent.metadata import cluster_metadata
@@ -62,7 +62,9 @@ class AdminClient:
     """
 
     def __init__(self, conf: Mapping[str, Any], **named: Any) -> None:
-        self._settings = admin_settings(conf, named)
+        # Masked, because error reporters show the arguments of frames.
+        conf = named = configuration_of(conf, named)
+        self._settings = admin_settings(named)
         self._control = self._settings.control
         # confluent-kafka's has no `close`, so the connections end with it.
         this_process().finalize_in_thread(self, self._control.close)

@@ -201,11 +201,8 @@ class _Properties(MaskedProperties):
     """Properties that are not read yet; reading one removes it."""
 
     @classmethod
-    def of(cls, config: object, named: Mapping[str, Any]) -> "_Properties":
-        config = {} if config is None and named else config
-        if not isinstance(config, Mapping):
-            raise TypeError("expected configuration dict")
-        configuration = MaskedProperties({**config, **named})
+    def of(cls, configuration: MaskedProperties) -> "_Properties":
+        configuration = MaskedProperties(configuration)
         topic = configuration.pop("default.topic.config", {})
         if not isinstance(topic, Mapping):
             raise _wrong("default.topic.config", topic, "a dict")
@@ -263,12 +260,20 @@ class _Properties(MaskedProperties):
         return {name: self.pop(name) for name in names if name in self}
 
 
-def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSettings:
+def configuration_of(config: object, named: Mapping[str, Any]) -> MaskedProperties:
+    """Return a client's configuration, whose secrets are masked. Raises TypeError."""
+    config = {} if config is None and named else config
+    if not isinstance(config, Mapping):
+        raise TypeError("expected configuration dict")
+    return MaskedProperties({**config, **named})
+
+
+def consumer_settings(config: MaskedProperties) -> ConsumerSettings:
     """Read a consumer's configuration.
 
     Raises KafkaException _INVALID_ARG, TypeError, and ValueError without a group.
     """
-    configuration = _Properties.of(config, named)
+    configuration = _Properties.of(config)
     _refuse(configuration)
     partitioner = configuration.get("partitioner")
     ignored = configuration.ignore(properties.PRODUCER_ONLY, "for producers")
@@ -301,9 +306,9 @@ def consumer_settings(config: object, named: Mapping[str, Any]) -> ConsumerSetti
     return ConsumerSettings(**own, **common)
 
 
-def producer_settings(config: object, named: Mapping[str, Any]) -> ProducerSettings:
+def producer_settings(config: MaskedProperties) -> ProducerSettings:
     """Read a producer's configuration. Raises KafkaException _INVALID_ARG, TypeError."""
-    configuration = _Properties.of(config, named)
+    configuration = _Properties.of(config)
     _refuse(configuration)
     ignored = configuration.ignore(properties.CONSUMER_ONLY, "for consumers")
     timeout_ms = 120_000
@@ -340,9 +345,9 @@ def producer_settings(config: object, named: Mapping[str, Any]) -> ProducerSetti
     return ProducerSettings(**own, **common)
 
 
-def admin_settings(config: object, named: Mapping[str, Any]) -> Common:
+def admin_settings(config: MaskedProperties) -> Common:
     """Read an admin client's configuration. Raises KafkaException _INVALID_ARG, TypeError."""
-    configuration = _Properties.of(config, named)
+    configuration = _Properties.of(config)
     _refuse(configuration)
     ignored = configuration.ignore(properties.PRODUCER_ONLY, "for producers")
     ignored += configuration.ignore(properties.CONSUMER_ONLY, "for consumers")

@@ -10,7 +10,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaException, Message, TopicPartit
 
 from sluiceway import Position
 from sluiceway.confluent.committer import committed_partitions
-from sluiceway.confluent.config import consumer_settings
+from sluiceway.confluent.config import configuration_of, consumer_settings
 from sluiceway.confluent.coordinator import ConsumerCoordinator, OnPartitions
 from sluiceway.confluent.errors import (
     CONFLICT,
@@ -68,7 +68,9 @@ class Consumer:
     """
 
     def __init__(self, config: object = None, /, **named: Any) -> None:
-        self._settings = consumer_settings(config, named)
+        # Masked, because error reporters show the arguments of frames.
+        config = named = configuration_of(config, named)
+        self._settings = consumer_settings(named)
         self._coordinator = ConsumerCoordinator(self._settings, self)
         # Polls check these before each message.
         self._wakeup = self._coordinator.wakeup

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from sluiceway.confluent.channel_producer import ChannelProducer
-from sluiceway.confluent.config import producer_settings
+from sluiceway.confluent.config import configuration_of, producer_settings
 from sluiceway.confluent.errors import (
     INVALID_ARG,
     QUEUE_FULL,
@@ -59,7 +59,9 @@ class Producer:
     _transactions: Transactions | None = None
 
     def __init__(self, config: object = None, /, **named: Any) -> None:
-        self._settings = producer_settings(config, named)
+        # Masked, because error reporters show the arguments of frames.
+        config = named = configuration_of(config, named)
+        self._settings = producer_settings(named)
         self._default = self._settings.on_delivery
         self._timeout_s = self._settings.delivery_timeout_s
         self._sender = MessageSender(self._settings)

@@ -34,7 +34,7 @@ class _Serdes:
     Those that a builder has made are closed with the client.
     """
 
-    def __init__(self, config: Mapping[str, Any], kind: str) -> None:
+    def __init__(self, config: MaskedProperties, kind: str) -> None:
         """Take `key.{kind}`, `value.{kind}` and their builders. Raises ValueError."""
         self.rest = MaskedProperties(config)
         self._own: list[Any] = []
@@ -53,7 +53,7 @@ class _Serdes:
             for part, builder in builders.items():
                 if builder is not None:
                     # It returns the properties that are not its own.
-                    serdes[part], left = builder.build(dict(properties), part == "key")
+                    serdes[part], left = builder.build(MaskedProperties(properties), part == "key")
                     self._own.append(serdes[part])
                     for name in self.rest.keys() - left:
                         del self.rest[name]
@@ -87,6 +87,8 @@ class SerializingProducer(Producer):
     """
 
     def __init__(self, conf: Mapping[str, Any]) -> None:
+        # Masked, because error reporters show the arguments of frames.
+        conf = MaskedProperties(conf)
         self._serdes = _Serdes(conf, "serializer")
         try:
             super().__init__(self._serdes.rest)
@@ -145,6 +147,8 @@ class DeserializingConsumer(Consumer):
     """
 
     def __init__(self, conf: Mapping[str, Any]) -> None:
+        # Masked, because error reporters show the arguments of frames.
+        conf = MaskedProperties(conf)
         self._serdes = _Serdes(conf, "deserializer")
         try:
             super().__init__(self._serdes.rest)

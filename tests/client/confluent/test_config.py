@@ -20,6 +20,7 @@ from sluiceway.confluent.config import (
     producer_settings,
 )
 from sluiceway.errors import ChannelNotFound
+from sluiceway.kafka.config import MaskedProperties
 
 NOBODY = {"bootstrap.servers": "http://127.0.0.1:1"}
 GROUP = {**NOBODY, "group.id": "g"}
@@ -285,7 +286,7 @@ def test_a_channel_that_can_be_neither_read_nor_created_is_not_found(script: Scr
 @pytest.mark.parametrize("settings_of", [producer_settings, consumer_settings])
 def test_a_created_channel_adopts_a_topic_and_has_the_partitioner_of_librdkafka(
     script: Script,
-    settings_of: Callable[[object, dict[str, Any]], Common],
+    settings_of: Callable[[MaskedProperties], Common],
     config: dict[str, str],
     partitioner: str,
 ) -> None:
@@ -293,7 +294,7 @@ def test_a_created_channel_adopts_a_topic_and_has_the_partitioner_of_librdkafka(
     script.problem(409, "topic_not_found")
     script.response(200, CHANNEL)
     own = {"bootstrap.servers": script.url, "allow.auto.create.topics": True}
-    settings = settings_of({**GROUP, **config, **own}, {})
+    settings = settings_of(MaskedProperties({**GROUP, **config, **own}))
     settings.control.channel("flights")
     specs = [body["spec"] for body in script.bodies if body is not None]
     kind = {"format": "bytes", "partitioner": partitioner}
@@ -304,7 +305,7 @@ def test_keys_have_the_partitions_of_the_channel_unless_a_partitioner_is_set(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def places(of_channel: str, **config: str) -> list[int]:
-        settings = producer_settings({**NOBODY, **config}, {})
+        settings = producer_settings(MaskedProperties({**NOBODY, **config}))
         partition_of_key = settings.partitions_of_keys("flights", of_channel, 7)
         return [partition_of_key(key) for key in ("a", b"hello", "")]
 
