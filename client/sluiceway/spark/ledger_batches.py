@@ -4,7 +4,6 @@ Planning, tasks and commit run in separate processes. Every task opens the batch
 one. The tasks' commit messages list the written intervals, and the driver commits these.
 """
 
-import atexit
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -418,5 +417,6 @@ def _control(gateway_url: str | None) -> Control:
     if key not in _CONTROLS:
         control = Control(Transport(gateway_url))
         if _CONTROLS.setdefault(key, control) is control:
-            atexit.register(control.close)
+            # Not by atexit, which a forked child would run with the locks of this process.
+            this_process().finalize(control, control.close)
     return _CONTROLS[key]
