@@ -262,7 +262,7 @@ def test_a_single_failed_heartbeat_is_not_logged(
         session.send(calls)
         assert session.interruption is None
     # Other clients of the process may log that their broker is gone.
-    assert not [line for line in caplog.records if line.name.startswith("sluiceway.endpoint")]
+    assert not [record for record in caplog.records if record.name.startswith("sluiceway.endpoint")]
 
 
 def test_an_abandoned_endpoint_sends_no_heartbeats(
