@@ -392,12 +392,13 @@ class _Search:
             added = set()
         bounds = self._searches.reads.bounds(channel, sorted(at.keys() | added | self._unavailable))
         returned = self._starts_of_returned(bounds)
-        for partition, marks in bounds.items():
+        self._unavailable -= returned.keys()
+        for partition in bounds.keys() - self._unavailable:
+            marks = bounds[partition]
             first = returned.get(partition, marks.begin_offset)
             before = self._ranges.get(partition, Interval(first, 0))
             self._ranges[partition] = Interval(before.first, marks.end_offset)
             at.setdefault(partition, before.first)
-        self._unavailable -= returned.keys()
         self._rounds.views = self._views()
         self._events.on_progress(self.progress)
 

@@ -281,10 +281,19 @@ class Leaderless(KafkaAdmin):
     """The real Kafka, in which the leader of partition 1 may be away."""
 
     away = True
+    unanswered_times = 0
+    """Requests for offsets of a time to which the leader does not answer, although it is back."""
 
     def watermarks(self, name: str, partitions: Iterable[int]) -> dict[int, Watermarks | None]:
         watermarks = super().watermarks(name, partitions)
         return watermarks | dict.fromkeys({1} & watermarks.keys()) if self.away else watermarks
+
+    def offsets_at(self, name: str, partitions: Iterable[int], time_ms: int) -> dict[int, int]:
+        offsets = super().offsets_at(name, partitions, time_ms)
+        if self.unanswered_times:
+            self.unanswered_times -= 1
+            offsets.pop(1, None)
+        return offsets
 
 
 @pytest.fixture
@@ -312,6 +321,19 @@ def test_a_search_follows_partitions_whose_leaders_return(
         leaderless.away = False
         ids = [1, 2] if since else [2]
         assert [next_message(lines)["records"][0]["id"] for _ in ids] == ids
+
+
+def test_a_search_that_follows_skips_old_messages_of_a_leader_that_returns_for_a_moment(
+    http: httpx.Client, gateway: Gateway, leaderless: Leaderless
+) -> None:
+    channel = channel_of(gateway, partitions=2)
+    write_to(channel, 1, 1)
+    with following(http, channel) as lines:
+        write_to(channel, 1, 2)
+        leaderless.unanswered_times = 2
+        leaderless.away = False
+        assert next_message(lines)["records"][0]["id"] == 2
+        assert leaderless.unanswered_times == 0
 
 
 def test_a_cursor_keeps_its_places_in_partitions_whose_leaders_are_away(
