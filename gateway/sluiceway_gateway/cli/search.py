@@ -82,7 +82,7 @@ def _lines(
 ) -> Iterator[Mapping[str, Any]]:
     """Yield matches, and the last progress of each search: one after the other, until the end.
 
-    `gaps` gets what was not searched.
+    `gaps` gets what was not searched; one that follows prints it.
     """
     left = number
     while True:
@@ -106,7 +106,12 @@ def _lines(
             yield progress
         # What a cursor leaves out is in the next one.
         if end and "cursor" not in params:
-            gaps += _gaps(end)
+            if params["follow"]:
+                # It goes on without them, and would tell nobody at its end.
+                for gap in _gaps(end):
+                    click.echo(f"sluiceway: {gap}", err=True)
+            else:
+                gaps += _gaps(end)
         if left == 0:
             return
         if end.get("reason") in ("error", "stopped"):

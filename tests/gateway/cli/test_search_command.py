@@ -66,6 +66,18 @@ def test_partitions_that_were_not_searched_are_named(sluiceway: Sluiceway) -> No
     assert "2 further partitions with messages were not searched: give --partition" in run.err
 
 
+def test_a_search_that_follows_names_partitions_without_which_it_goes_on(
+    sluiceway: Sluiceway,
+) -> None:
+    with scripted() as server:
+        server.response(200, CHANNEL)
+        respond(server, reason="time", cursor="there", partitions_unavailable=[1])
+        respond(server, 7, reason="time", cursor="further")
+        run = sluiceway("channels", "search", "flights", "-f", "-n", "1", url=server.url)
+    assert run.status == 0
+    assert "sluiceway: partitions 1 were not searched" in run.errors
+
+
 def test_a_search_stops_after_a_number_of_matches(sluiceway: Sluiceway) -> None:
     with scripted() as server:
         server.response(200, CHANNEL)
