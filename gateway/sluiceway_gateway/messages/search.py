@@ -393,7 +393,11 @@ class _Search:
         bounds = self._searches.reads.bounds(channel, sorted(at.keys() | added | self._unavailable))
         returned = self._starts_of_returned(bounds)
         self._unavailable -= returned.keys()
-        for partition in bounds.keys() - self._unavailable:
+        for partition in sorted(bounds.keys() - self._unavailable):
+            if partition not in at and len(at) >= MAX_READ_PARTITIONS:
+                # No cursor would hold it.
+                self._left_out += 1
+                continue
             marks = bounds[partition]
             first = returned.get(partition, marks.begin_offset)
             before = self._ranges.get(partition, Interval(first, 0))

@@ -277,6 +277,23 @@ def test_a_search_follows_new_messages_and_partitions(
     assert "no channel" in end["message"] or "deleted" in end["message"]
 
 
+def test_a_search_that_follows_a_growing_channel_can_be_continued(
+    app: FastAPI, http: httpx.Client, gateway: Gateway
+) -> None:
+    channel = channel_of(gateway, partitions=199)
+    limit_searches(app, follow_s=20.0)
+    try:
+        with following(http, channel) as lines:
+            channel.update(partitions=202)
+            end = next(line["end"] for line in lines if "end" in line)
+    finally:
+        limit_searches(app, time_s=600.0)
+    assert (end["reason"], end["partitions_left_out"]) == ("time", 2)
+    write_to(channel, 199, 7)
+    with following(http, channel, cursor=end["next_cursor"]) as lines:
+        assert next_message(lines)["records"][0]["id"] == 7
+
+
 class Leaderless(KafkaAdmin):
     """The real Kafka, in which the leader of partition 1 may be away."""
 
