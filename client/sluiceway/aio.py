@@ -52,6 +52,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 
 import pyarrow as pa
 
+from sluiceway.api.auth import Token
 from sluiceway.api.channels import MIN_INTERVAL_S
 from sluiceway.api.models import ChannelResource
 from sluiceway.api.status import ChannelSummary, StatusReport
@@ -283,7 +284,8 @@ class _Wrapper(Generic[S]):
         self._sync = wrapped
 
     def __repr__(self) -> str:
-        return f"<aio {self._sync!r}>"
+        # Error reporters also render an object whose constructor has failed.
+        return f"<aio {getattr(self, '_sync', None)!r}>"
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await _start(work)
@@ -767,16 +769,19 @@ class Gateway(_Wrapper[SyncGateway]):
         self,
         url: str | None = None,
         *,
-        token: str | None = None,
+        token: str | Token | None = None,
         ca: str | None = None,
         listener: str | None = None,
         timeout_s: float = 30.0,
         control_grace_s: float = 60.0,
     ) -> None:
+        bearer_token = Token.of(token)
+        # Error reporters render the locals of frames.
+        del token
         super().__init__(
             SyncGateway(
                 url,
-                token=token,
+                token=bearer_token,
                 ca=ca,
                 listener=listener,
                 timeout_s=timeout_s,

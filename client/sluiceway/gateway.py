@@ -49,7 +49,7 @@ class Gateway(ClosesOnExit):
         self,
         url: str | None = None,
         *,
-        token: str | None = None,
+        token: str | Token | None = None,
         ca: str | None = None,
         listener: str | None = None,
         timeout_s: float = 30.0,

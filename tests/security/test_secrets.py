@@ -23,7 +23,7 @@ from rich.traceback import Traceback
 
 from scripted_gateway import scripted
 from secured import PASSWORDS, SecuredGateway, SecuredKafka
-from sluiceway import Gateway, confluent
+from sluiceway import Gateway, aio, confluent
 from sluiceway.api.models import Connection
 from sluiceway.channel import Channel
 from sluiceway.confluent.admin import AdminClient as FacadeAdminClient
@@ -196,6 +196,13 @@ def test_tracebacks_of_properties_that_librdkafka_refuses_show_no_secret(client:
     properties = MaskedProperties(own)
     with pytest.raises(OptionError, match=r"security\.protocol") as raised:
         create_client(client, properties)
+    assert_no_secrets(raised.value, SECRET)
+
+
+@pytest.mark.parametrize("gateway", [Gateway, aio.Gateway])
+def test_tracebacks_of_a_gateways_address_show_no_token(gateway: type) -> None:
+    with pytest.raises(OptionError, match="URL") as raised:
+        gateway("ftp://gateway", token=SECRET)
     assert_no_secrets(raised.value, SECRET)
 
 
