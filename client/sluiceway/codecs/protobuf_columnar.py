@@ -153,7 +153,7 @@ class ColumnarProtobufReader:
         array = pa.array(values, pa.binary())
         if isinstance(array, pa.ChunkedArray) or array.nbytes > RUN_BYTES:
             raise NotDecodable
-        text = _Text(array)
+        text = _Text(array, padding=max(map(len, self._heads)))
         lengths = pc.binary_length(array)
         bounds = offsets_of(np.asarray(lengths.fill_null(0) if array.null_count else lengths))
         starts, ends = bounds[:-1], bounds[1:]
@@ -177,14 +177,15 @@ class ColumnarProtobufReader:
 class _Text:
     """Bytes with messages, and padding behind them."""
 
-    def __init__(self, array: pa.Array) -> None:
+    def __init__(self, array: pa.Array, padding: int = 0) -> None:
         """Copy the bytes of a binary array that is no slice of another one."""
         data = array.buffers()[2] or b""
         self.size = len(data)
-        self.data = np.zeros(self.size + _PADDING, np.uint8)
+        padded = self.size + max(padding, _PADDING)
+        self.data = np.zeros(padded, np.uint8)
         self.data[: self.size] = np.frombuffer(data, np.uint8)
         # The eight bytes from each byte on.
-        self._words = np.ndarray((self.size + _PADDING - 7,), "<u8", self.data, strides=(1,))
+        self._words = np.ndarray((padded - 7,), "<u8", self.data, strides=(1,))
 
     def begins(self, at: _Numbers, ends: _Numbers, expected: bytes) -> _Numbers:
         """Return where the bytes from `at` to `ends` begin as expected."""

@@ -316,6 +316,16 @@ def test_another_message_of_the_file_is_not_read(head, reason):
         assert decoded(schema_, [PREFIX + own + b"\10\5"]) == ([{"x": 5}], {})
 
 
+def test_a_message_deep_within_its_file_is_read_also_beside_short_values():
+    indexes = [3] * 31
+    numbers = (len(indexes), *indexes)
+    record = {"type": "record", "name": "R", "fields": [field("x", "int")]}
+    deep = numbered(Schema.parse(record | {"protobuf": {"indexes": indexes}}))
+    head = PREFIX + bytes(2 * number for number in numbers)
+    rows, corrupt = decoded(deep, [head + b"\x08\1", HEAD])
+    assert (rows, corrupt) == ([{"x": 1}, {"x": 0}], {})
+
+
 def test_malformed_messages_are_found_by_index_among_good_ones():
     schema_ = one("long")
     good = HEAD + b"\10\5"
