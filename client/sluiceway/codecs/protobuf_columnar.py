@@ -46,6 +46,8 @@ _KEY: Final = b"\x0a"
 """The tag of the keys of maps."""
 _PADDING: Final = 32
 """The bytes behind the messages that may be read, and are not used."""
+_LENGTH_BYTES: Final = 5
+"""The most bytes of a length that all of Protobuf's libraries read."""
 _TOO_LONG: Final = 1 << 40
 """The size of what cannot be read; no message is as long."""
 _LONG_LIST: Final = 64
@@ -291,7 +293,9 @@ class _Cursor:
 
     def ranges(self, there: _Numbers) -> tuple[_Numbers, _Numbers]:
         """Read lengths; return the begins and ends of what is so long, which is skipped."""
+        at = self._at
         lengths = np.minimum(self.numbers(there, "uint64"), _TOO_LONG).astype(np.int64)
+        self.suspect_where(self._at - at > _LENGTH_BYTES)
         begins = self._at
         self.skip(lengths)
         return begins, self._at

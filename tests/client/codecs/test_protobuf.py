@@ -326,6 +326,12 @@ def test_a_message_deep_within_its_file_is_read_also_beside_short_values():
     assert (rows, corrupt) == ([{"x": 1}, {"x": 0}], {})
 
 
+@pytest.mark.parametrize(("size", "rows"), [(5, [{"x": "a"}]), (6, [])])
+def test_lengths_have_up_to_five_bytes_in_both_readers(size, rows):
+    length = b"\x81" + b"\x80" * (size - 2) + b"\0"
+    assert decoded(one("string"), [HEAD + b"\n" + length + b"a"])[0] == rows
+
+
 def test_malformed_messages_are_found_by_index_among_good_ones():
     schema_ = one("long")
     good = HEAD + b"\10\5"
