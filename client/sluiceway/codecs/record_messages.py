@@ -12,6 +12,8 @@ from sluiceway.codecs.base import RUN_BYTES, Corrupt, Decoded
 
 _PARTS: Final = 16
 """The number of parts into which messages are divided that cannot be decoded together."""
+_OVERFLOWS: Final = (pa.ArrowInvalid, pa.ArrowCapacityError)
+"""The errors of Arrow for arrays of more than 2 GiB, as of many long symbols of an enum."""
 
 
 class MalformedMessage(ValueError):
@@ -57,6 +59,7 @@ class RecordMessages:
         self._batches: list[pa.RecordBatch] = []
         self._corrupt: list[Corrupt] = []
         self._rows: list[dict[str, Any]] = []
+        self._indices: list[int] = []
         self._rows_bytes = 0
 
     def decode(self, values: Sequence[bytes | None]) -> Decoded:
@@ -64,6 +67,7 @@ class RecordMessages:
         if values:
             self._read(values, 0)
         self._flush()
+        self._corrupt.sort(key=lambda corrupt: corrupt.index)
         batches = self._batches
         if len(batches) > 1 and sum(batch.nbytes for batch in batches) <= RUN_BYTES:
             batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
@@ -78,16 +82,20 @@ class RecordMessages:
         """Decode `values`, the first of which has the index `start`."""
         if self._together is None or len(values) <= self._few:
             return self._read_strictly(values, start)
+        corrupt = len(self._corrupt)
         try:
             batch, suspect = self._together(values)
-        except NotDecodable:
+            if suspect:
+                batch = self._corrected(batch, suspect, values, start)
+        except (NotDecodable, *_OVERFLOWS):
+            del self._corrupt[corrupt:]
             if len(values) == 1:
                 return self._read_strictly(values, start)
             step = -(-len(values) // _PARTS)
             for begin in range(0, len(values), step):
                 self._read(values[begin : begin + step], start + begin)
             return None
-        self._add(self._corrected(batch, suspect, values, start) if suspect else batch)
+        self._add(batch)
         return None
 
     def _corrected(
@@ -121,6 +129,7 @@ class RecordMessages:
             if self._rows_bytes + len(value) > RUN_BYTES:
                 self._flush()
             self._rows.append(row)
+            self._indices.append(index)
             self._rows_bytes += len(value)
 
     def _strict_row(self, value: bytes | None, index: int) -> dict[str, Any] | None:
@@ -141,5 +150,18 @@ class RecordMessages:
 
     def _flush(self) -> None:
         if self._rows:
-            self._batches.append(self._to_batch(self._rows))
-        self._rows, self._rows_bytes = [], 0
+            self._add_rows(self._rows, self._indices)
+        self._rows, self._indices, self._rows_bytes = [], [], 0
+
+    def _add_rows(self, rows: list[dict[str, Any]], indices: list[int]) -> None:
+        """Add the batches of `rows`, whose values have these `indices`."""
+        try:
+            self._batches.append(self._to_batch(rows))
+        except _OVERFLOWS as error:
+            if len(rows) == 1:
+                reason = f"its record does not fit into Arrow's arrays of 2 GiB: {error}"
+                self._corrupt.append(Corrupt(index=indices[0], reason=reason))
+                return
+            half = len(rows) // 2
+            self._add_rows(rows[:half], indices[:half])
+            self._add_rows(rows[half:], indices[half:])
