@@ -25,7 +25,7 @@ from sluiceway.codecs.protobuf_writer import messages
 from sluiceway.codecs.record_messages import RecordMessages
 from sluiceway.records.tables import with_schema
 from sluiceway.schema import Schema
-from sluiceway.schema.protobuf import ATTRIBUTE
+from sluiceway.schema.protobuf import message_indexes
 
 __all__ = ["ProtobufCodec"]
 
@@ -51,7 +51,7 @@ class ProtobufCodec:
         decoded = self.decoded_schema.record
         self._fields = wire_fields(schema.record)
         self._read = avro_form(decoded)
-        indexes = _indexes(schema)
+        indexes = message_indexes(schema.record)
         self._strict = StrictProtobufReader(schema, schema_id, indexes, decoded)
         prefix = _PREFIX.pack(0, schema_id)
         self._head = prefix + _FIRST
@@ -84,10 +84,3 @@ class ProtobufCodec:
         array = pa.array(rows, pa.struct(list(self._read.arrow)))
         stored = with_schema(pa.RecordBatch.from_struct_array(array), self._read.arrow)
         return self._read.from_physical(stored)
-
-
-def _indexes(schema: Schema) -> list[int]:
-    """Return the place that the message has in its own file."""
-    attribute = (schema.record.attributes or {}).get(ATTRIBUTE)
-    indexes: list[int] | None = attribute.get("indexes") if isinstance(attribute, dict) else None
-    return indexes or [0]

@@ -19,7 +19,8 @@ from sluiceway.schema.schema import Schema
 
 __all__ = [
     *("DATE", "DECIMAL", "TIME", "TIMESTAMP", "ProtoField"),
-    *("number_changes", "numbered", "proto_field", "row_check", "symbol_numbers"),
+    *("message_indexes", "number_changes", "numbered", "proto_field", "row_check"),
+    "symbol_numbers",
 ]
 
 ATTRIBUTE: Final = "protobuf"
@@ -31,6 +32,7 @@ DECIMAL: Final = "confluent.type.Decimal"
 _LAST_NUMBER: Final = 2**29 - 1
 _RESERVED: Final = range(19_000, 20_000)
 _LAST_SYMBOL: Final = 2**31 - 1
+_LAST_INDEX: Final = 2**31 - 1
 _MAX_ITEM_TYPES: Final = 128
 """The most types within an item: an empty message of two bytes takes memory for each of them."""
 
@@ -252,6 +254,23 @@ def _value_check(proto: ProtoField) -> _Fits | None:
     return lambda items: all(map(fits, items))
 
 
+def message_indexes(record: t.Record) -> list[int]:
+    """Return the place of the message in its own file. Raises InvalidSchema."""
+    attribute = (record.attributes or {}).get(ATTRIBUTE)
+    indexes = attribute.get("indexes") if isinstance(attribute, Mapping) else None
+    if indexes is None:
+        return [0]
+    if (
+        not isinstance(indexes, list)
+        or not 1 <= len(indexes) <= t.MAX_DEPTH
+        or not all(type(index) is int and 0 <= index <= _LAST_INDEX for index in indexes)
+    ):
+        raise t.invalid_schema(
+            "", f"its attribute protobuf must have indexes of up to {t.MAX_DEPTH} messages"
+        )
+    return indexes
+
+
 def symbol_numbers(enum: t.Enum, path: str) -> dict[str, int]:
     """Return the numbers of the symbols of `enum` that have one. Raises InvalidSchema."""
     numbers = (enum.attributes or {}).get(ATTRIBUTE, {})
@@ -315,6 +334,7 @@ def numbered(schema: Schema, kept: Sequence[Schema] = ()) -> Schema:
     place = (kept[-1].record.attributes or {}).get(ATTRIBUTE) if kept else None
     if place is not None:
         record = replace(record, attributes={ATTRIBUTE: place, **(record.attributes or {})})
+    message_indexes(record)
     return Schema(record)
 
 

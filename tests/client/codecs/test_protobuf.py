@@ -332,6 +332,15 @@ def test_lengths_have_up_to_five_bytes_in_both_readers(size, rows):
     assert decoded(one("string"), [HEAD + b"\n" + length + b"a"])[0] == rows
 
 
+@pytest.mark.parametrize("indexes", [[], ["a"], "1", [-1], [2**31], [True], [0] * 33, {"a": 1}])
+def test_a_schema_whose_place_in_its_file_cannot_be_is_refused(indexes):
+    record = {"type": "record", "name": "R", "fields": [field("x", "int", number=1)]}
+    misplaced = Schema.parse(record | {"protobuf": {"indexes": indexes}})
+    for use in (numbered, lambda schema_: ProtobufCodec(schema_, 7)):
+        with pytest.raises(InvalidSchema, match="must have indexes of up to 32 messages"):
+            use(misplaced)
+
+
 def test_malformed_messages_are_found_by_index_among_good_ones():
     schema_ = one("long")
     good = HEAD + b"\10\5"
