@@ -114,7 +114,9 @@ class NotRepresentable(ValueError):
 
 
 _ROWS: Final = 16_384
-"""The rows that are encoded together, which fit into the processor's caches."""
+"""The most rows that are encoded together, so that they fit into the processor's caches."""
+_PART_BYTES: Final = 8 << 20
+"""The most bytes of several rows that are encoded together, which takes many times their memory."""
 _LIMIT_BYTES: Final = 2**31 - 1
 
 
@@ -140,18 +142,21 @@ def _parts(
     batch: pa.RecordBatch, start: int, encode: Callable[[pa.RecordBatch], pa.Array]
 ) -> Iterator[pa.Array]:
     """Yield the values of `batch`, whose first row has the index `start`."""
-    try:
-        yield encode(batch)
-    except NotRepresentable as error:
-        raise _invalid_record(batch, start, encode, error) from error
-    except pa.ArrowCapacityError as error:
-        if batch.num_rows == 1:
-            raise RecordTooLarge(
-                index=start, size_bytes=_LIMIT_BYTES, limit_bytes=_LIMIT_BYTES
-            ) from error
-        half = batch.num_rows // 2
-        yield from _parts(batch.slice(0, half), start, encode)
-        yield from _parts(batch.slice(half), start + half, encode)
+    if batch.num_rows == 1 or batch.nbytes <= _PART_BYTES:
+        try:
+            yield encode(batch)
+        except NotRepresentable as error:
+            raise _invalid_record(batch, start, encode, error) from error
+        except pa.ArrowCapacityError as error:
+            if batch.num_rows == 1:
+                raise RecordTooLarge(
+                    index=start, size_bytes=_LIMIT_BYTES, limit_bytes=_LIMIT_BYTES
+                ) from error
+        else:
+            return
+    half = batch.num_rows // 2
+    yield from _parts(batch.slice(0, half), start, encode)
+    yield from _parts(batch.slice(half), start + half, encode)
 
 
 def _invalid_record(

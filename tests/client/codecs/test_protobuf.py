@@ -1,6 +1,7 @@
 """The format `protobuf`: written and read as `google.protobuf` does, strict with any bytes."""
 
 import struct
+import tracemalloc
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -8,6 +9,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -577,6 +579,23 @@ def test_a_row_that_certainly_fits_is_short_in_protobuf():
 def test_a_record_that_is_too_long_is_named():
     with pytest.raises(RecordTooLarge, match="record 1 takes 108 bytes"):
         encoded(one("string"), [{"x": "a"}, {"x": "a" * 100}], limit_bytes=50)
+
+
+def test_a_write_of_long_lists_takes_memory_for_a_part_of_them_at_a_time():
+    schema_ = one({"type": "array", "items": "long"})
+    rows, length = 500, 10_000
+    offsets = pa.array(range(0, rows * length + 1, length), pa.int32())
+    items = pa.array(np.full(rows * length, -1))
+    lists = pa.ListArray.from_arrays(offsets, items).cast(schema_.arrow.field(0).type)
+    batch = pa.record_batch([lists], schema=schema_.arrow)
+    tracemalloc.start()
+    try:
+        values = ProtobufCodec(schema_, 7).encode(batch, limit_bytes=NO_LIMIT).values
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert {len(value) for value in values.to_pylist()} == {len(HEAD) + 4 + 10 * length}
+    assert peak_bytes < 8 * batch.nbytes, peak_bytes / batch.nbytes
 
 
 def test_schemas_without_numbers_and_of_other_types_are_refused():
