@@ -69,6 +69,8 @@ class _Descriptors:
     def __init__(self, file: Any) -> None:
         self._file = file
         self._named: dict[str, str] = {}
+        # Records of a schema may have these names, too.
+        self._well_known_named: dict[str, str] = {}
 
     def message(self, record: t.Record, path: str) -> str:
         """Return the name of the message of `record`."""
@@ -123,9 +125,9 @@ class _Descriptors:
         field.type, field.type_name = SCALARS.index("message"), f".{name}"
 
     def _well_known(self, name: str) -> str:
-        if name not in self._named:
+        if name not in self._well_known_named:
             message = self._message()
-            self._named[name] = message.name
+            self._well_known_named[name] = message.name
             (members,) = WELL_KNOWN[name].messages.values()
             for member in members:
                 message.field.add(
@@ -134,7 +136,7 @@ class _Descriptors:
                     label=1,
                     type=SCALARS.index(member.type),
                 )
-        return self._named[name]
+        return self._well_known_named[name]
 
 
 # Reading: each function returns the stored value of a message's field, or of a message.

@@ -343,6 +343,13 @@ def test_a_schema_whose_place_in_its_file_cannot_be_is_refused(indexes):
             use(misplaced)
 
 
+def test_a_record_may_have_the_name_of_a_message_of_protobuf():
+    own = {"type": "record", "name": "google.protobuf.Timestamp", "fields": [field("q", "string")]}
+    schema_ = numbered(schema(field("own", own), field("at", AT)))
+    rows = [{"own": {"q": "x"}, "at": datetime(2026, 1, 31, tzinfo=UTC)}]
+    assert decoded(schema_, encoded(schema_, rows)) == (rows, {})
+
+
 def test_malformed_messages_are_found_by_index_among_good_ones():
     schema_ = one("long")
     good = HEAD + b"\10\5"
