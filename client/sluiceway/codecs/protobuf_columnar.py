@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, time
+from decimal import Decimal
 from itertools import count
 from typing import Any, Final
 
@@ -422,7 +423,11 @@ class _Cursor:
                 parts = self.parts(begins, ends, nulls)
                 read = parts.members_of(DECIMAL, nulls)
                 parts.suspect_where(read["scale"] != leaf.scale)
-                return decimals_from_bytes(read["value"], leaf)
+                decimals = decimals_from_bytes(read["value"], leaf)
+                # Arrow validates also the values below null records.
+                zero = pa.scalar(Decimal(0), decimals.type)
+                below_null = pa.array(self._rows < 0)
+                return pc.if_else(below_null, zero, decimals)
             case t.Scalar(kind=kind) if proto.type in WELL_KNOWN:
                 parts = self.parts(begins, ends, nulls)
                 values, wrong = _moments(parts.members_of(proto.type, nulls), kind)

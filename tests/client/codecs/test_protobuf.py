@@ -477,6 +477,13 @@ def test_lists_of_any_length_are_read(count, times):
     assert decoded(schema_, encoded(schema_, rows)) == (rows, {})
 
 
+def test_a_null_record_with_a_decimal_is_valid_for_arrow():
+    item = {"type": "record", "name": "Item", "fields": [field("price", MONEY)]}
+    schema_ = one(["null", item])
+    rows = [{"x": None}, {"x": {"price": Decimal("1.50")}}]
+    assert decoded(schema_, encoded(schema_, rows)) == (rows, {})
+
+
 def test_slices_and_nulls_in_nested_columns():
     lists = {
         "type": "record",
