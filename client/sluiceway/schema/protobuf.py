@@ -76,9 +76,11 @@ class ProtoField:
     """The type of its values, items, or map values."""
 
     @property
-    def wire_form(self) -> tuple[str, bool]:
+    def wire_form(self) -> tuple[str, str]:
         """What must stay the same for readers that have another version."""
-        return _WIRE_FORMS.get(self.type, self.type), self.label in ("repeated", "map")
+        # A value of another version may be null.
+        many = self.label if self.label in ("repeated", "map") else ""
+        return _WIRE_FORMS.get(self.type, self.type), many
 
 
 def proto_field(field: t.Field, path: str) -> ProtoField:

@@ -299,6 +299,11 @@ E = {"type": "enum", "name": "E", "symbols": ["A", "B"]}
             "is repeated int64 here and int64 there",
         ),
         (
+            [field("a", {"type": "array", "items": "long"}, 1)],
+            [field("a", {"type": "map", "values": "long"}, 1)],
+            "is map int64 here and repeated int64 there",
+        ),
+        (
             [field("e", E | {"protobuf": {"A": 0, "B": 1}}, 1)],
             [field("e", E | {"symbols": ["A", "C"], "protobuf": {"A": 0, "C": 1}}, 1)],
             "the number 1 is 'C' here and 'B' there",
