@@ -25,7 +25,7 @@ from sluiceway.codecs.protobuf_writer import messages
 from sluiceway.codecs.record_messages import RecordMessages
 from sluiceway.records.tables import with_schema
 from sluiceway.schema import Schema
-from sluiceway.schema.protobuf import message_indexes
+from sluiceway.schema.protobuf import message_place
 
 __all__ = ["ProtobufCodec"]
 
@@ -51,7 +51,7 @@ class ProtobufCodec:
         decoded = self.decoded_schema.record
         self._fields = wire_fields(schema.record)
         self._read = avro_form(decoded)
-        indexes = message_indexes(schema.record)
+        indexes = [*message_place(schema)] or [0]
         self._strict = StrictProtobufReader(schema, schema_id, indexes, decoded)
         prefix = _PREFIX.pack(0, schema_id)
         self._head = prefix + _FIRST

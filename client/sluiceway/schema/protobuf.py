@@ -19,8 +19,7 @@ from sluiceway.schema.schema import Schema
 
 __all__ = [
     *("DATE", "DECIMAL", "TIME", "TIMESTAMP", "ProtoField"),
-    *("message_indexes", "number_changes", "numbered", "proto_field", "row_check"),
-    "symbol_numbers",
+    *("message_place", "number_changes", "numbered", "proto_field", "row_check", "symbol_numbers"),
 ]
 
 ATTRIBUTE: Final = "protobuf"
@@ -123,6 +122,29 @@ def _attribute(field: t.Field, path: str) -> Mapping[str, Any]:
             "19000 to 19999",
         )
     return attribute
+
+
+def message_place(schema: Schema) -> tuple[int, ...]:
+    """Return the place that the message of `schema` has in its file; empty for the first.
+
+    It is the number of the message, or of an outer one and then those within. Raises InvalidSchema.
+    """
+    attribute = (schema.record.attributes or {}).get(ATTRIBUTE)
+    if attribute is None:
+        return ()
+    indexes = attribute.get("indexes") if isinstance(attribute, Mapping) else None
+    if (
+        not isinstance(indexes, list)
+        or attribute.keys() != {"indexes"}
+        or not 0 < len(indexes) <= t.MAX_DEPTH
+        or not all(type(index) is int and 0 <= index <= _LAST_INDEX for index in indexes)
+    ):
+        raise t.invalid_schema(
+            "",
+            "its attribute protobuf must be the place of the message in its file, such as "
+            '{"indexes": [1]}',
+        )
+    return () if indexes == [0] else tuple(indexes)
 
 
 def _is_name(value: object) -> bool:
@@ -256,23 +278,6 @@ def _value_check(proto: ProtoField) -> _Fits | None:
     return lambda items: all(map(fits, items))
 
 
-def message_indexes(record: t.Record) -> list[int]:
-    """Return the place of the message in its own file. Raises InvalidSchema."""
-    attribute = (record.attributes or {}).get(ATTRIBUTE)
-    indexes = attribute.get("indexes") if isinstance(attribute, Mapping) else None
-    if indexes is None:
-        return [0]
-    if (
-        not isinstance(indexes, list)
-        or not 1 <= len(indexes) <= t.MAX_DEPTH
-        or not all(type(index) is int and 0 <= index <= _LAST_INDEX for index in indexes)
-    ):
-        raise t.invalid_schema(
-            "", f"its attribute protobuf must have indexes of up to {t.MAX_DEPTH} messages"
-        )
-    return indexes
-
-
 def symbol_numbers(enum: t.Enum, path: str) -> dict[str, int]:
     """Return the numbers of the symbols of `enum` that have one. Raises InvalidSchema."""
     numbers = (enum.attributes or {}).get(ATTRIBUTE, {})
@@ -323,7 +328,8 @@ def numbered(schema: Schema, kept: Sequence[Schema] = ()) -> Schema:
     versions, all numbered and the oldest first, has their name or an alias, else the next that no
     version has used. A field of a number that had another name before gets this name as an alias.
     A field without the attribute also has the type and the oneof of the newest version that has its
-    number, as far as its Avro type allows, and a schema without it the place of its message.
+    number, as far as its Avro type allows, and a schema without it the place that its message has
+    in the same version, else in the newest one.
 
     Raises UnsupportedType for a type that Protobuf does not have, and InvalidSchema for numbers
     that are invalid or repeated. `number_changes` checks what this does not: that numbers stay.
@@ -333,10 +339,11 @@ def numbered(schema: Schema, kept: Sequence[Schema] = ()) -> Schema:
         for new, old in _pairs(schema.record, version.record):
             histories.setdefault(new.name, _History()).add(old)
     record = _Numbering(histories).record(schema.record, "")
-    place = (kept[-1].record.attributes or {}).get(ATTRIBUTE) if kept else None
-    if place is not None:
-        record = replace(record, attributes={ATTRIBUTE: place, **(record.attributes or {})})
-    message_indexes(record)
+    place = message_place(schema)
+    if kept and not place:
+        place = message_place(next((v for v in kept if v == schema), kept[-1]))
+    if place:
+        record = replace(record, attributes=_with(record.attributes, {"indexes": [*place]}))
     return Schema(record)
 
 
@@ -488,7 +495,17 @@ def _matching(new: t.Record, old: t.Record) -> Iterator[tuple[t.Field, t.Field]]
 
 def number_changes(new: Schema, old: Schema) -> tuple[str, ...]:
     """Return the reasons why messages of two numbered versions of a channel would be confused."""
-    return tuple(_changes(new, old))
+    return (*_changed_places(new, old), *_changes(new, old))
+
+
+def _changed_places(new: Schema, old: Schema) -> Iterator[str]:
+    """Yield a reason if messages of one schema id would have two places; all may have the first."""
+    place, before = message_place(new), message_place(old)
+    if new == old and before not in ((), place):
+        yield (
+            f"the message has the place {[*place]} in its file here and {[*before]} there, and its "
+            "schema id does not tell which: leave it where it was, or make it the first"
+        )
 
 
 def _changes(new: Schema, old: Schema) -> Iterator[str]:

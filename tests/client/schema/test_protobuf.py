@@ -258,6 +258,33 @@ def test_a_schema_without_attributes_keeps_those_of_earlier_versions(tmp_path):
     assert "'delta': the number 2 is string here and sint32 there" in change
 
 
+def placed(schema, *place):
+    """The schema with this place of its message in its file."""
+    return Schema.parse({**schema.definition, "protobuf": {"indexes": [*place]}})
+
+
+def test_a_message_has_one_place_for_each_schema_id():
+    first = numbered(placed(avro(field("a")), 1))
+    moved = placed(first, 2, 0)
+    (change,) = number_changes(numbered(moved, [first]), first)
+    assert "the place [2, 0] in its file here and [1] there" in change
+    # Other fields have another id, and messages of all ids may have the first place.
+    more = numbered(placed(avro(field("a"), field("b")), 2), [first])
+    assert not number_changes(more, first)
+    described = numbered(avro(field("a", doc="It is described.")), [first, more])
+    assert described.definition["protobuf"] == {"indexes": [1]}
+    unplaced = numbered(avro(field("a")))
+    assert not number_changes(numbered(moved, [unplaced]), unplaced)
+
+
+@pytest.mark.parametrize(
+    "place", [3, [1], {}, {"indexes": []}, *({"indexes": [n]} for n in (-1, True, "a", 2**31))]
+)
+def test_an_invalid_place_is_refused(place):
+    with pytest.raises(InvalidSchema, match=r'the place of the message .*\{"indexes": \[1\]\}'):
+        numbered(Schema.parse({**avro(field("a")).definition, "protobuf": place}))
+
+
 def test_nested_records_and_enums_keep_their_numbers():
     def version(fields, symbols):
         enum = {"type": "enum", "name": "E", "symbols": symbols}
