@@ -17,6 +17,7 @@ can read it. So a new branch does not change the type of other branches' values.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from sluiceway.schema import types as t
@@ -311,13 +312,28 @@ def _name_distance(reader: t.Branch, written: t.Branch) -> int:
     return 1 if _short_name(written) in names else _OTHER_NAME
 
 
+_MOST_SYMBOLS: Final = 20
+"""The most symbols in a reason: an enum of many may stand in thousands of fields."""
+
+
+@lru_cache(maxsize=16)
+def _unknown_symbols(reader: tuple[str, ...], writer: tuple[str, ...]) -> tuple[str, ...]:
+    readable = set(reader)
+    return tuple(symbol for symbol in writer if symbol not in readable)
+
+
 def _broken_symbols(reader: t.Enum, writer: t.Enum, path: str) -> list[str]:
-    unknown = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
-    if not unknown or reader.default is not None:
+    if reader.default is not None:
         return []
+    unknown = _unknown_symbols(reader.symbols, writer.symbols)
+    if not unknown:
+        return []
+    shown = ", ".join(unknown[:_MOST_SYMBOLS])
+    more = len(unknown) - _MOST_SYMBOLS
     return [
-        f"{t.field_at(path)} is written with symbols unknown to the reader, {', '.join(unknown)}: "
-        "add them to the reader's enum, or give it a default"
+        f"{t.field_at(path)} is written with symbols unknown to the reader, {shown}"
+        f"{f' and {more} more' if more > 0 else ''}: add them to the reader's enum, or give it a "
+        "default"
     ]
 
 
