@@ -462,22 +462,33 @@ def _numbers(named: t.Record | t.Enum) -> dict[str, int]:
 
 def _pairs(new: t.Type, old: t.Type) -> Iterator[tuple[Any, Any]]:
     """Yield the records and enums that stand at the same place in two versions."""
-    for _, *pair in _places(new, old, ""):
+    for _, *pair in _places(new, old, "", set()):
         if isinstance(pair[0], t.Record | t.Enum):
             yield pair[0], pair[1]
 
 
-def _places(new: t.Type, old: t.Type, path: str) -> Iterator[tuple[str, t.Type, t.Type]]:
-    """Yield the types at the same place in two versions, with their path in the new one."""
-    match t.present(new), t.present(old):
+def _places(
+    new: t.Type, old: t.Type, path: str, yielded: set[tuple[str, str]]
+) -> Iterator[tuple[str, t.Type, t.Type]]:
+    """Yield the types at the same place in two versions, with their path in the new one.
+
+    Two types that are `yielded` are left out at other places: an enum may have many symbols.
+    """
+    new, old = t.present(new), t.present(old)
+    if isinstance(new, t.Record | t.Enum) and isinstance(old, t.Record | t.Enum):
+        if (new.name, old.name) in yielded:
+            return
+        yielded.add((new.name, old.name))
+    match new, old:
         case t.Record() as record, t.Record() as before:
             yield path, record, before
             for field_, earlier in _matching(record, before):
-                yield from _places(field_.type, earlier.type, t.join_path(path, field_.name))
+                where = t.join_path(path, field_.name)
+                yield from _places(field_.type, earlier.type, where, yielded)
         case t.Array(items=items), t.Array(items=before_items):
-            yield from _places(items, before_items, f"{path}[]")
+            yield from _places(items, before_items, f"{path}[]", yielded)
         case t.Map(values=values), t.Map(values=before_values):
-            yield from _places(values, before_values, f"{path}{{}}")
+            yield from _places(values, before_values, f"{path}{{}}", yielded)
         case t.Enum() as enum, t.Enum() as before_enum:
             yield path, enum, before_enum
 
@@ -509,7 +520,7 @@ def _changed_places(new: Schema, old: Schema) -> Iterator[str]:
 
 
 def _changes(new: Schema, old: Schema) -> Iterator[str]:
-    for path, type_, before in _places(new.record, old.record, ""):
+    for path, type_, before in _places(new.record, old.record, "", set()):
         if isinstance(type_, t.Record | t.Enum) and isinstance(before, t.Record | t.Enum):
             yield from _moved(path, _numbers(type_), _numbers(before), type_)
         if isinstance(type_, t.Record) and isinstance(before, t.Record):

@@ -155,34 +155,48 @@ def _same_messages(theirs: Any, ours: Any, compared: set[tuple[str, str]]) -> bo
         return True
     compared.add(pair)
     fields = theirs.fields_by_number
-    return set(fields) == set(ours.fields_by_number) and all(
-        _same_fields(fields[number], field, compared)
-        for number, field in ours.fields_by_number.items()
+    return (
+        set(fields) == set(ours.fields_by_number)
+        and _oneofs(theirs) == _oneofs(ours)
+        and all(
+            _same_fields(fields[number], field, compared)
+            for number, field in ours.fields_by_number.items()
+        )
     )
+
+
+def _oneofs(message: Any) -> set[frozenset[int]]:
+    """Return the numbers of the fields of each oneof; one field alone is as without."""
+    oneofs = (frozenset(field.number for field in oneof.fields) for oneof in message.oneofs)
+    return {numbers for numbers in oneofs if len(numbers) > 1}
 
 
 def _same_fields(theirs: Any, ours: Any, compared: set[tuple[str, str]]) -> bool:
     if _form(theirs) != _form(ours):
         return False
     if ours.enum_type is not None:
-        numbers, others = (
-            {value.name: value.number for value in field.enum_type.values}
-            for field in (ours, theirs)
-        )
-        return numbers == others
+        return _same_enums(theirs.enum_type, ours.enum_type, compared)
     return ours.message_type is None or _same_messages(
         theirs.message_type, ours.message_type, compared
     )
 
 
+def _same_enums(theirs: Any, ours: Any, compared: set[tuple[str, str]]) -> bool:
+    if (pair := (theirs.full_name, ours.full_name)) in compared:
+        return True
+    compared.add(pair)
+    numbers, others = (
+        {value.name: value.number for value in enum.values} for enum in (ours, theirs)
+    )
+    return numbers == others
+
+
 def _form(field: Any) -> tuple[Any, ...]:
-    """Return name and type of a field, and whether it has presence and with which others."""
+    """Return name and type of a field, and whether it has presence."""
     in_entry = field.containing_type.GetOptions().map_entry
     optional = field.has_presence and not field.is_required and not in_entry
-    oneof = field.containing_oneof
-    members = {field.number} if oneof is None else {member.number for member in oneof.fields}
     is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
-    return field.name, field.type, field.is_repeated, is_map, optional, members
+    return field.name, field.type, field.is_repeated, is_map, optional
 
 
 def _tokens(text: str) -> list[str]:

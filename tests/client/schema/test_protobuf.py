@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -353,6 +354,18 @@ def test_what_another_version_would_confuse_is_named(before, after, reason):
     first = numbered(avro(*before))
     (change,) = number_changes(numbered(avro(*after), [first]), first)
     assert reason in change
+
+
+def test_enums_of_many_symbols_in_many_fields_are_compared_fast():
+    def version(*fields):
+        symbols = enum(*(f"S{number}" for number in range(10_000)))
+        return avro(field("f", symbols), *(field(f"f{n}", "E") for n in range(1_000)), *fields)
+
+    begin_s = time.process_time()
+    first = numbered(version())
+    assert not number_changes(numbered(version(field("new")), [first]), first)
+    # Ten seconds and more where they are compared in each field.
+    assert time.process_time() - begin_s < 4
 
 
 def test_changes_that_protobuf_reads_are_allowed():

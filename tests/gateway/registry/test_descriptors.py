@@ -1,6 +1,7 @@
 """`.proto` files as descriptors, and their comparison with those of registry clients."""
 
 import base64
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -162,6 +163,24 @@ def test_text_is_compared_without_comments_and_white_space(order: ProtoFile) -> 
 def test_texts_without_an_end_are_read_in_linear_time(order: ProtoFile, part: str) -> None:
     # Minutes of one core otherwise.
     assert not SentFile(part * 200_000 + " ").is_same(order)
+
+
+@pytest.mark.parametrize("wide", ["oneof", "enum"])
+def test_wide_messages_are_compared_fast(wide: str) -> None:
+    fields: list[dict[str, Any]] = [
+        {"name": f"f{n}", "type": ["null", "long"], "protobuf": {"number": n, "oneof": "one"}}
+        for n in range(1, 5_000)
+    ]
+    if wide == "enum":
+        symbols = [f"S{number}" for number in range(10_000)]
+        fields = [{"name": f"f{n}", "type": "E"} for n in range(1_000)]
+        fields[0]["type"] = {"type": "enum", "name": "E", "symbols": symbols}
+    file = proto_file(numbered(Schema.parse({"type": "record", "name": "M", "fields": fields})))
+    sent_file = SentFile(serialized(file))
+    begin_s = time.process_time()
+    assert sent_file.is_same(file)
+    # Ten seconds where a field is compared with all others, or an enum in each field.
+    assert time.process_time() - begin_s < 2
 
 
 @pytest.mark.parametrize(
