@@ -378,15 +378,13 @@ class _Numbering:
             where = t.join_path(path, field_.name)
             if (number := own.get(field_.name)) is None:
                 number = last = _RESERVED.stop if last + 1 in _RESERVED else last + 1
-            earlier = [
-                name
-                for name in history.names.get(number, ())
-                if name not in names and name not in field_.aliases
-            ]
+            # First, as they are of the number: other aliases may be of others.
+            earlier = [name for name in history.names.get(number, ()) if name not in names]
+            others = [alias for alias in field_.aliases if alias not in earlier]
             numbered = replace(
                 field_,
                 type=self._type(field_.type, where),
-                aliases=(*field_.aliases, *earlier),
+                aliases=(*earlier, *others),
                 attributes=_with(
                     field_.attributes,
                     _attribute(field_, where) or _inherited(field_, history, number, where),

@@ -231,6 +231,9 @@ def test_a_renamed_number_gets_the_former_name_as_an_alias():
     second = numbered(avro(field("x", number=1), field("b", "string", number=2)), [first])
     assert second.record.fields[0].aliases == ("a",)
     assert not incompatibilities(second, first)
+    # Also before an alias that is another field's name there.
+    other = numbered(avro(field("x", number=1, aliases=["b"])), [first])
+    assert other.record.fields[0].aliases == ("a", "b")
     # By an alias, the field keeps its number.
     third = numbered(avro(field("y", aliases=["x"])), [first, second])
     assert numbers(third) == {"y": 1}
