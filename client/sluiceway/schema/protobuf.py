@@ -422,6 +422,10 @@ class _Numbering:
         for symbol in enum.symbols:
             if symbol not in numbers:
                 numbers[symbol] = last = last + 1
+        if last > _LAST_SYMBOL:
+            raise t.invalid_schema(
+                path, f"no number is left after {_LAST_SYMBOL}: give each of its symbols one"
+            )
         _require_distinct(numbers, path)
         if 0 not in numbers.values():
             raise t.invalid_schema(

@@ -398,6 +398,7 @@ def test_changes_that_protobuf_reads_are_allowed():
         ([field("e", E | {"protobuf": {"A": 1, "B": 2}})], "has the number 0"),
         ([field("e", E | {"protobuf": {"A": 0, "B": 0}})], "'A' and 'B' both have the number 0"),
         ([field("e", E | {"protobuf": ["A"]})], "must be its numbers"),
+        ([field("e", E | {"protobuf": {"A": 2**31 - 1}})], "no number is left after 2147483647"),
     ],
 )
 def test_invalid_numbers_are_refused(fields, reason):
