@@ -517,10 +517,22 @@ def _require_own_names(record: t.Record, path: str) -> None:
         names[entry] = f"the name of the entries of {field.name!r}"
 
 
+_STATEMENTS: Final = frozenset({"option", "reserved"})
+"""Words with which other statements of an enum begin in a file."""
+
+
 def _require_own_symbols(symbols: Iterable[str], enum: str, path: str) -> None:
-    """Raise InvalidSchema for two symbols that are one in languages with names like `PaidLate`."""
+    """Raise InvalidSchema for symbols that a file cannot have.
+
+    Two are one in languages with names like `PaidLate`.
+    """
     own: dict[str, str] = {}
     for symbol in symbols:
+        if symbol in _STATEMENTS:
+            raise t.invalid_schema(
+                path,
+                f"Protobuf does not take {symbol!r} for a symbol of the enum {enum}: rename it",
+            )
         first = own.setdefault(_plain(symbol, enum), symbol)
         if first != symbol:
             raise t.invalid_schema(

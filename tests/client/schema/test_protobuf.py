@@ -449,6 +449,7 @@ MAP = {"type": "map", "values": "long"}
         ),
         ([field("_1", MAP)], "_1", "1Entry, which is not a name"),
         ([field("e", enum("on", "ON"))], "e", "the symbols 'on' and 'ON' of the enum E"),
+        ([field("e", enum("on", "reserved"))], "e", "not take 'reserved' for a symbol of the enum"),
         ([field("e", enum("E_ON", "On"))], "e", "the symbols 'E_ON' and 'On'"),
         (
             [{"name": "_a", "type": ["null", "long"], "protobuf": {"oneof": "A"}}],
