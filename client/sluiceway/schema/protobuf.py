@@ -308,6 +308,8 @@ class _History:
     names: dict[int, list[str]] = field(default_factory=dict)
     attributes: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     """Those of the fields in the newest version that has the number."""
+    elsewhere: dict[str, int] = field(default_factory=dict)
+    """Numbers of the record's fields at all places."""
 
     def add(self, named: t.Record | t.Enum) -> None:
         for name, number in _numbers(named).items():
@@ -338,6 +340,11 @@ def numbered(schema: Schema, kept: Sequence[Schema] = ()) -> Schema:
     for version in kept:
         for new, old in _pairs(schema.record, version.record):
             histories.setdefault(new.name, _History()).add(old)
+        for named in {
+            r.name: r for r in t.walk(version.record) if isinstance(r, t.Record)
+        }.values():
+            elsewhere = histories.setdefault(named.name, _History()).elsewhere
+            elsewhere.update(_numbers(named) | elsewhere)
     record = _Numbering(histories).record(schema.record, "")
     place = message_place(schema)
     if kept and not place:
@@ -372,7 +379,14 @@ class _Numbering:
                 own[field_.name] = number
         _require_distinct(own, path)
         names = {field_.name for field_ in record.fields}
-        last = max((*own.values(), *history.names), default=0)
+        # It may come back to the other places, where its other numbers are of other fields.
+        taken = {*own.values(), *history.names}
+        for field_ in record.fields:
+            number = history.elsewhere.get(field_.name)
+            if number is not None and field_.name not in own and number not in taken:
+                own[field_.name] = number
+                taken.add(number)
+        last = max((*taken, *history.elsewhere.values()), default=0)
         fields = []
         for field_ in record.fields:
             where = t.join_path(path, field_.name)

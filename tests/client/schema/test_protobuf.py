@@ -262,6 +262,20 @@ def test_a_schema_without_attributes_keeps_those_of_earlier_versions(tmp_path):
     assert "'delta': the number 2 is string here and sint32 there" in change
 
 
+def test_a_field_that_comes_back_is_not_taken_for_another_of_its_record():
+    def version(name, *names):
+        record = {"type": "record", "name": "L", "fields": [field(n, default=0) for n in names]}
+        return avro(field(name, record), field("z", default=0))
+
+    first = numbered(version("x", "a", "b"))
+    second = numbered(version("y", "a", "c"), [first])
+    third = numbered(version("x", "a", "c"), [first, second])
+    for schema in (second, third):
+        inner = schema.definition["fields"][0]["type"]
+        assert [f["protobuf"]["number"] for f in inner["fields"]] == [1, 3]
+    assert third.record.fields[0].type.fields[1].aliases == ()
+
+
 def placed(schema, *place):
     """The schema with this place of its message in its file."""
     return Schema.parse({**schema.definition, "protobuf": {"indexes": [*place]}})
