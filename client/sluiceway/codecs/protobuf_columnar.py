@@ -84,12 +84,12 @@ class WireField:
 
     @property
     def is_number(self) -> bool:
-        """Whether its values are numbers, which have no length before them."""
+        """Whether the field has numbers: unlike texts and messages, these have no length prefix."""
         return self.proto.type in VARINT | FIXED.keys()
 
     @property
     def is_message(self) -> bool:
-        """Whether its values are messages, which may be missing."""
+        """Whether the field has messages: these have presence, even if they are not optional."""
         return isinstance(self.proto.value, t.Record) or self.proto.type in WELL_KNOWN
 
 

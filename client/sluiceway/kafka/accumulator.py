@@ -39,7 +39,7 @@ class RecordAccumulator(ABC):
         self._limit_bytes = limit_bytes
 
     def fits(self, key: bytes) -> bool:
-        """Whether the delete of a key fits into a message."""
+        """Return whether a message that deletes this key is within the size limit."""
         return len(key) <= self._limit_bytes
 
     @staticmethod

@@ -303,7 +303,7 @@ class Member:
 
     @property
     def is_message(self) -> bool:
-        """Whether its values are messages."""
+        """Whether the field has messages, and not scalars or enums."""
         return self.type.startswith(".") and not self.is_enum
 
 

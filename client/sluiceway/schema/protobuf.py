@@ -76,7 +76,7 @@ class ProtoField:
 
     @property
     def wire_form(self) -> tuple[str, str]:
-        """What must stay the same for readers that have another version."""
+        """The encoding of a value; readers of another version need the same one."""
         # A value of another version may be null.
         many = self.label if self.label in ("repeated", "map") else ""
         return _WIRE_FORMS.get(self.type, self.type), many
@@ -307,7 +307,7 @@ class _History:
     numbers: dict[str, int] = field(default_factory=dict)
     names: dict[int, list[str]] = field(default_factory=dict)
     attributes: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    """Those of the fields in the newest version that has the number."""
+    """By number, the attributes of its field in the newest version that has it."""
     elsewhere: dict[str, int] = field(default_factory=dict)
     """Numbers of the record's fields at all places."""
 

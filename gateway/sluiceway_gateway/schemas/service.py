@@ -207,7 +207,7 @@ _CONFUSIONS: Final = {
         "format protobuf name their fields by these.",
     ),
 }
-"""What a format's messages do not tell, whatever the compatibility, and the reason."""
+"""By format, the check for changes that its readers would not notice, and the error's text."""
 
 
 def _require_distinct(schema: Schema, kept: Sequence[SchemaVersion], format_: Format) -> None:
